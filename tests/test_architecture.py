@@ -47,7 +47,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "worker": {"config", "distributed", "reporting", "rundir", "training"},
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
-    "remote": {"config", "launch", "rundir", "sweep"},
+    "remote": {"config", "distributed", "launch", "rundir", "sweep"},
     "serving": {
         *("config", "data", "distributed", "embeddings", "launch", "metrics", "models"),
         *("reporting", "rundir", "training"),

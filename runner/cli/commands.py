@@ -50,6 +50,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.serve:serve",
         "MODEL [--host ADDRESS] [--port N] [--workers N]: answer requests with an exported model",
     ),
+    "data-serve": (
+        "runner.cli.data_serve:data_serve",
+        "--schema FILE [--host ADDRESS] [--port N]: read rows for trainings elsewhere",
+    ),
     "apply": (
         "runner.cli.apply:apply",
         "MODEL DELTA... --out NEW: bring an exported model on by what `export --since` writes",

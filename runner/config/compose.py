@@ -31,6 +31,7 @@ from runner.config.overrides import (
     parse_job_overrides,
     replaces_dense_optimizer,
 )
+from runner.config.restart import config_before_restart
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
 from runner.object_store import is_store_url
@@ -250,14 +251,20 @@ def _compose(
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
     _drop_held_for_one_command(saved_config)
+    started_ranks = launched_world_size()
+    overridden = {o.key_or_group for o in key_overrides}
+    before: Mapping[str, Any] = base.source_config
+    if from_run is None and started_ranks is not None:
+        if before := config_before_restart(Path(base.hydra.run.dir), overrides):
+            overridden.discard("trainer.batch_size")  # it was of as many ranks as there were then
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,
-        previous_config=base.source_config,
-        overridden_keys=[o.key_or_group for o in key_overrides],
-        started_ranks=launched_world_size(),
+        previous_config=before,
+        overridden_keys=overridden,
+        started_ranks=started_ranks,
     )
-    resolve_lr_batches(config, saved_config)
+    resolve_lr_batches(config, saved_config, before)
     return ComposedConfig(
         config=config,
         saved_config=saved_config,

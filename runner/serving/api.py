@@ -161,7 +161,10 @@ class TrainedRun:
         try:
             import pandas as pd
         except ImportError as error:
-            raise UserError("history: is a table of pandas, which is not installed") from error
+            raise UserError(
+                "history: is a table of pandas, which is not installed: "
+                "pip install 'runner[pandas]'"
+            ) from error
 
         frame = pd.DataFrame(read_jsonl(self.dir / "metrics.jsonl"))
         numbers = [name for name in frame.columns if name != "split"]

@@ -14,7 +14,7 @@ from runner.config.composed_checks import check_composed
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
-from runner.errors import UserError, raise_combined, unknown_choice
+from runner.errors import UserError, already_exists, raise_combined, unknown_choice
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
@@ -162,7 +162,7 @@ def _find_problems(folder: str | None, out: str | None, settings: ExportSettings
     if out is None:
         yield "export: --out is not set: the folder to write"
     elif Path(out).exists():
-        yield f"--out {out}: exists already; nothing was written"
+        yield already_exists("--out", out)
     for format_ in settings.formats:
         if format_ not in FORMATS:
             yield unknown_choice("--format", format_, FORMATS)

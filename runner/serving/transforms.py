@@ -11,12 +11,14 @@ import pyarrow as pa
 
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
+from runner.data.flight.protocol import TABLE_FILE
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.column_types import id_types, text_column_types
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, UserError
+from runner.rundir.readers import read_optional_json
 from runner.serving.predict_encode import Transforms, load_transforms, plain_transforms
 
 
@@ -34,6 +36,8 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
     Raises:
         ConfigError: for a dataset that declares no columns.
     """
+    # of a table that data servers have read
+    dataset = {**dataset, **read_optional_json(run / "data" / TABLE_FILE)}
     if dataset.get("schema") is not None:
         fields = {k: v for k, v in dataset.items() if k in TableRecipe.__dataclass_fields__}
         recipe = TableRecipe(**{"format": "parquet", "path": None, **fields})

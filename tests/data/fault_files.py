@@ -207,7 +207,7 @@ def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
     settings = {"path": str(path), "schema": SCHEMA, "mix": False}
     data = open_dataset(**settings)
     expected = values(data)
-    folder = data._indexes["train"].files[0].parent
+    folder = data.indexes["train"].files[0].parent
     clean = top / "clean"
     shutil.copytree(folder, clean)
     for number in range(8 if short else 40):

@@ -112,7 +112,7 @@ def test_the_transforms_of_a_run_are_used_on_other_data(tmp_path, path):
     settings = with_fitted_transforms({**recipe_settings(path=path), "learnt": None}, kept)
     assert settings["learnt"] == str(kept)
     again = open_dataset(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
-    assert again._indexes["train"].files == data._indexes["train"].files  # made once
+    assert again.indexes["train"].files == data.indexes["train"].files  # made once
     few = clicks(20, seed=5).set_column(7, "city", pa.array(["Rome", "Atlantis"] * 10))
     other = write_parquet(tmp_path / "y", few)
     new = open_dataset(path=other, learnt=settings["learnt"], mix=False)
@@ -139,8 +139,8 @@ PLAIN = {
 def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(path):
     as_is = open_dataset(path=path, schema=PLAIN)
     rewritten = open_dataset(path=path, schema=PLAIN, rewrite="always", mix=False)
-    assert "part-0.parquet" in str(as_is._indexes["train"].files[0])
-    assert "part-0.parquet" not in str(rewritten._indexes["train"].files[0])
+    assert "part-0.parquet" in str(as_is.indexes["train"].files[0])
+    assert "part-0.parquet" not in str(rewritten.indexes["train"].files[0])
     one, two = (next(d.batches("train", batch_size=ROWS)) for d in (as_is, rewritten))
     assert one.dense_BD.equal(two.dense_BD)
     assert one.sparse.values().equal(two.sparse.values())
@@ -155,7 +155,7 @@ def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000)
     schema = {"labels": ["y"], "numeric": ["x"]}
     data = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
-    assert data._indexes["train"].rows_N.tolist() == [8192, 8192, 3616]
+    assert data.indexes["train"].rows_N.tolist() == [8192, 8192, 3616]
     x = next(data.batches("train", batch_size=20_000)).dense_BD[:, 0]
     assert sorted(x.tolist()) == table["x"].to_pylist()
 

@@ -22,3 +22,7 @@ Few = Annotated[int, Key(ge=0, le=10_000)]  # of columns
 Spread = Annotated[float, Key(ge=0)]  # a standard deviation
 MeanLength = Annotated[float, Key(ge=0.5, le=10_000)]
 Share = Annotated[float, Key(ge=0, le=1)]
+DATA_SERVER = r"grpc(\+tls)?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
+Locations = Annotated[
+    list[str], Key(pattern=DATA_SERVER, note="grpc://HOST:PORT or grpc+tls://HOST:PORT")
+]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data.core.blocks import open_blocks
+from runner.data.flight.settings import FlightRecipe
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.table import prepare_table, split_files
@@ -28,6 +29,8 @@ def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
         UserError: for data that cannot be found or read.
     """
     recipe = build_recipe(dataset)
+    if isinstance(recipe, FlightRecipe):
+        return recipe.num_train_rows()
     if isinstance(recipe, TableRecipe):
         files = split_files(recipe, *prepare_table(recipe)).get("train")
     elif recipe is None or not hasattr(recipe, "make"):

@@ -40,6 +40,8 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
         rest = {k: v for k, v in dataset.items() if k not in ("path", "prefetch")}
         return hash_json({"settings": rest, "content": content})
     recipe.check()
+    if hasattr(recipe, "fingerprint"):  # of data that are read elsewhere, where all is known
+        return str(recipe.fingerprint)
     rest = dataset.get("rest", "short")
     check_choice("rest", rest, LAST_BATCH_POLICIES)
     return hash_json(

@@ -2,7 +2,7 @@
 
 Copies after decoding: ids once (into the feature-major vector that the tables take), dense values
 once (transposed to rows), lists once; labels and row numbers not at all (they are views of the
-window) unless a batch spans two windows.
+window) unless a batch spans two windows. What a data server has collated is not copied at all.
 
 Shape legend: B rows of a batch, W rows of a window, D dense features, F single ids, T tasks,
 G groups, V values of a list column.
@@ -23,6 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.columns import GROUP_PREFIX, Columns
 from runner.data.read.column_arrays import JaggedColumn
+from runner.data.read.decode import Rows
 from runner.data.read.stream import BatchSlice, RowSpan
 
 
@@ -85,12 +86,21 @@ def collate(
 
 def _collate_dense(spans: Sequence[RowSpan], size: int) -> Tensor:
     """Transpose dense values to rows: a batch of them, unlike a window, fits the cache."""
+    if (received := _received_whole(spans)) is not None:
+        return torch.from_numpy(received.dense_DW.T)
     dense_BD = np.empty((size, len(spans[0][0].dense_DW)), np.float32)
     at = 0
     for rows, a, b in spans:
         dense_BD[at : at + b - a] = rows.dense_DW[:, a:b].T
         at += b - a
     return torch.from_numpy(dense_BD)
+
+
+def _received_whole(spans: Sequence[RowSpan]) -> Rows | None:
+    """Return the rows of a batch that came collated; None if it is still to be put together."""
+    rows, a, b = spans[0]
+    is_whole = len(spans) == 1 and (a, b) == (0, len(rows)) and rows.ids_V is not None
+    return rows if is_whole else None
 
 
 def _concatenate(slices: Sequence[np.ndarray]) -> Tensor:
@@ -115,15 +125,20 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
     lists = _concatenate_lists(
         [[rows.lists[n] for rows, _, _ in spans] for n in list_columns], spans
     )
-    values = np.empty(num_ids + lists.total, np.int64)
-    ids_FB = values[:num_ids].reshape(num_singles, size)
-    at = 0
-    for rows, a, b in spans:
-        ids_FB[:, at : at + b - a] = rows.ids_FW[:, a:b]
-        at += b - a
+    received = _received_whole(spans)
+    if received is not None and received.ids_V is not None:
+        values = received.ids_V
+    else:
+        values = np.empty(num_ids + lists.total, np.int64)
+        ids_FB = values[:num_ids].reshape(num_singles, size)
+        at = 0
+        for rows, a, b in spans:
+            ids_FB[:, at : at + b - a] = rows.ids_FW[:, a:b]
+            at += b - a
+        if lists.values:
+            np.concatenate(lists.values, out=values[num_ids:])
     lengths, offsets = _single_id_layout(num_singles, size)
     if lists.values:
-        np.concatenate(lists.values, out=values[num_ids:])
         offsets = np.concatenate([offsets, *lists.ends])
         offsets[num_ids + 1 :] += num_ids
         lengths = np.concatenate([lengths, np.diff(offsets[num_ids:])])
@@ -139,7 +154,11 @@ def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> 
         [[rows.sequences[n] for rows, _, _ in spans] for n in columns], spans
     )
     offsets = np.concatenate([np.zeros(1, np.int64), *lists.ends])
-    values = np.concatenate(lists.values).astype(np.int64)
+    received = _received_whole(spans)
+    if received is not None and received.sequences_V is not None:
+        values = received.sequences_V
+    else:
+        values = np.concatenate(lists.values).astype(np.int64)
     return _build_kjt(keys, values, np.diff(offsets), offsets, None, size)
 
 

@@ -48,6 +48,10 @@ class Rows:
     weights_W: np.ndarray | None  # float32; None: no weight column
     rows_W: np.ndarray  # int64, the row's number in the split
     groups_WG: np.ndarray  # int64
+    # Of a batch that came whole, all ids as int64 in its layout: ids_FW, lists and sequences are
+    # views of them
+    ids_V: np.ndarray | None = None
+    sequences_V: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows_W)

@@ -36,6 +36,10 @@ class EpochPlan:
     def window_at(self, offset: int) -> int:
         return int(np.searchsorted(self.offset_K1, offset, side="right")) - 1
 
+    def window_range(self, window: int) -> tuple[int, int]:
+        """Return a window's first offset, and the first one behind it."""
+        return int(self.offset_K1[window]), int(self.offset_K1[window + 1])
+
     def blocks(self, window: int) -> np.ndarray:
         """Return a window's blocks, ascending so that neighbours are read together.
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from runner.data.core.columns import Columns
 from runner.data.read.decode import BlockReader, Rows
 from runner.data.read.index import BlockIndex
-from runner.data.read.order import EpochPlan, plan_epoch
+from runner.data.read.order import EpochPlan
 
 RowSpan = tuple[Rows, int, int]  # rows [start, stop) of a window
 
@@ -59,6 +60,16 @@ class RankSlice:
             first + num_rest * (self.rank + 1) // self.world_size,
         )
 
+    def rows_before(self, offset: int) -> int:
+        """Return how many rows of this rank lie before an offset of the epoch."""
+        full_end = self.start + self.num_full_batches * self.global_batch_size
+        full, rest = divmod(
+            min(max(offset, self.start), full_end) - self.start, self.global_batch_size
+        )
+        begun = min(max(rest - self.rank * self.batch_size, 0), self.batch_size)
+        first, stop = self.last_batch_range
+        return full * self.batch_size + begun + min(max(offset - first, 0), stop - first)
+
     def offsets_in_window(self, low: int, high: int) -> np.ndarray | slice:
         """Return this rank's offsets in the window [low, high), counted from `low`."""
         if self.world_size == 1:
@@ -72,24 +83,64 @@ class RankSlice:
         return local
 
 
+class WindowSource(Protocol):
+    """Whatever brings the rows of a window, for one thread at a time."""
+
+    def read_window(
+        self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int
+    ) -> Sequence[Rows]:
+        """Return the rows that a rank has in a window, in their order, in any number of parts."""
+        ...
+
+    def read_first_row(self, epoch_plan: EpochPlan) -> Rows:
+        """Return the first row of the first window in the order of the files."""
+        ...
+
+    def cancel(self) -> None:
+        """Let a read that another thread waits for fail soon, since nobody wants it any more."""
+        return
+
+    def close(self) -> None: ...
+
+
+class FileWindows(WindowSource):
+    """Reads windows from the files of a split."""
+
+    def __init__(self, index: BlockIndex, columns: Columns) -> None:
+        self._reader = BlockReader(index, columns)
+
+    def read_window(
+        self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int
+    ) -> Sequence[Rows]:
+        low, high = epoch_plan.window_range(number)
+        local = rank_slice.offsets_in_window(low, high)
+        if isinstance(local, np.ndarray) and not len(local):
+            return ()
+        order = epoch_plan.row_order(number)
+        rows = local if order is None else order[local]
+        return (self._reader.read_rows(epoch_plan.blocks(number), rows),)
+
+    def read_first_row(self, epoch_plan: EpochPlan) -> Rows:
+        return self._reader.read_rows(epoch_plan.blocks(0), slice(0, 1))
+
+    def close(self) -> None:
+        self._reader.close()
+
+
 def iterate_batch_slices(
-    index: BlockIndex,
-    columns: Columns,
+    epoch_plan: EpochPlan,
     rank_slice: RankSlice,
+    open_source: Callable[[], WindowSource],
     *,
-    seed: int | None,
-    epoch: int,
-    window_rows: int,
     workers: int = 0,
 ) -> Iterator[BatchSlice]:
     """Yield the batches of one rank in the exact order.
 
     Memory: at most two windows, and one more for each worker.
     """
-    epoch_plan = plan_epoch(index, seed=seed, epoch=epoch, window_rows=window_rows)
     waiting: list[RowSpan] = []
     num_waiting, num_done = 0, 0
-    with WindowReader(index, columns, workers) as window_reader:
+    with WindowReader(open_source, workers) as window_reader:
         for rows in window_reader.windows(epoch_plan, rank_slice):
             at = 0
             while (
@@ -108,7 +159,7 @@ def iterate_batch_slices(
             if waiting:
                 yield BatchSlice(tuple(waiting), rank_slice.total)
             else:  # every rank makes the same number of updates, so it needs some row
-                row = BlockReader(index, columns).read_rows(epoch_plan.blocks(0), slice(0, 1))
+                row = window_reader.read_first_row(epoch_plan)
                 yield BatchSlice(((row, 0, 1),), rank_slice.total, is_padding=True)
 
 
@@ -119,32 +170,38 @@ class WindowReader:
     on which thread finishes first.
     """
 
-    def __init__(self, index: BlockIndex, columns: Columns, workers: int) -> None:
-        self._index, self._columns, self._workers = index, columns, workers
-        self._local = threading.local()  # each thread has a reader, whose files are not shared
-        self._readers: list[BlockReader] = []
+    def __init__(self, open_source: Callable[[], WindowSource], workers: int) -> None:
+        self._open_source, self._workers = open_source, workers
+        self._local = threading.local()  # each thread has a source, whose files are not shared
+        self._sources: list[WindowSource] = []
 
     def __enter__(self) -> WindowReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for reader in self._readers:
-            reader.close()
+        for source in self._sources:
+            source.close()
 
     def windows(self, epoch_plan: EpochPlan, rank_slice: RankSlice) -> Iterator[Rows]:
-        numbers = range(epoch_plan.window_at(rank_slice.start), epoch_plan.num_windows)
+        first = epoch_plan.window_at(rank_slice.start)
+        stop = epoch_plan.window_at(rank_slice.total - 1) + 1  # the rows of `drop` lie behind
+        numbers = range(first, stop)
         windows = (
             self._read_ahead(epoch_plan, rank_slice, numbers)
             if self._workers
             else (self._read(epoch_plan, rank_slice, number) for number in numbers)
         )
-        yield from (rows for rows in windows if rows is not None)
+        for parts in windows:
+            yield from parts
+
+    def read_first_row(self, epoch_plan: EpochPlan) -> Rows:
+        return self._source().read_first_row(epoch_plan)
 
     def _read_ahead(
         self, epoch_plan: EpochPlan, rank_slice: RankSlice, numbers: range
-    ) -> Iterator[Rows | None]:
+    ) -> Iterator[Sequence[Rows]]:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="window") as pool:
-            waiting: deque[Future[Rows | None]] = deque()
+            waiting: deque[Future[Sequence[Rows]]] = deque()
             try:
                 for number in numbers:
                     waiting.append(pool.submit(self._read, epoch_plan, rank_slice, number))
@@ -154,16 +211,15 @@ class WindowReader:
                     yield waiting.popleft().result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for source in self._sources:
+                    source.cancel()
 
-    def _read(self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int) -> Rows | None:
-        """Return the rank's rows of a window; None if it has none there."""
-        low, high = (int(o) for o in epoch_plan.offset_K1[number : number + 2])
-        local = rank_slice.offsets_in_window(low, high)
-        if isinstance(local, np.ndarray) and not len(local):
-            return None
-        if not hasattr(self._local, "reader"):
-            self._local.reader = BlockReader(self._index, self._columns)
-            self._readers.append(self._local.reader)
-        reader: BlockReader = self._local.reader
-        order = epoch_plan.row_order(number)
-        return reader.read_rows(epoch_plan.blocks(number), local if order is None else order[local])
+    def _read(self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int) -> Sequence[Rows]:
+        return self._source().read_window(epoch_plan, rank_slice, number)
+
+    def _source(self) -> WindowSource:
+        if not hasattr(self._local, "source"):
+            self._local.source = self._open_source()
+            self._sources.append(self._local.source)
+        source: WindowSource = self._local.source
+        return source

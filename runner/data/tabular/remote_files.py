@@ -198,7 +198,7 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
         extra = EXTRAS.get(scheme)
         install = f": pip install 'runner[{extra}]'" if extra else ""
         raise DataError(
-            f"{key}={url}: needs a package that is not installed{install} ({error})"
+            f"{key}={url}: needs a package that is not installed ({error}){install}"
         ) from error
     except OSError as error:
         raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error

@@ -6,6 +6,7 @@ with all transforms applied, in blocks that suit the exact order. See `TableReci
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -101,9 +102,10 @@ class TableRecipe:
             ConfigError: for a schema that is not set, does not exist or is no YAML.
         """
         if self.schema is None:
+            given = shlex.quote(str(self.path)) if self.path else "PATH"
             raise ConfigError(
                 "dataset.schema is not set: a YAML that declares the columns; "
-                "`python -m runner schema PATH --out FILE` proposes one"
+                f"`python -m runner schema {given} --out schema.yaml` proposes one"
             )
         if isinstance(self.schema, Mapping):
             return self.schema
@@ -208,8 +210,13 @@ class TableRecipe:
                     self.row_split,
                     json_lines=self.format == "jsonl",
                 )
-        check_same_schema(schemas, self.columns_read)
+        check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
+
+    @property
+    def needed_by(self) -> str:
+        """What asks for the columns, for messages."""
+        return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
 
     @property
     def text_types(self) -> dict[str, pa.DataType]:
@@ -265,7 +272,7 @@ class TableRecipe:
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
-            **({"interactions": repr(events)} if (events := self.declared.interactions) else {}),
+            **(events.content_fields() if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
         }
 

@@ -1,0 +1,168 @@
+"""`data-serve`: reads and encodes the rows of a dataset, and streams batches to trainings."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError, raise_combined
+
+
+def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Serve a dataset until a signal.
+
+    Returns:
+        The exit code: 128 and the number of the signal.
+
+    Raises:
+        UserError: for mistakes in the words or the data, and an address that is in use.
+    """
+    from runner.config.compose import compose_job
+    from runner.config.composed_checks import check_composed, with_row_count
+    from runner.config.targets import allowed_packages
+    from runner.machine import set_thread_environment
+
+    given, overrides = make_parser().parse_own(words)
+    raise_combined(_find_problems(given, overrides))
+    if given.schema is not None:
+        from runner.sweep.local_process import quote_hydra_value
+
+        chosen = [word for word in overrides if word.startswith("dataset=")] or ["dataset=parquet"]
+        rest = [word for word in overrides if not word.startswith("dataset=")]
+        schema = quote_hydra_value(str(given.schema.expanduser().resolve()))
+        overrides = [*chosen, f"dataset.schema={schema}", *rest]
+    allowed = allowed_packages(allow)
+    composed = compose_job(overrides)
+    check_composed(with_row_count(composed), allowed)
+    set_thread_environment(1)  # NumPy and Arrow do the work, on as many threads as there are calls
+    server = _open_server(given, composed.config["dataset"], allowed)
+    return _run(server, given)
+
+
+def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
+    from runner.data.flight.protocol import is_loopback
+
+    problems = []
+    if given.schema is None and not any(word.startswith("dataset=") for word in overrides):
+        problems.append(
+            "data-serve: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
+            "settings, as for a training"
+        )
+    if (given.tls_cert is None) != (given.tls_key is None):
+        problems.append("data-serve: --tls-cert and --tls-key belong together")
+    if not 0 <= given.port < 2**16:
+        problems.append(f"--port {given.port}: must lie in 0 to 65535")
+    if not is_loopback(given.host) and (given.tls_cert is None or given.token_env is None):
+        problems.append(
+            f"--host {given.host}: others reach this address; it needs --tls-cert FILE, --tls-key "
+            "FILE and --token-env NAME"
+        )
+    return problems
+
+
+def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
+    """Open the dataset and listen.
+
+    Raises:
+        UserError: for a dataset that cannot be served, or an address that is in use.
+    """
+    import pyarrow as pa
+
+    from runner.data.flight.server import DataServer
+    from runner.data.flight.settings import read_token
+    from runner.data.prepare.fingerprint import build_recipe, fingerprint
+    from runner.data.read.parquet_dataset import ParquetDataset
+    from runner.data.tabular.table_recipe import TableRecipe
+    from runner.training.builder.instantiate import instantiate
+    from runner.training.builder.part_kinds import KINDS
+
+    token = read_token(given.token_env, "--token-env ")
+    certificate = None
+    if given.tls_cert is not None:
+        certificate = (_read("--tls-cert", given.tls_cert), _read("--tls-key", given.tls_key))
+    data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
+    if not isinstance(data, ParquetDataset):
+        raise UserError(
+            f"data-serve: {dataset['_target_']} cannot be served: a table of files or a known data "
+            "set can, whose rows have an order of their own"
+        )
+    recipe, table = build_recipe(dataset), {}
+    if isinstance(recipe, TableRecipe):
+        table = {"format": recipe.format, "schema": recipe.schema_content}
+    host = f"[{given.host}]" if ":" in given.host.strip("[]") else given.host
+    location = f"grpc{'+tls' if certificate else ''}://{host}:{given.port}"
+    try:
+        return DataServer(
+            data, fingerprint(dataset), table, location, certificate=certificate, token=token
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"data-serve: cannot listen at {location}: {error}") from error
+
+
+def _run(server: Any, given: Namespace) -> int:
+    """Say where it serves, and what, and wait for a signal. Trainings go on elsewhere."""
+    received: list[int] = []
+    ended = threading.Event()
+
+    def end(number: int, frame: Any) -> None:
+        received.append(number)
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    splits = ", ".join(f"{split} {rows:,}" for split, rows in server.dataset.num_rows.items())
+    scheme = "grpc" if given.tls_cert is None else "grpc+tls"
+    print(
+        f"serving data {server.fingerprint} ({splits} rows) at "
+        f"{scheme}://{given.host}:{server.port}",
+        file=sys.stderr,
+        flush=True,
+    )
+    ended.wait()
+    closing = threading.Thread(target=server.shutdown, daemon=True)
+    closing.start()
+    closing.join(DRAIN_S)  # for what is under way; trainings ask elsewhere for what is cut off
+    return 128 + received[0]
+
+
+DRAIN_S = 5.0
+
+
+def _read(flag: str, path: Path) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise UserError(f"{flag} {path}: {error.strerror or error}") from error
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `data-serve`."""
+    parser = VerbParser(
+        "data-serve",
+        "Read and encode the rows of a dataset, and stream its batches to trainings, here or on\n"
+        "other machines, which use dataset=flight. Several servers of the same files share the\n"
+        "work; they keep nothing, so that each may be killed and restarted at any time. Further\n"
+        "words choose and set the dataset, as for a training.",
+        examples=(
+            "data-serve --schema clicks.yaml",
+            "data-serve dataset=csv --schema clicks.yaml dataset.path=data/clicks.csv",
+            "data-serve dataset=criteo dataset.path=criteo --host 0.0.0.0 --port 8815 "
+            "--tls-cert cert.pem --tls-key key.pem --token-env DATA_TOKEN",
+        ),
+    )
+    for flag, metavar, kind, default, about in (
+        ("--schema", "FILE", Path, None, "the YAML of a table, short for dataset.schema=FILE"),
+        ("--host", "ADDRESS", str, "127.0.0.1", "address to listen on; default: this machine only"),
+        ("--port", "N", int, 8815, "port to listen on; default: 8815; 0: any free one"),
+        ("--tls-cert", "FILE", Path, None, "certificate, in PEM; needed where others reach it"),
+        ("--tls-key", "FILE", Path, None, "its private key, in PEM"),
+        ("--token-env", "NAME", str, None, "environment variable with the token of trainings"),
+    ):
+        parser.add_argument(flag, metavar=metavar, type=kind, default=default, help=about)
+    return parser

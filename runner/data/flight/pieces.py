@@ -1,0 +1,158 @@
+"""Batches as messages of Arrow and back.
+
+A message is a record batch of one row, with a list for each array of a batch in the layout that the
+batch has in memory, so that the trainer takes the received buffers for its tensors. Buffers that do
+not lie at multiples of 8 bytes are copied: compilers take aligned tensors for granted. gRPC aligns
+a message that arrives in many parts, so that large batches are not copied and small ones may be.
+
+Shape legend: B rows of a piece, D dense features, F single ids, L list columns, S sequences, T
+tasks, G groups, V values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from runner.batch import Batch
+from runner.data.core.columns import Columns
+from runner.data.read.arrow_views import view_as_arrow
+from runner.data.read.column_arrays import JaggedColumn
+from runner.data.read.decode import Rows
+from runner.errors import DataError
+
+# Offsets are those of list columns and of sequences alone, from 0: single ids need none.
+ARRAYS: Mapping[str, type] = {
+    "dense": np.float32,  # [B, D]
+    "ids": np.int64,  # [F * B + V]: feature-major, the values of lists at the end
+    "list_offsets": np.int64,  # [L * B + 1]
+    "list_weights": np.float32,  # [V], or [0] if no column of lists has weights
+    "sequences": np.int64,  # [V]
+    "sequence_offsets": np.int64,  # [S * B + 1]
+    "labels": np.float32,  # [B, T]
+    "weights": np.float32,  # [B]
+    "rows": np.int64,  # [B]
+    "groups": np.int64,  # [B, G]
+}
+MESSAGE = pa.schema(
+    [(name, pa.large_list(pa.from_numpy_dtype(dtype))) for name, dtype in ARRAYS.items()]
+)
+
+
+def to_message(batch: Batch, num_singles: int) -> pa.RecordBatch:
+    """Return a batch as a message, without a copy of what is large."""
+    num_ids = num_singles * batch.size
+    sparse, sequences = batch.sparse, batch.sequences
+    weights = sparse.weights_or_none()
+    nothing = torch.empty(0)
+    arrays = {
+        "dense": batch.dense_BD,
+        "ids": sparse.values(),
+        "list_offsets": sparse.offsets()[num_ids:] - num_ids,
+        "list_weights": nothing if weights is None else weights[num_ids:],
+        "sequences": nothing.long() if sequences is None else sequences.values(),
+        "sequence_offsets": nothing.long() if sequences is None else sequences.offsets(),
+        "labels": batch.labels_BT,
+        "weights": batch.weights_B,
+        "rows": batch.rows_B,
+        "groups": batch.groups_BG,
+    }
+    return pa.RecordBatch.from_arrays(
+        [_as_list(arrays[name].numpy().reshape(-1)) for name in ARRAYS], schema=MESSAGE
+    )
+
+
+def _as_list(values: np.ndarray) -> pa.Array:
+    """Return an array as the only list of a column."""
+    ends = pa.py_buffer(np.array([0, len(values)], np.int64))
+    inner = view_as_arrow(values)
+    return pa.Array.from_buffers(pa.large_list(inner.type), 1, [None, ends], children=[inner])
+
+
+def misalignment(message: pa.RecordBatch) -> int:
+    """Return by how many bytes the buffers of a message miss the alignment of 8 bytes."""
+    buffer = message.column("rows").values.buffers()[1]
+    return buffer.address % 8 if buffer is not None else 0
+
+
+def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
+    """Return the rows of a message, as views of its buffers if these are aligned.
+
+    Raises:
+        DataError: for lengths that do not fit each other or the columns.
+    """
+    if message.schema != MESSAGE or message.num_rows != 1:
+        raise DataError("the server has sent something else than a batch")
+    found = {name: _values(message.column(name)) for name in ARRAYS}
+    size, singles = len(found["rows"]), len(columns.singles)
+    ids = found["ids"]
+    try:
+        lists = _jagged(
+            ids[singles * size :],
+            found["list_offsets"],
+            (len(columns.lists), size),
+            found["list_weights"] if any(c.weights for c in columns.lists) else None,
+        )
+        sequences = _jagged(
+            found["sequences"], found["sequence_offsets"], (len(columns.sequences), size)
+        )
+        return Rows(
+            dense_DW=found["dense"].reshape(size, len(columns.numeric)).T,
+            ids_FW=ids[: singles * size].reshape(singles, size),
+            lists=lists,
+            sequences=sequences,
+            labels_WT=found["labels"].reshape(size, len(columns.labels)),
+            weights_W=found["weights"].reshape(size),
+            rows_W=found["rows"],
+            groups_WG=found["groups"].reshape(size, len(columns.groups)),
+            ids_V=ids,
+            sequences_V=found["sequences"],
+        )
+    except ValueError as error:
+        raise DataError(f"the server has sent a batch of wrong lengths: {error}") from error
+
+
+def _values(column: pa.Array) -> np.ndarray:
+    """Return the values of the only list of a column, aligned."""
+    values = column.values
+    buffer = values.buffers()[1]
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    if buffer is None or not len(values):
+        return np.empty(0, dtype)
+    if buffer.address % dtype.itemsize:
+        return np.frombuffer(buffer, dtype, len(values)).copy()
+    # NumPy's own view would be read-only, of which torch makes no tensor without a warning
+    viewed: np.ndarray = from_dlpack(values).numpy()
+    return viewed
+
+
+def _jagged(
+    values_V: np.ndarray,
+    offsets: np.ndarray,
+    shape: tuple[int, int],
+    weights_V: np.ndarray | None = None,
+) -> tuple[JaggedColumn, ...]:
+    """Return list columns, whose offsets count over the values of all of them.
+
+    Raises:
+        ValueError: if the offsets are not those of so many columns, rows and values.
+    """
+    count, size = shape
+    if not count:
+        return ()
+    if (
+        len(offsets) != count * size + 1
+        or (offsets[0], offsets[-1]) != (0, len(values_V))
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise ValueError(f"{len(offsets)} offsets for {len(values_V)} values, {shape} lists")
+    if weights_V is not None and len(weights_V) != len(values_V):
+        raise ValueError(f"{len(weights_V)} weights for {len(values_V)} values")
+    return tuple(
+        JaggedColumn(values_V, offsets[n * size : (n + 1) * size + 1], weights_V)
+        for n in range(count)
+    )

@@ -1,0 +1,201 @@
+"""What trainers and data servers say to each other: JSON and Arrow, never code. No torch here.
+
+A ticket is a position: a window of an epoch's order, and a rank's part of it. Any server that has
+the same data answers any ticket, so that servers keep nothing between two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from runner.data.core.columns import (
+    CategoricalColumn,
+    Columns,
+    LabelColumn,
+    NumericColumn,
+    SequenceColumn,
+)
+from runner.data.growing.settings import Eviction, Growth
+from runner.data.read.index import BlockIndex
+from runner.errors import DataError
+
+PROTOCOL_VERSION = 1
+DESCRIBE, CHECK, TRANSFORMS, SEEN = "describe", "check", "transforms", "seen"  # actions
+TABLE_FILE = "table.json"  # in a run's folder of transforms: format and schema of a served table
+_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    return _LOOPBACK.fullmatch(host.strip("[]")) is not None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a trainer expects of a server, which refuses anything else.
+
+    Args:
+        fingerprint: of the data, see `runner.data.prepare.fingerprint`.
+        version: of this protocol.
+    """
+
+    fingerprint: str
+    version: int = PROTOCOL_VERSION
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True)
+class Ticket(Claim):
+    """The rows that a rank has in one window of an epoch.
+
+    Args:
+        split: its name.
+        seed: of the shuffle; None: the order of the files.
+        epoch: number of it.
+        window: number of it in the epoch.
+        start: offset in the epoch at which the batches begin.
+        total: offset at which they end.
+        batch_size: rows of a batch on one rank.
+        rank: of the trainer.
+        world_size: number of ranks.
+        first_row: whether the first row of the window's blocks is meant, and nothing else.
+        pad: bytes before the body of a message, so that the trainer receives it aligned.
+    """
+
+    split: str = "train"
+    seed: int | None = None
+    epoch: int = 0
+    window: int = 0
+    start: int = 0
+    total: int = 1
+    batch_size: int = 1
+    rank: int = 0
+    world_size: int = 1
+    first_row: bool = False
+    pad: int = 0
+
+
+@dataclass(frozen=True)
+class SeenRequest(Claim):
+    """Asks what the users of rows of a split have seen."""
+
+    split: str = "validation"
+    rows: list[int] = field(default_factory=list)
+
+
+def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
+    """Parse a claim or a ticket.
+
+    Raises:
+        DataError: for what is none, and for another version of the protocol.
+    """
+    try:
+        values = json.loads(text)
+        version = values.pop("version")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError("no request of a trainer") from error
+    if version != PROTOCOL_VERSION:
+        raise DataError(
+            f"the trainer speaks version {version!r} of the protocol, and this server version "
+            f"{PROTOCOL_VERSION}: run the same version of the package on both"
+        )
+    ranges = {"window": 0, "epoch": 0, "start": 0, "total": 1, "batch_size": 1, "world_size": 1}
+    try:
+        claim = kind(**values)
+    except TypeError as error:
+        raise DataError(f"no request of a trainer: {error}") from error
+    for name, default in vars(kind("")).items():
+        value = getattr(claim, name)
+        if type(value) is not type(default) and not (name == "seed" and type(value) is int):
+            raise DataError(f"no request of a trainer: {name}={value!r}")
+        if value is not None and name in ranges and not ranges[name] <= value < 2**62:
+            raise DataError(f"no request of a trainer: {name}={value!r}")
+    return claim
+
+
+@dataclass(frozen=True)
+class ServedData:
+    """What a server tells about its data before a training.
+
+    Args:
+        fingerprint: of the data.
+        columns: that batches are made of.
+        window_rows: a part of the order.
+        rest: policy for the last rows of an epoch.
+        blocks: split -> rows of each block.
+        bad_rows: count and examples of the rows that were skipped.
+        reachable: split -> metric -> best possible value.
+        table: format and schema of a user's own table, for predictions; empty: of a known data set.
+        has_transforms: whether transforms were fitted, see `TRANSFORMS`.
+        has_seen: whether it is known what users have seen.
+    """
+
+    fingerprint: str
+    columns: Columns
+    window_rows: int
+    rest: str
+    blocks: Mapping[str, list[int]]
+    bad_rows: Mapping[str, Any]
+    reachable: Mapping[str, Mapping[str, float]]
+    table: Mapping[str, Any]
+    has_transforms: bool
+    has_seen: bool
+
+    def to_json(self) -> str:
+        return json.dumps({**vars(self), "columns": _plain(self.columns)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ServedData:
+        """Parse what `to_json` has written.
+
+        Raises:
+            DataError: for anything else.
+        """
+        try:
+            values = json.loads(text)
+            return cls(**{**values, "columns": _read_columns(values["columns"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"the server's description of its data: {error!r}") from error
+
+    def index(self, split: str) -> BlockIndex:
+        """Return the blocks of a split, whose files only the servers know."""
+        rows_N = np.array(self.blocks[split], np.int64)
+        number_N = np.arange(len(rows_N))
+        return BlockIndex((), 0 * number_N, number_N, np.cumsum(rows_N) - rows_N, rows_N)
+
+
+def _plain(columns: Columns) -> dict[str, Any]:
+    values = asdict(columns)
+    return {k: v for k, v in values.items() if k not in ("singles", "lists")}
+
+
+def _read_columns(values: Mapping[str, Any]) -> Columns:
+    columns = Columns(
+        labels=tuple(LabelColumn(**c) for c in values["labels"]),
+        numeric=tuple(NumericColumn(**c) for c in values["numeric"]),
+        categorical=tuple(CategoricalColumn(**_with_growth(c)) for c in values["categorical"]),
+        sequences=tuple(SequenceColumn(**_with_growth(c)) for c in values["sequences"]),
+        weight=values["weight"],
+        groups=tuple(values["groups"]),
+        carried=tuple(values["carried"]),
+    )
+    labels = tuple(
+        c if c.allowed is None else replace(c, allowed=tuple(c.allowed)) for c in columns.labels
+    )
+    return replace(columns, labels=labels)
+
+
+def _with_growth(values: Mapping[str, Any]) -> dict[str, Any]:
+    growth = values["growth"]
+    if growth is None:
+        return dict(values)
+    evict = growth["evict"] and Eviction(**growth["evict"])
+    return {**values, "growth": Growth(growth["min_count"], evict)}

@@ -1,0 +1,254 @@
+"""The data server: answers tickets with batches, and keeps nothing between two of them."""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from runner.batch import DataPosition
+from runner.data.core.fitted import FITTED_FILE
+from runner.data.flight.pieces import MESSAGE, to_message
+from runner.data.flight.protocol import (
+    CHECK,
+    DESCRIBE,
+    PROTOCOL_VERSION,
+    SEEN,
+    TRANSFORMS,
+    SeenRequest,
+    ServedData,
+    Ticket,
+    read_claim,
+)
+from runner.data.read.collate import collate
+from runner.data.read.order import EpochPlan, plan_epoch
+from runner.data.read.parquet_dataset import ParquetDataset
+from runner.data.read.seen_items import SeenItems
+from runner.data.read.stream import BatchSlice, RankSlice, WindowSource
+from runner.errors import DataError, UserError
+from runner.machine import usable_cores
+
+MAX_SEEN_ROWS = 1 << 20  # of one request
+
+
+class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no types
+    """Serves one dataset to any number of trainings. It listens from the start.
+
+    Args:
+        dataset: whose rows it reads.
+        fingerprint: of these data.
+        table: format and schema of a user's own table; empty: of a known data set.
+        location: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`; port 0: any free one.
+        certificate: for TLS: certificate and private key, in PEM.
+        token: that each call must bring; None: none.
+    """
+
+    def __init__(
+        self,
+        dataset: ParquetDataset,
+        fingerprint: str,
+        table: Mapping[str, Any],
+        location: str,
+        *,
+        certificate: tuple[bytes, bytes] | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.dataset, self.fingerprint, self._table = dataset, fingerprint, table
+        self._reading = threading.Semaphore(usable_cores())
+        self._idle: dict[str, queue.SimpleQueue[WindowSource]] = {
+            split: queue.SimpleQueue() for split in dataset.indexes
+        }
+        self._complaints: set[str] = set()
+        self._seen: dict[str, SeenItems | None] = {}
+        self._reading_seen = threading.Lock()
+        more: dict[str, Any] = {}
+        if certificate is not None:
+            more["tls_certificates"] = [certificate]
+        if token is not None:
+            more["middleware"] = {"token": _TokenCheck(token, self.complain)}
+        super().__init__(location, **more)
+
+    def describe(self) -> ServedData:
+        """Return what trainers are told."""
+        data = self.dataset
+        folder = data.transforms_dir
+        return ServedData(
+            fingerprint=self.fingerprint,
+            columns=data.columns,
+            window_rows=data.window_rows,
+            rest=data.rest,
+            blocks={split: index.rows_N.tolist() for split, index in data.indexes.items()},
+            bad_rows=dict(data.bad_rows),
+            reachable={split: dict(best) for split, best in data.reachable.items()},
+            table=self._table,
+            has_transforms=folder is not None and (folder / FITTED_FILE).exists(),
+            has_seen=any(self._seen_items(split) for split in data.indexes),
+        )
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.GeneratorStream:
+        with self._refusing(context):
+            asked = self._check(read_claim(ticket.ticket, Ticket))
+            plan, rank_slice = self._find_window(asked)
+        return flight.GeneratorStream(MESSAGE, self._messages(context, asked, plan, rank_slice))
+
+    def do_action(
+        self, context: flight.ServerCallContext, action: flight.Action
+    ) -> Iterator[bytes]:
+        with self._refusing(context):
+            body = action.body.to_pybytes()
+            if action.type == DESCRIBE:
+                return iter([self._describe_to(body)])
+            if action.type == CHECK:
+                self._check(read_claim(body))
+                return iter([b""])
+            if action.type == TRANSFORMS:
+                self._check(read_claim(body))
+                return self._packed_transforms()
+            if action.type == SEEN:
+                return self._find_seen(self._check(read_claim(body, SeenRequest)))
+            raise DataError(f"there is no action {action.type!r}")
+
+    def complain(self, peer: str, problem: str) -> None:
+        """Say on stderr what was refused, each kind of it once for an address."""
+        host = peer.rpartition(":")[0]
+        text = f"refused {host}: {problem}"
+        if text not in self._complaints and len(self._complaints) < 1000:
+            self._complaints.add(text)
+            print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _refusing(self, context: flight.ServerCallContext) -> Iterator[None]:
+        """Tell the trainer, and this server's user, why a call is refused.
+
+        Raises:
+            FlightServerError: for what was raised inside.
+        """
+        try:
+            yield
+        except UserError as error:
+            self.complain(context.peer(), str(error))
+            raise flight.FlightServerError(str(error)) from error
+
+    def _describe_to(self, body: bytes) -> bytes:
+        if body != str(PROTOCOL_VERSION).encode():
+            raise DataError(
+                f"the trainer speaks version {body[:9].decode(errors='replace')} of the protocol, "
+                f"and this server version {PROTOCOL_VERSION}"
+            )
+        return self.describe().to_json().encode()
+
+    def _check(self, claim: Any) -> Any:
+        if claim.fingerprint != self.fingerprint:
+            raise DataError(
+                f"the trainer wants the data {claim.fingerprint[:64]}, and this server has "
+                f"{self.fingerprint}: other files, another schema or other settings"
+            )
+        return claim
+
+    def _find_window(self, asked: Ticket) -> tuple[EpochPlan, RankSlice]:
+        """Return the epoch and the rank's part of it that a ticket names.
+
+        Raises:
+            DataError: for a position that these data do not have.
+        """
+        if asked.split not in self.dataset.indexes:
+            raise DataError(f"there is no split {asked.split!r}")
+        index = self.dataset.indexes[asked.split]
+        plan = plan_epoch(
+            index, seed=asked.seed, epoch=asked.epoch, window_rows=self.dataset.window_rows
+        )
+        is_there = (
+            asked.start < asked.total <= index.num_rows and 0 <= asked.rank < asked.world_size
+        )
+        if not is_there or asked.window >= plan.num_windows:
+            raise DataError(f"there is no such position: {asdict(asked)}")
+        names = RankSlice.__dataclass_fields__
+        return plan, RankSlice(**{name: getattr(asked, name) for name in names})
+
+    def _messages(
+        self,
+        context: flight.ServerCallContext,
+        asked: Ticket,
+        plan: EpochPlan,
+        rank_slice: RankSlice,
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        """Yield the batches of a window; the rows of those that it shares with others by them."""
+        data = self.dataset
+        with self._refusing(context), self._reading, self._source(asked.split) as source:
+            if asked.first_row:
+                parts, low = [source.read_first_row(plan)], 0
+            else:
+                parts = list(source.read_window(plan, rank_slice, asked.window))
+                low, _ = plan.window_range(asked.window)
+        padding = pa.py_buffer(bytes(1 + asked.pad))  # moves what follows it in the message
+        num_singles = len(data.columns.singles)
+        for rows in parts:
+            stop = -rank_slice.rows_before(low) % asked.batch_size or asked.batch_size
+            at = 0
+            while at < len(rows):
+                batch_slice = BatchSlice(((rows, at, min(stop, len(rows))),), 0)
+                batch = collate(batch_slice, data.sparse_keys, DataPosition(), data.sequence_keys)
+                yield to_message(batch, num_singles), padding
+                at, stop = stop, stop + asked.batch_size
+
+    @contextmanager
+    def _source(self, split: str) -> Iterator[WindowSource]:
+        """Lend a source of windows, whose files stay open for the next call."""
+        try:
+            source = self._idle[split].get_nowait()
+        except queue.Empty:
+            source = self.dataset.source_opener(split)()
+        try:
+            yield source
+        finally:
+            self._idle[split].put(source)
+
+    def _packed_transforms(self) -> Iterator[bytes]:
+        folder = self.dataset.transforms_dir
+        if folder is None:
+            raise DataError("no transforms were fitted to these data")
+        paths: list[Path] = [*sorted(folder.glob("vocabulary-*.parquet")), folder / FITTED_FILE]
+        return (path.name.encode() + b"\n" + path.read_bytes() for path in paths)
+
+    def _find_seen(self, asked: SeenRequest) -> Iterator[bytes]:
+        rows_B = np.array(asked.rows, np.int64)
+        total = self.dataset.num_rows.get(asked.split, 0)
+        is_inside = len(rows_B) <= MAX_SEEN_ROWS and ((rows_B >= 0) & (rows_B < total)).all()
+        with self._reading_seen:
+            seen = self._seen_items(asked.split) if is_inside and total else None
+            if seen is None:
+                raise DataError(f"what the users of {asked.split} have seen is not known")
+            return iter([array.astype(np.int64).tobytes() for array in seen.find(rows_B)])
+
+    def _seen_items(self, split: str) -> SeenItems | None:
+        if split not in self._seen:
+            self._seen[split] = self.dataset.seen_items(split)
+        return self._seen[split]
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses calls without the token."""
+
+    def __init__(self, token: str, complain: Callable[[str, str], None]) -> None:
+        self._expected = f"Bearer {token}".encode()
+        self._complain = complain
+
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[Any]]) -> None:
+        given = (headers.get("authorization") or [""])[0]
+        text = given if isinstance(given, bytes) else given.encode()
+        if not hmac.compare_digest(text, self._expected):
+            problem = "wrong token" if text else "no token; dataset.token_env names the variable"
+            self._complain("a trainer:", problem)
+            raise flight.FlightUnauthenticatedError(problem)

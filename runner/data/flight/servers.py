@@ -1,0 +1,197 @@
+"""The data servers of a trainer: who answers, who is passed by, and for how long it waits."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from runner.data.core.blocks import first_line
+from runner.data.flight.protocol import CHECK, DESCRIBE, PROTOCOL_VERSION, Claim, ServedData
+from runner.data.flight.settings import FlightRecipe
+from runner.errors import DataError
+
+T = TypeVar("T")
+Call = Callable[[flight.FlightClient, flight.FlightCallOptions], T]
+
+CONNECT_S = 5.0  # for the first answer of a server that was away
+POLL_S = 0.1  # between two looks at the servers while none answers
+RETRY_S = (1.0, 30.0)  # a server is tried again after the first, doubled each time up to the second
+# Channels share nothing, so that a new one connects at once to a server that was away.
+_CHANNEL = [("grpc.use_local_subchannel_pool", 1)]
+# What a server answers when it refuses; trying again would not help
+_REFUSED = (
+    flight.FlightServerError,
+    flight.FlightUnauthenticatedError,
+    flight.FlightUnauthorizedError,
+)
+
+
+@dataclass
+class _Server:
+    """One server: its connection, and since when it does not answer."""
+
+    location: str
+    client: flight.FlightClient | None = None
+    problem: str = ""  # why it is passed by; empty: it answers
+    refuses: bool = False  # rather than being away
+    retry_at_s: float = 0.0
+    pause_s: float = field(default_factory=lambda: RETRY_S[0])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Servers:
+    """Asks servers in turn, and those that are left where one fails.
+
+    Args:
+        settings: where they are.
+        claim: of the data that they must have; None while they are asked what they have.
+    """
+
+    def __init__(self, settings: FlightRecipe, claim: Claim | None = None) -> None:
+        self._settings, self._claim = settings, claim
+        self._token, self._roots = settings.token(), settings.roots()
+        self._servers = [_Server(location) for location in settings.locations]
+
+    def describe(self) -> ServedData:
+        """Ask all servers what they have, which must be the same.
+
+        Those that do not answer are said; one that answers is enough.
+
+        Raises:
+            DataError: if none answers, or two have other data.
+        """
+        found: dict[str, ServedData] = {}
+        for server in self._servers:
+            try:
+                client = self._connect(server)
+                found[server.location] = _describe(client, self._options(CONNECT_S))
+            except (pa.ArrowException, OSError) as error:
+                self._pass_by(server, None, error)
+        if not found:
+            raise DataError(f"dataset.locations: no data server answers: {self._problems()}")
+        first, *others = found
+        for other in others:
+            if found[other].fingerprint != found[first].fingerprint:
+                raise DataError(
+                    f"dataset.locations: {other} serves the data {found[other].fingerprint}, and "
+                    f"{first} the data {found[first].fingerprint}; all must serve the same files, "
+                    "schema and settings"
+                )
+        return found[first]
+
+    def fetch(self, number: int, call: Call[T], should_stop: Callable[[], bool] = bool) -> T:
+        """Return what a server answers to a call, which any of them may answer.
+
+        Args:
+            number: of the server that is asked first, modulo their number.
+            call: is made again at another server after a failure.
+            should_stop: asked during a wait; true ends it.
+
+        Raises:
+            DataError: if all servers refuse, or none has answered for `wait_s`, or the wait ends.
+        """
+        since_s = time.monotonic()
+        count = len(self._servers)
+        while not should_stop():
+            for place in range(count):
+                server, client = self._servers[(number + place) % count], None
+                try:
+                    client = self._client_of(server)
+                    if client is None:
+                        continue
+                    answer = call(client, self._options(self._settings.timeout_s))
+                    self._welcome(server)
+                    return answer
+                except (pa.ArrowException, OSError) as error:
+                    if should_stop():
+                        break
+                    self._pass_by(server, client, error)
+            if all(server.refuses for server in self._servers):
+                raise DataError(f"every data server refuses: {self._problems()}")
+            waited_s = time.monotonic() - since_s
+            if waited_s > self._settings.wait_s:
+                raise DataError(
+                    f"no data server has answered for {waited_s:.0f} s (dataset.wait_s): "
+                    f"{self._problems()}; once one runs again, the run can be resumed"
+                )
+            time.sleep(POLL_S)
+        raise DataError("nobody waits for these rows any more")
+
+    def _client_of(self, server: _Server) -> flight.FlightClient | None:
+        """Return a server's connection, made now if need be; None while it is passed by."""
+        with server.lock:
+            if server.client is None and time.monotonic() >= server.retry_at_s:
+                server.retry_at_s = time.monotonic() + server.pause_s  # if this fails
+                server.client = self._connect(server)
+            return server.client
+
+    def _welcome(self, server: _Server) -> None:
+        with server.lock:
+            if server.problem:
+                _say(f"data server {server.location} answers again")
+            server.problem, server.refuses, server.pause_s = "", False, RETRY_S[0]
+
+    def _connect(self, server: _Server) -> flight.FlightClient:
+        client = flight.FlightClient(
+            server.location, tls_root_certs=self._roots, generic_options=_CHANNEL
+        )
+        if self._claim is not None:
+            options = self._options(min(CONNECT_S, self._settings.timeout_s))
+            for _ in client.do_action(flight.Action(CHECK, self._claim.to_bytes()), options):
+                pass
+        return client
+
+    def _options(self, timeout_s: float) -> flight.FlightCallOptions:
+        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
+        return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
+
+    def _pass_by(
+        self, server: _Server, client: flight.FlightClient | None, error: BaseException
+    ) -> None:
+        """Leave a server out for a while; say so once."""
+        with server.lock:
+            if server.client is not client:
+                return  # another thread has met this failure
+            problem = _describe_failure(error, self._settings.timeout_s)
+            is_news = not server.problem
+            server.client, server.problem = None, problem
+            server.refuses = isinstance(error, _REFUSED)
+            server.retry_at_s = time.monotonic() + server.pause_s
+            server.pause_s = min(2 * server.pause_s, RETRY_S[1])
+        if is_news:
+            _say(f"data server {server.location} is passed by: {problem}")
+
+    def _problems(self) -> str:
+        return "; ".join(f"{server.location}: {server.problem}" for server in self._servers)
+
+
+def _describe(client: flight.FlightClient, options: flight.FlightCallOptions) -> ServedData:
+    body = str(PROTOCOL_VERSION).encode()
+    answer = b"".join(
+        bytes(part.body) for part in client.do_action(flight.Action(DESCRIBE, body), options)
+    )
+    return ServedData.from_json(answer)
+
+
+def _describe_failure(error: BaseException, timeout_s: float) -> str:
+    """Return why a call failed, without the words of gRPC around a server's own."""
+    if isinstance(error, flight.FlightTimedOutError):
+        return f"no answer in time (dataset.timeout_s={timeout_s:g})"
+    text = first_line(error)
+    for noise in ("Flight returned ", "Flight error: "):
+        text = text.removeprefix(noise)
+    _, _, said = text.partition(", with message: ")
+    return (said or text).partition(". Detail: ")[0]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+    logging.getLogger("runner").warning(text)

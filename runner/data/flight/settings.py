@@ -1,0 +1,161 @@
+"""The option `dataset=flight`: batches come from data servers. Imports no torch.
+
+What the servers have is asked before torch is imported, by a process of its own (`ask.py`): gRPC
+starts threads, and a process with threads must not fork the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.data.core.argument_types import DATA_SERVER, Locations, Seconds, Workers
+from runner.data.core.columns import Columns
+from runner.data.core.setting_checks import check_setting_types
+from runner.data.flight.protocol import ServedData, is_loopback
+from runner.errors import ConfigError, DataError, raise_combined
+from runner.parts import dataset_option
+
+if TYPE_CHECKING:
+    from runner.data.flight.dataset import FlightDataset
+
+
+@dataclass(frozen=True)
+class FlightRecipe:
+    """The settings of `dataset=flight`, documented in conf/dataset/flight.yaml."""
+
+    locations: Locations
+    token_env: str | None = None
+    tls_roots: str | None = None
+    timeout_s: Seconds = 60.0
+    wait_s: Seconds = 600.0
+
+    @cached_property
+    def served(self) -> ServedData:
+        """What the servers have.
+
+        Raises:
+            DataError: if none answers.
+        """
+        self.check()
+        return ServedData.from_json(_ask_in_a_process(json.dumps(asdict(self))))
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the data, wherever they are read: a run may go on with files of its own."""
+        return self.served.fingerprint
+
+    @property
+    def columns(self) -> Columns:
+        return self.served.columns
+
+    def num_train_rows(self) -> int | None:
+        """Return the rows of the train split."""
+        return sum(self.served.blocks.get("train", ())) or None
+
+    def check(self) -> None:
+        """Check the settings, without asking a server.
+
+        Raises:
+            ConfigError: with every mistake.
+        """
+        check_setting_types(self)
+        raise_combined(self._problems())
+        self.token()
+        self.roots()
+
+    def token(self) -> str | None:
+        return read_token(self.token_env, "dataset.token_env=")
+
+    def roots(self) -> bytes | None:
+        """Return the certificates of authorities that are trusted; None: those of the system.
+
+        Raises:
+            ConfigError: if their file cannot be read.
+        """
+        if self.tls_roots is None:
+            return None
+        try:
+            return Path(self.tls_roots).expanduser().read_bytes()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"dataset.tls_roots={self.tls_roots}: {reason}") from error
+
+    def _problems(self) -> Iterator[str]:
+        if not self.locations:
+            yield (
+                "dataset.locations is not set: the addresses of data servers, for example "
+                "[grpc://localhost:8815]; `python -m runner data-serve --schema FILE` starts one"
+            )
+        for location in self.locations or ():
+            host = location.partition("://")[2].rpartition(":")[0]
+            is_plain = location.startswith("grpc://")
+            if not re.fullmatch(DATA_SERVER, location):
+                yield (
+                    f"dataset.locations={location}: must be grpc://HOST:PORT or "
+                    "grpc+tls://HOST:PORT"
+                )
+            elif self.token_env is not None and is_plain and not is_loopback(host):
+                yield (
+                    f"dataset.locations={location}: the token would leave this machine in the "
+                    f"clear; write grpc+tls://{location.removeprefix('grpc://')}"
+                )
+
+
+recipe = FlightRecipe
+
+
+def read_token(name: str | None, key: str) -> str | None:
+    """Return the token that an environment variable holds; None if none is named.
+
+    Args:
+        name: of the variable.
+        key: what it was given by, for the message.
+
+    Raises:
+        ConfigError: if it is not set.
+    """
+    if name is None:
+        return None
+    token = os.environ.get(name)
+    if not token:
+        raise ConfigError(f"{key}{name}: no such environment variable, or it is empty")
+    return token
+
+
+@dataset_option
+def flight(*, workers: Workers = 2, **settings: Any) -> FlightDataset:
+    """Return the dataset of the option `flight`.
+
+    Args:
+        workers: windows that as many threads fetch in advance.
+        settings: the fields of `FlightRecipe`.
+    """
+    from runner.data.flight.dataset import open_flight  # imports torch
+
+    flight_recipe = recipe(**settings)
+    flight_recipe.check()
+    return open_flight(flight_recipe, workers=workers)
+
+
+@lru_cache(maxsize=4)
+def _ask_in_a_process(settings: str) -> str:
+    """Return what the servers have, as JSON.
+
+    Raises:
+        DataError: that the process prints.
+    """
+    words = [sys.executable, "-m", "runner.data.flight.ask"]
+    asked = subprocess.run(words, input=settings, capture_output=True, text=True, check=False)
+    sys.stderr.write(asked.stderr)
+    if asked.returncode:
+        raise DataError(asked.stdout.strip() or f"{' '.join(words)} ended with {asked.returncode}")
+    return asked.stdout

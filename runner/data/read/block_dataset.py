@@ -1,0 +1,139 @@
+"""The base of datasets whose rows lie in blocks, in files here or read by servers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from runner.batch import Batch, DataPosition
+from runner.data.core.argument_types import LAST_BATCH_POLICIES
+from runner.data.core.columns import Columns
+from runner.data.core.dataset import START_POSITION, Dataset, epoch_end_offset
+from runner.data.core.setting_checks import check_choice
+from runner.data.growing.settings import Growth
+from runner.data.read.collate import build_schema, collate
+from runner.data.read.index import BlockIndex
+from runner.data.read.last_batch import drop_ids, pad_batch
+from runner.data.read.order import plan_epoch
+from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.read.stream import RankSlice, WindowSource, iterate_batch_slices
+from runner.errors import DataError, nearest_hint
+from runner.parts import internal
+
+BURST_ROWS = 16_384
+
+
+@internal
+class BlockDataset(Dataset):
+    """Makes batches of windows of blocks in the exact order, wherever the windows come from.
+
+    Args:
+        indexes: the blocks of each split.
+        columns: to read.
+        window_rows: rows that are held in memory and shuffled together; part of the order.
+        prefetch: batches that a thread makes in advance, 0 for none; no part of the order.
+        workers: windows that as many threads read in advance, 0 for none; no part of the order.
+        rest: policy for the last rows of a training epoch, see `runner.data.read.last_batch`.
+        bad_rows: count and examples of the rows that preparation skipped.
+        reachable: split -> metric -> best possible value, for planted data.
+
+    Raises:
+        ConfigError: if `rest` is no policy.
+    """
+
+    def __init__(
+        self,
+        indexes: Mapping[str, BlockIndex],
+        columns: Columns,
+        *,
+        window_rows: int = 131_072,
+        prefetch: int = 0,
+        workers: int = 0,
+        rest: str = "short",
+        bad_rows: Mapping[str, Any] | None = None,
+        reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    ) -> None:
+        check_choice("rest", rest, LAST_BATCH_POLICIES)
+        self.indexes, self.columns = indexes, columns
+        self.rest, self.window_rows = rest, window_rows
+        self.bad_rows = bad_rows or {"count": 0, "examples": []}
+        self.schema = build_schema(columns)
+        self.growth: Mapping[str, Growth] = columns.growth
+        self.reachable = reachable
+        self.num_rows: Mapping[str, int] = {s: index.num_rows for s, index in indexes.items()}
+        self.sparse_keys = [feature.name for feature in self.schema.sparse]
+        self.sequence_keys = [feature.name for feature in self.schema.sequences]
+        self._prefetch, self._workers = prefetch, workers
+
+    def source_opener(self, split: str) -> Callable[[], WindowSource]:
+        """Return what opens a source of a split's windows; each thread opens one of its own."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int | None = None,
+        start: DataPosition = START_POSITION,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[Batch]:
+        """Return one epoch's batches, see `Dataset.batches`.
+
+        A rank without a row in the last batch gets a row of weight 0.
+
+        Raises:
+            DataError: if there is no such split, or `start` lies outside it.
+        """
+        if split not in self.indexes:
+            raise DataError(
+                f"no {split!r} split; there are {', '.join(self.indexes)}"
+                f"{nearest_hint(split, self.indexes)}"
+            )
+        total = self.num_rows[split]
+        if not 0 <= start.offset < total:
+            raise DataError(
+                f"position {start.offset} is outside the {total} rows of {split!r}: "
+                "the data has changed"
+            )
+        if seed is None or split != "train":
+            end, padded_size = total, 0
+        else:
+            end = epoch_end_offset(self, start.offset, batch_size * world_size)
+            if end == start.offset:
+                return iter(())
+            padded_size = batch_size if self.rest == "pad" else 0
+        rank_slice = RankSlice(start.offset, end, batch_size, rank, world_size)
+        batches = self._batches(split, rank_slice, seed, start.epoch, padded_size)
+        if self._prefetch:
+            return prefetch_in_thread(batches, self._prefetch)
+        return iterate_in_bursts(batches, BURST_ROWS // batch_size)
+
+    def _batches(
+        self, split: str, rank_slice: RankSlice, seed: int | None, epoch: int, padded_size: int
+    ) -> Iterator[Batch]:
+        """Yield a rank's batches; the last one is padded to `padded_size` rows unless that is 0."""
+        plan = plan_epoch(self.indexes[split], seed=seed, epoch=epoch, window_rows=self.window_rows)
+        opener = self.source_opener(split)
+        for batch_slice in iterate_batch_slices(plan, rank_slice, opener, workers=self._workers):
+            end = batch_slice.end_offset
+            is_last = end == rank_slice.total
+            cursor = DataPosition(epoch + 1, 0) if is_last else DataPosition(epoch, end)
+            batch = collate(batch_slice, self.sparse_keys, cursor, self.sequence_keys)
+            if is_last:
+                batch = drop_ids(batch) if batch_slice.is_padding else batch
+                batch = pad_batch(batch, padded_size)
+            yield batch
+
+
+def iterate_in_bursts(batches: Iterator[Batch], burst_size: int) -> Iterator[Batch]:
+    """Yield the same batches, of which each `burst_size` are made one right after another.
+
+    An update drives this module's code and arrays out of the processor's caches, so that a batch
+    made alone costs twice as much as one in a burst. Memory: `burst_size` batches.
+    """
+    while burst := list(itertools.islice(batches, max(1, burst_size))):
+        yield from burst
