@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms, copy_fitted_transforms
-from runner.data.flight.pieces import from_message, misalignment
+from runner.data.flight.pieces import ALIGNMENT, from_message, misalignment
 from runner.data.flight.protocol import (
     SEEN,
     TABLE_FILE,
@@ -183,7 +183,7 @@ class ServedWindows(WindowSource):
 
     def _receive(self, message: pa.RecordBatch, ticket: Ticket) -> Rows:
         if missed := misalignment(message):
-            self._dataset.pad = (ticket.pad + 8 - missed) % 8
+            self._dataset.pad = (ticket.pad - missed) % ALIGNMENT
         return from_message(message, self._dataset.columns)
 
     def cancel(self) -> None:

@@ -107,7 +107,8 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
             f"the trainer speaks version {version!r} of the protocol, and this server version "
             f"{PROTOCOL_VERSION}: run the same version of the package on both"
         )
-    ranges = {"window": 0, "epoch": 0, "start": 0, "total": 1, "batch_size": 1, "world_size": 1}
+    ranges = dict.fromkeys(("window", "epoch", "start", "seed"), (0, 2**63))
+    ranges |= dict.fromkeys(("total", "batch_size", "world_size"), (1, 2**62)) | {"pad": (0, 64)}
     try:
         claim = kind(**values)
     except TypeError as error:
@@ -116,7 +117,8 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
         value = getattr(claim, name)
         if type(value) is not type(default) and not (name == "seed" and type(value) is int):
             raise DataError(f"no request of a trainer: {name}={value!r}")
-        if value is not None and name in ranges and not ranges[name] <= value < 2**62:
+        low, stop = ranges.get(name, (0, 0))
+        if value is not None and name in ranges and not low <= value < stop:
             raise DataError(f"no request of a trainer: {name}={value!r}")
     return claim
 
