@@ -1,4 +1,4 @@
-# make setup | run | test | test-all | test-gpu | lint | docs | bench | clean        (VARIANT=gpu for CUDA machines)
+# make setup | run | test | test-all | test-gpu | lint | docs | bench | bench-check | clean       (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup run test test-all test-gpu lint docs bench clean
+.PHONY: setup run test test-all test-gpu lint docs bench bench-check clean
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
@@ -49,6 +49,9 @@ bench: $(READY)
 	$(BIN)/python -m bench.startup
 	$(BIN)/python -m bench.sweep
 	$(BIN)/python -m bench.sparse
+
+bench-check: $(READY)
+	$(BIN)/python -m bench.check $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from bench.paired import alternate, machine, ratio, shown, table
+from bench.paired import alternate, machine, note, ratio, shown, table
 
 BATCH_SIZE = 4096
 BLOCKS_AT_ONCE = 16
@@ -180,6 +180,7 @@ def _row(
 ) -> list[str]:
     our_s, their_s = alternate(ours, theirs, pairs)
     share = ratio(their_s, our_s)
+    note(f"reading: {name}, share of Arrow's speed", share, is_cost=False)
     verdict = "held" if share.low >= needed else "missed" if share.high < needed else "open"
     speeds = [f"{num_rows / float(np.median(s)) / 1e6:.2f}M" for s in (our_s, their_s)]
     return [name, f"{needed:g}", *speeds, *shown(share, digits=2), verdict]

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bench.jobs import job_without_run
-from bench.paired import SHOWN, Stopwatch, ratio, shown, table
+from bench.paired import SHOWN, Stopwatch, note, ratio, shown, table
 from bench.turns import measured_by_size, run_in_turns, speeds
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def ratios(runs: Sequence[dict[str, Stopwatch]]) -> str:
     for other in (name for name in runs[0] if name != "ours"):
         for clock in ("wall_s", "cpu_s"):
             found = ratio(*([getattr(run[who], clock) for run in runs] for who in ("ours", other)))
+            note(f"overhead: ours / {other}, {clock[:-2]} time", found)
             verdicts = [found.verdict(at_most=limit) for limit in (NOW, AIM)]
             rows.append([f"ours / {other}, {clock[:-2]} time", *shown(found), *verdicts])
     return table(("ratio", *SHOWN, f"at most {NOW:.3f}", f"at most {AIM:.3f}"), rows)

@@ -6,17 +6,19 @@ interval is inside, `missed` if none of it is, `open` if the machine was too noi
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "pyarrow")
+NOTES = "RUNNER_BENCH_NOTES"  # the file that `note` adds to
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 FEWEST = 6  # values that an interval can be drawn from: of fewer, it cannot even hold 95%
@@ -62,6 +64,19 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     Raises: ValueError if there are not as many of one as of the other.
     """
     return estimate([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def note(name: str, found: Estimate, *, is_cost: bool = True) -> None:
+    """Add a ratio to the file that `bench.check` has named, if it has started this benchmark.
+
+    Args:
+        name: of the ratio, the same for as long as it measures the same.
+        is_cost: a larger ratio is a worse one.
+    """
+    if path := os.environ.get(NOTES):
+        values = {"name": name, "is_cost": is_cost, **asdict(found)}
+        with Path(path).open("a") as file:
+            file.write(json.dumps(values) + "\n")
 
 
 def alternate(

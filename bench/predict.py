@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from bench.jobs import job_in, prepared
-from bench.paired import SHOWN, Stopwatch, alternate, machine, ratio, shown, table
+from bench.paired import SHOWN, Stopwatch, alternate, machine, note, ratio, shown, table
 from runner.serving.predict_parts import open_output
 from runner.serving.predict_plan import make_plan
 from runner.serving.predict_run import score_missing_parts
@@ -117,6 +117,7 @@ def compare(run: Path, folder: Path, small: Path, pairs: int, threads: int) -> N
             predict, lambda: processor_seconds(lambda: evaluate_split(job, "test")), pairs
         )
     speeds = ratio(theirs, ours)
+    note("predict / loop=eval, rows a second", speeds, is_cost=False)
     print(f"{machine(threads)}\n{num_rows:,} rows, {pairs} pairs")
     medians = [num_rows / sorted(times)[len(times) // 2] for times in (ours, theirs)]
     rows = [

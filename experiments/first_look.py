@@ -116,8 +116,9 @@ def run_first_commands(name: str, data: Path, folder: Path) -> None:
         path = data / CRITEO
     else:
         path, flags = Path(make(name, folder, PLANTED_ROWS)), SHAPES[name].flags
-    ours, theirs, _ = run_two_commands(str(path), flags, folder)
-    (folder / "both.json").write_text(json.dumps({"ours": ours, "logistic_regression": theirs}))
+    found = run_two_commands(str(path), flags, folder)
+    both = {"ours": found.ours, "logistic_regression": found.tuned}
+    (folder / "both.json").write_text(json.dumps(both))
 
 
 def run_search(quick: list[str], by_hand: list[str] | str, folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 
 
@@ -36,6 +37,14 @@ def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
     """Return the message for a value that is not one of the known ones."""
     known = list(known)
     return f"{key}={value}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
+
+
+def already_exists(flag: str, path: object) -> str:
+    """Return the message for a file or folder that is to be written, but is there already."""
+    return (
+        f"{flag} {path}: exists already; nothing was written. Name another, or remove it first: "
+        f"rm -r {shlex.quote(str(path))}"
+    )
 
 
 def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import platform
 import sys
@@ -52,7 +53,7 @@ MAX_RETAINED_BYTES = 1 << 30  # freed memory that stays at the top of the heap, 
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # madvise(2)
-_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_MADV_RANDOM, _MADV_SEQUENTIAL, _MADV_HUGEPAGE, _MADV_COLLAPSE = 1, 2, 14, 25
 _HUGE_PAGE_SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 
 
@@ -107,6 +108,18 @@ def use_huge_pages(address: int, num_bytes: int) -> int:
     # Linux 6.1 merges the pages that were written to now; older ones do it later by themselves
     libc.madvise(*block, _MADV_COLLAPSE)
     return stop - start
+
+
+def advise_random_reads(address: int, num_bytes: int, *, random: bool) -> None:
+    """Tell the system how a mapped file will be read: at random places, or from front to back.
+
+    By default a page that is not in memory brings its neighbours with it (up to 8 MB of them), for
+    which pages leave that are read again. Systems that do not know the advice go on as they were.
+    """
+    advice = _MADV_RANDOM if random else _MADV_SEQUENTIAL
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    length = address + num_bytes - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -24,6 +24,7 @@ from typing import Any
 from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
 from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
+from runner.distributed.ray_nodes import NodeRole, call_on_nodes
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
 from runner.rundir.checkpoint import open_checkpoint, saved_steps
@@ -61,36 +62,46 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     local_keys = ("trainer.device=", "trainer.amp_dtype=")
     problems = [p for p in all_problems if not p.startswith(local_keys)]
     if find_spec("ray") is None:
-        problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
+        problems.append("remote=ray: Ray is not installed: pip install 'runner[ray]'")
     raise_combined([*composed.problems, *problems])
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         raise ConfigError(
             "remote=ray: is for trainings; evaluate and export where the run's folder is"
         )
     settings = composed.config["remote"]
+    ranks_per_node = composed.config["trainer"]["num_processes"]
+    if settings["nodes"] > 1 and settings["dir"] is None:
+        raise ConfigError(
+            f"remote.nodes={settings['nodes']}: the ranks of all nodes write into one run "
+            "directory; remote.dir names its folder, which all nodes must see"
+        )
     check_writable(composed.run_dir)
     request = {
         "words": [
             *flags,
-            *(o for o in composed.overrides if not _is_local_override(o)),
+            *(o for o in composed.overrides if not _is_local_override(o, settings["nodes"])),
             "hydra.mode=RUN",
         ],
         "dir": settings["dir"],
         "bring_back": settings["bring_back"],
     }
-    answer = read_answer(_submit_to_ray(settings, request))
+    answer = read_answer(_submit_to_ray(settings, request, ranks_per_node))
     folder = write_run_dir(composed, answer.files) if answer.signature is not None else None
     _print_outcome(answer, folder)
     return answer.code
 
 
-def _is_local_override(override: str) -> bool:
+def _is_local_override(override: str, nodes: int) -> bool:
     """Return whether an override is for this process and not for the job."""
     key = override.split("=", 1)[0].lstrip("+~")
+    if nodes > 1 and key == "trainer.num_processes":  # torchrun starts so many on each node
+        return True
     return key.split(".")[0] == "remote" or key in ("hydra.run.dir", "hydra.mode")
 
 
-def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> Any:
+def _submit_to_ray(
+    settings: Mapping[str, Any], request: Mapping[str, Any], ranks_per_node: int
+) -> Any:
     import ray
 
     try:
@@ -104,10 +115,7 @@ def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> A
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"remote.address={settings['address']}: {reason}") from error
     try:
-        job = ray.remote(train_on_cluster).options(
-            num_cpus=settings["num_cpus"], num_gpus=settings["num_gpus"], max_retries=0
-        )
-        return ray.get(job.remote(request))
+        return call_on_nodes(train_on_cluster, request, settings, ranks_per_node)
     except ray.exceptions.RayError as error:
         return {"code": 1, "files": {}, "last": f"{type(error).__name__}: {error}"}
     finally:
@@ -115,14 +123,16 @@ def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> A
 
 
 def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the training in a process of its own; return rank 0's record of it. On the cluster."""
+    """Run the training in processes of its own; return rank 0's record of it. On the cluster."""
+    role = NodeRole(**request["node"]) if "node" in request else None
+    start = [sys.executable] if role is None else role.command()
     with _job_folder(request["dir"]) as folder:
         run_dir = Path(folder) / "run"
-        log = Path(folder) / "job.log"
+        log = Path(folder) / (f"job-{role.number}.log" if role and role.number else "job.log")
         words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
         with open_for_append(log) as output:
             done = subprocess.run(
-                [sys.executable, "-m", "runner", *words],
+                [*start, "-m", "runner", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

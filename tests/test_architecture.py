@@ -15,13 +15,21 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "runner"
 
-EVERYWHERE = {"errors", "machine", "batch", "config_key", "parts"}  # modules that serve every room
+EVERYWHERE = {
+    "errors",
+    "machine",
+    "batch",
+    "config_key",
+    "parts",
+    "object_store",
+}  # modules that serve every room
 # Room, or module at the top -> the rooms and modules that it may import beside itself
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "machine": set(),
     "batch": set(),
     "parts": set(),
+    "object_store": {"errors"},
     "config_key": {"errors"},
     "distributed": set(),
     "metrics": set(),
@@ -39,7 +47,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "worker": {"config", "distributed", "reporting", "rundir", "training"},
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
-    "remote": {"config", "launch", "rundir", "sweep"},
+    "remote": {"config", "distributed", "launch", "rundir", "sweep"},
     "serving": {
         *("config", "data", "distributed", "embeddings", "launch", "metrics", "models"),
         *("reporting", "rundir", "training"),

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from bench import growing, histories, limit, models, overhead, startup, sweep
-from bench.paired import alternate, estimate, ratio, table
+from bench import check, growing, histories, limit, models, overhead, startup, sweep
+from bench.paired import NOTES, alternate, estimate, ratio, table
+from bench.peers import __main__ as peers
 from bench.startup import Kind, run
 
 TINY = [
@@ -227,3 +228,62 @@ def test_histories_are_timed_beside_the_sort(capsys, monkeypatch, tmp_path):
     assert cells(said, "Arrow's sort")[2] == "1.00"
     assert float(cells(said, "sort and histories")[2]) > 0
     assert len(cells(said, "the whole preparation")) == 3
+
+
+def test_peers_are_compared_with_ours_under_the_same_rule(monkeypatch, tmp_path, capsys):
+    speeds = {"runner": 100.0, "runner_adagrad": 120.0, "fuxictr": 50.0, "torchrec": 60.0}
+
+    def measured(python, name, folder, batch_size):
+        if name == "lightning":
+            raise RuntimeError("no such trainer")
+        of_all = {"wall": 1.0, "start": 2.0, "peak_mb": 300.0, "auc": 0.75}
+        return {"cpu": speeds[name], **of_all}
+
+    def environment(folder, name):
+        return "no wheel for it" if name == "torch_rechub" else folder / name
+
+    monkeypatch.setattr(peers, "train", measured)
+    monkeypatch.setattr(peers, "interpreter", environment)
+    names = "fuxictr,torchrec,torch_rechub,lightning"
+    picture = tmp_path / "peers.svg"
+    given = ["--rows", "50", "--turns", "2", "--only", names, "--picture", str(picture)]
+    assert peers.main(given) == 0
+    said = capsys.readouterr().out
+    assert cells(said, "fuxictr")[2] == cells(said, "torchrec")[2] == "2.00"
+    assert "torch_rechub cannot be installed: no wheel for it" in said
+    assert "lightning fails: no such trainer" in said
+    assert picture.read_text().count("<svg") == 1
+
+
+def test_a_ratio_is_compared_with_the_newest_of_its_kind_of_machine(monkeypatch, tmp_path, capsys):
+    history = tmp_path / "history.jsonl"
+    measured = {"low": 0.98, "high": 1.02, "median": 1.0, "is_cost": True}
+
+    def measure(words):
+        return [{"name": words[0], **measured}]
+
+    monkeypatch.setattr(check, "measure", measure)
+    given = ["--history", str(history), "--only", "norms"]
+    assert check.main([*given, "--record"]) == 0
+    assert "first of its kind" in capsys.readouterr().out
+    for low, high, is_cost, said in [
+        (1.01, 1.05, True, "no change is seen"), (1.03, 1.05, True, "worse"),
+        (0.9, 0.95, True, "better"), (0.9, 0.95, False, "worse"),
+    ]:  # fmt: skip
+        measured.update(low=low, high=high, median=(low + high) / 2, is_cost=is_cost)
+        assert check.main(given) == int(said == "worse")
+        assert said in capsys.readouterr().out
+    assert len(history.read_text().splitlines()) == 1
+    history.write_text(history.read_text().replace('"machine": "', '"machine": "another '))
+    check.main(given)
+    assert "first of its kind" in capsys.readouterr().out
+
+
+def test_a_benchmark_notes_its_ratios_for_the_check(monkeypatch, tmp_path):
+    notes = tmp_path / "notes.jsonl"
+    monkeypatch.setenv(NOTES, str(notes))
+    sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
+    assert overhead.main([*sizes, *TINY]) == 0
+    noted = [json.loads(line) for line in notes.read_text().splitlines()]
+    assert len({one["name"] for one in noted}) == 4
+    assert all(one["low"] <= one["median"] <= one["high"] for one in noted)

@@ -25,7 +25,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")  # before torch
 
 import torch
 
-from bench.paired import SHOWN, Stopwatch, estimate, machine, ratio, shown, table
+from bench.paired import SHOWN, Stopwatch, estimate, machine, note, ratio, shown, table
 from bench.sparse.contestants import (
     CONTESTANTS,
     OURS,
@@ -138,6 +138,7 @@ def measure_boundary(size: int, seconds: float, turn_s: float) -> str:
     rows = []
     for clock in ("cpu_s", "wall_s"):
         found = ratio(*([getattr(w, clock) for w in times[who]] for who in ("cut", "uncut")))
+        note(f"cut and check of gradients, batch {size:,}, {clock[:-2]} time", found)
         verdict = found.verdict(at_most=BOUNDARY_AT_MOST)
         rows.append([f"batch {size:,}, {clock[:-2]} time", *shown(found), verdict])
     return "\n" + table(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
-from runner.errors import raise_combined
+from runner.errors import already_exists, raise_combined
 
 
 def apply(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def _find_problems(folders: Sequence[str], out: str | None) -> Iterator[str]:
     if out is None:
         yield "apply: --out is not set: the folder to write"
     elif Path(out).exists():
-        yield f"--out {out}: exists already; nothing was written"
+        yield already_exists("--out", out)
 
 
 def make_parser() -> VerbParser:

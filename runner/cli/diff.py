@@ -9,6 +9,7 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_config, read_meta
 
 
@@ -23,7 +24,7 @@ def diff(words: Sequence[str], allow: Sequence[str]) -> int:
     folders = make_parser().parse(words).folders
     if len(folders) != 2:
         raise UserError("diff: name two runs: diff A B")
-    first, second = (Path(f) for f in folders)
+    first, second = (local_run(f) for f in folders)
     metas = [read_meta(first), read_meta(second)]
     show_diff((first, second), _diff_runs(first, second, metas))
     return 0

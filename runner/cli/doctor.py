@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,7 +71,8 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     import torchrec  # noqa: F401  its import is timed
 
     seconds = time.perf_counter() - begin
-    slow = "bytecode may be missing: `python -m compileall` on the environment" * (seconds > 10)
+    packages = shlex.quote(sysconfig.get_path("purelib"))
+    slow = f"if bytecode is missing: python -m compileall -q {packages}" * (seconds > 10)
     yield "start", f"{seconds:.1f} s to import torch and torchrec", slow or None
     yield "gpu", _gpus(), None
     from runner.training.builder.precision_probe import bf16_speed, describe_bf16
@@ -100,6 +103,9 @@ def _packages() -> tuple[str, str | None]:
     fbgemm = next((versions[n] for n in ("fbgemm-gpu-cpu", "fbgemm-gpu") if n in versions), None)
     if fbgemm is None:
         return shown, "FBGEMM is missing: pip install fbgemm-gpu-cpu, or fbgemm-gpu for CUDA"
+    if {"fbgemm-gpu", "fbgemm-gpu-cpu"} <= versions.keys():
+        again = f"pip install --force-reinstall --no-deps fbgemm-gpu-cpu=={fbgemm}"
+        return shown, f"two FBGEMMs in one folder: pip uninstall -y fbgemm-gpu && {again}"
     pair = PAIRS.get(torch_minor)
     has = (fbgemm, versions.get("torchrec", ""))
     if pair and not all(v.startswith(f"{p}.") for v, p in zip(has, pair, strict=True)):

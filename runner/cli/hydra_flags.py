@@ -18,15 +18,15 @@ from runner.config.options import list_groups
 from runner.errors import ConfigError, raise_combined
 
 HELP_TEMPLATE = """\
-python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
-python -m runner VERB ...                          `VERB --help` says what it takes
+python -m runner [key=value | group=option ...]    one job; -m: several
+python -m runner VERB ...                          `VERB --help` says more
 
 Verbs
 {verbs}
 
 Flags
   --cfg job|hydra|all     the configuration, not run; --package NODE, --resolve
-  -m, --multirun          key=a,b runs a job for each value; --dry-run only lists them
+  -m, --multirun          key=a,b: a job for each value; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
   --info, --hydra-help, --shell-completion    Hydra's own
@@ -35,8 +35,8 @@ Groups
 {groups}
 
 Where to look next
-  python -m runner ls model                      the options of a group and their keys
-  python -m runner explain trainer.batch_size    what a key is, and where its value comes from
+  python -m runner ls model                      options of a group, their keys
+  python -m runner explain trainer.batch_size    what a key is, who set its value
   python -m runner --cfg job                     every key with its value
 """
 
@@ -60,7 +60,7 @@ def show_help(flags: Flags) -> int:
     width = max(map(len, VERBS)) + 2
     verbs = [f"  {verb:{width}}{about.rpartition(': ')[2]}" for verb, (_, about) in VERBS.items()]
     names = ", ".join(group for group, _ in list_groups(flags.config_dirs))
-    groups = textwrap.fill(names, 96, initial_indent="  ", subsequent_indent="  ")
+    groups = textwrap.fill(names, 80, initial_indent="  ", subsequent_indent="  ")
     print(HELP_TEMPLATE.format(verbs="\n".join(verbs), groups=groups), end="")
     return 0
 

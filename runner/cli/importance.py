@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.cli.schema import write_new_file
 from runner.cli.verb_parser import VerbParser
-from runner.errors import ConfigError, UserError, raise_combined, unknown_choice
+from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
 
 METHODS = ("both", "shark", "permutation")
 # rows stay in one process; the graph is cut at the look-ups; slices would need the rows' ids
@@ -35,7 +35,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     _check_words(given)
-    run = find_run(Path(given.folder))
+    run = find_run(given.folder)
     allowed = allowed_packages(allow)
     composed = compose_job(["loop=eval", f"run={run}", *_FIXED, *given.overrides])
     check_composed(composed, allowed)
@@ -120,7 +120,7 @@ def _check_words(given: argparse.Namespace) -> None:
     if (given.keep is None) != (given.out is None):
         problems.append("--keep N and --out FILE go together: how many features, and where")
     if given.out is not None and Path(given.out).exists():
-        problems.append(f"--out {given.out}: exists already; nothing was written")
+        problems.append(already_exists("--out", given.out))
     raise_combined(problems)
 
 

@@ -88,7 +88,7 @@ def _check(folder: Path, name: str) -> None:
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"init {folder}: there is a package {name} already; take another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"init {folder}: exists already, and is not an empty folder")
+        raise UserError(f"init {folder}: exists already, and is not an empty folder; name another")
     parent = folder.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(f"init {folder}: {parent} is no folder that can be written")

@@ -16,11 +16,12 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for a flag that does not exist, or a folder that is no run or sweep.
     """
     from runner.reporting.report.write import make_report
+    from runner.rundir.mirror.fetch import local_run
 
     given = make_parser().parse(words)
     if not given.folders:
         raise UserError("report: name a run or sweep: report DIR... [--sort KEY] [--html FILE]")
-    make_report([Path(f) for f in given.folders], sort=given.sort, file=given.html)
+    make_report([local_run(f) for f in given.folders], sort=given.sort, file=given.html)
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta, read_result
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError(f"reproduce: name a run: reproduce DIR [{_RUN_DIR_KEY}=NEW]")
-    folder, overrides = Path(flags.overrides[0]), flags.overrides[1:]
+    folder, overrides = local_run(flags.overrides[0]), flags.overrides[1:]
     meta = read_meta(folder)
     composed = _compose(folder, meta, overrides, flags.config_dirs)
     allowed = allowed_packages(allow)

@@ -13,6 +13,7 @@ from typing import Any
 from runner.cli.flags import Flags, parse_flags
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
 from runner.sweep.local_process import quote_hydra_value
 from runner.sweep.plan import override_key
@@ -32,7 +33,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError("resume: name a run: resume DIR [key=value ...]")
-    folder = Path(flags.overrides[0])
+    folder = local_run(flags.overrides[0])
     if os.path.lexists(folder / "study.db"):
         return _resume_sweep(folder, flags, allow)
     meta = read_meta(folder)

@@ -59,12 +59,13 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
     from runner.launch import resolve_automatic
+    from runner.rundir.mirror.fetch import local_run
 
     given = make_parser().parse(words)
     allowed = allowed_packages(allow)
     overrides = list(given.words)
     if overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
-        run = Path(overrides.pop(0))
+        run = local_run(overrides.pop(0))
         composed = compose_from_run(run, overrides, config_dirs=given.config_dir)
     else:
         composed = compose_job(overrides, config_dirs=given.config_dir)

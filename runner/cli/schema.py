@@ -18,7 +18,7 @@ from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, already_exists, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
@@ -52,7 +52,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"schema: name one path, not {len(given.paths)}; --help says more")
     path, out = given.paths[0], given.out
     if out is not None and Path(out).exists():
-        raise UserError(f"--out {out}: exists already; nothing was written")
+        raise UserError(already_exists("--out", out))
     if given.task is not None and given.task not in TASKS:
         hint = nearest_hint(given.task, TASKS)
         raise UserError(f"--task {given.task}: one of {', '.join(TASKS)}{hint}")
@@ -180,7 +180,7 @@ def write_new_file(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UserError(f"--out {path}: exists already; nothing was written") from None
+        raise UserError(already_exists("--out", path)) from None
     except OSError as error:
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 

@@ -31,11 +31,14 @@ from runner.config.overrides import (
     parse_job_overrides,
     replaces_dense_optimizer,
 )
+from runner.config.restart import config_before_restart
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
+from runner.object_store import is_store_url
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.regular_files import check_run_files
 from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import unedited_config
@@ -126,7 +129,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
             "new run from its weights"
         )
     source = (
-        require_trained_run(Path(str(run)))
+        require_trained_run(local_run(str(run)))
         if run is not None
         else find_run_of_checkpoint(Path(str(checkpoint)))
     )
@@ -248,14 +251,20 @@ def _compose(
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
     _drop_held_for_one_command(saved_config)
+    started_ranks = launched_world_size()
+    overridden = {o.key_or_group for o in key_overrides}
+    before: Mapping[str, Any] = base.source_config
+    if from_run is None and started_ranks is not None:
+        if before := config_before_restart(Path(base.hydra.run.dir), overrides):
+            overridden.discard("trainer.batch_size")  # it was of as many ranks as there were then
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,
-        previous_config=base.source_config,
-        overridden_keys=[o.key_or_group for o in key_overrides],
-        started_ranks=launched_world_size(),
+        previous_config=before,
+        overridden_keys=overridden,
+        started_ranks=started_ranks,
     )
-    resolve_lr_batches(config, saved_config)
+    resolve_lr_batches(config, saved_config, before)
     return ComposedConfig(
         config=config,
         saved_config=saved_config,
@@ -263,7 +272,10 @@ def _compose(
         unresolved_config=base.config,
         hydra=base.hydra,
         choices=base.choices,
-        problems=(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
+        problems=(
+            *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
+            *_dirs_elsewhere(base.hydra),
+        ),
         overrides=tuple(overrides),
         added_keys=tuple(
             o.key_or_group
@@ -353,10 +365,23 @@ def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) ->
     for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
         node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
         value = node.get(name) if isinstance(node, dict) else None
+        if name == "init_from" and isinstance(node, dict) and is_store_url(value):
+            node[name] = value = str(local_run(str(value)))
+            saved_node[name] = value
         if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
             node[name] = os.path.abspath(os.path.expanduser(value))
             if saved_node[name] == value:
                 saved_node[name] = node[name]
+
+
+def _dirs_elsewhere(hydra: DictConfig) -> list[str]:
+    """Return a message for each output folder that is no folder of this machine."""
+    return [
+        f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
+        "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
+        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
+        if "://" in str(place)
+    ]
 
 
 def _drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:

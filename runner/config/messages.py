@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -60,7 +61,9 @@ def unknown_option(
         for k in dotted_keys(config)
         if k.startswith(f"{group}.") and type(OmegaConf.select(_conf(config), k)) is int
     ]
-    if meant_keys:
+    if Path("conf", group, f"{option}.yaml").is_file():
+        text += "; ./conf has it: add --config-dir conf"
+    elif meant_keys:
         text += f"; perhaps {meant_keys[0]}={option}"
     elif number_keys:
         text += f"; a value goes to one of its keys, such as {number_keys[0]}={option}"

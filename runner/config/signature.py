@@ -98,6 +98,7 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if loss.get("within") == UPDATE_SCOPE:
         without_scope = {k: v for k, v in loss.items() if k != "within"}
         kept["model"] = model = {**model, "loss": without_scope}
+    kept["optimizer"] = _without_default_dtypes(kept.get("optimizer") or {})
     unset = [name for name, value in hidden_settings(config).items() if value is None]
     if unset:
         net = {k: v for k, v in model["net"].items() if k not in unset}
@@ -110,6 +111,23 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         if not str(node.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
     return {**kept, "callbacks": acting} if acting else kept
+
+
+def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the group `optimizer` without a `dtype: fp32` of its tables, which is the default."""
+
+    def stripped(node: Mapping[str, Any]) -> dict[str, Any]:
+        sparse = node.get("sparse")
+        if not isinstance(sparse, Mapping) or sparse.get("dtype") != "fp32":
+            return dict(node)
+        return {**node, "sparse": {k: v for k, v in sparse.items() if k != "dtype"}}
+
+    # a part that only takes back another dtype keeps its key: it makes a difference
+    if (optimizer.get("sparse") or {}).get("dtype", "fp32") != "fp32":
+        return dict(optimizer)
+    parts = optimizer.get("parts")
+    kept = stripped(optimizer)
+    return {**kept, "parts": [stripped(part) for part in parts]} if parts else kept
 
 
 def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:

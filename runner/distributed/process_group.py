@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from runner.distributed import launcher
 from runner.distributed.collective_order import VARIABLE, check_collective_order
+from runner.distributed.interface import set_gloo_interface
 from runner.distributed.ranks import Ranks, current_ranks
 
 
@@ -27,6 +28,7 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
         return current_ranks()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=timeout_s)
+    set_gloo_interface()
     # gloo for values on the host, always; nccl as well for tensors on a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = None

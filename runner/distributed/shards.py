@@ -83,6 +83,11 @@ class LocalShards(Tensor):
         raise ValueError(f"no shard at {index.offset} of {self!r}")
 
 
+def is_in_file(tensor: Tensor) -> bool:
+    """Return whether a tensor is a map of a file that it writes to, and not memory."""
+    return tensor.device.type == "cpu" and tensor.untyped_storage().filename is not None
+
+
 def stack_by_rank(local: Tensor, rank: int, world_size: int) -> Tensor:
     """Return a tensor [world_size, ...] whose row `rank` is the live tensor `local`."""
     if world_size == 1:

@@ -6,12 +6,14 @@ and the next exchange with the failed rank fails; this module is about the time 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
 
 from runner.distributed.launcher import ProcessResult
+from runner.distributed.parent_death import die_with_parent
 
 
 class _TerminatedError(BaseException):
@@ -21,6 +23,9 @@ class _TerminatedError(BaseException):
 def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
     """Call `work` and return its result, also when SIGTERM ends it.
 
+    On Linux this process ends with torchrun's agent, which may be killed: it would go on training
+    with the other nodes, and nobody would start it again when it fails.
+
     SIGTERM is ignored afterwards, see `ignore_sigterm`.
     """
 
@@ -28,6 +33,8 @@ def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
         if sys.exc_info()[0] is None:  # otherwise the error being handled says more
             raise _TerminatedError
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent(os.getppid(), signal.SIGKILL)
     signal.signal(signal.SIGTERM, terminate)
     try:
         return work()

@@ -29,6 +29,24 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     return 0 if launched_world_size(environment) is None else int(environment["RANK"])
 
 
+def local_world_size(config: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many ranks of a job share this machine with this process.
+
+    Args:
+        config: the composed configuration.
+        environment: of this process.
+    """
+    ranks: int = config["trainer"]["num_processes"]
+    if launched_world_size(environment) is None:
+        return ranks
+    return int(environment.get("LOCAL_WORLD_SIZE", ranks))
+
+
+def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether torchrun starts this command again when a rank or a node is lost."""
+    return int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
 def resolve_world_size(
     config: dict[str, Any],
     record: dict[str, Any],

@@ -18,6 +18,7 @@ from torch.nn.functional import embedding_bag
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import EmbeddingTables, Layout
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
+from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
 
 # Weights of the rows that are updated at a time: they, their states and their gradients stay in a
@@ -35,6 +36,7 @@ class _WidthGroup:
     columns: slice
     weight: Tensor
     states: tuple[Tensor, ...]
+    rounding: RowRounding | None  # None: weights are stored in fp32
 
     @property
     def num_features(self) -> int:
@@ -51,6 +53,7 @@ class CpuTables(EmbeddingTables):
         self._lookup = [FbgemmTables(layout, replace(settings, kind="sgd"), device)]
         self._groups = _width_groups(layout, settings, self._lookup[0].state())
         self._first_row_F1 = _first_rows(layout)[:, None]
+        self._num_rows_F = torch.tensor([layout.tables[t].num_rows for t in layout.table_of])
         self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
         self._next_update = UpdateStep(settings, settings.lr, 0)
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
@@ -82,7 +85,41 @@ class CpuTables(EmbeddingTables):
         return pooled_BE
 
     def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        if self.settings.dtype == "bf16":
+            return self._gather_and_pool(values_V, offsets, weights_V)
         return self._lookup[0]._look_up(values_V, offsets, weights_V)
+
+    def _gather_and_pool(
+        self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
+    ) -> Tensor:
+        """Look up bf16 rows, for which FBGEMM has no CPU kernel; sums are in fp32."""
+        num_features = len(self.layout.table_of)
+        size = (len(offsets) - 1) // num_features
+        pooled_BE = torch.zeros(size, self.output_width)
+        if values_V.numel() == 0:
+            return pooled_BE
+        ends_F = offsets[size::size]
+        lengths_F = ends_F.diff(prepend=ends_F.new_zeros(1))
+        stop_V = self._num_rows_F.repeat_interleave(lengths_F)
+        if bool(((values_V < 0) | (values_V >= stop_V)).any()):
+            raise IndexError("an id is outside its table")
+        rows_V = values_V + self._first_row_F1[:, 0].repeat_interleave(lengths_F)
+        for group in self._groups:
+            bags = slice(group.features.start * size, group.features.stop * size)
+            low, high = int(offsets[bags.start]), int(offsets[bags.stop])
+            if low == high:
+                continue
+            vectors_VD = group.weight.index_select(0, rows_V[low:high] - group.first_row).float()
+            pooled_ND = embedding_bag(
+                torch.arange(high - low),
+                vectors_VD,
+                offsets[bags] - low,
+                mode="sum",
+                per_sample_weights=None if weights_V is None else weights_V[low:high],
+            )
+            by_feature_FBD = pooled_ND.view(group.num_features, size, group.dim)
+            pooled_BE[:, group.columns] = by_feature_FBD.transpose(0, 1).reshape(size, -1)
+        return pooled_BE
 
     def _update(
         self,
@@ -140,7 +177,11 @@ class CpuTables(EmbeddingTables):
     ) -> None:
         stored = (group.weight, *group.states)
         weight_UD, *states = (tensor.index_select(0, rows_U) for tensor in stored)
+        if group.rounding is not None:
+            weight_UD = weight_UD.float()
         UPDATE_RULES[self.settings.kind](weight_UD, states, grad_UD, update)
+        if group.rounding is not None:
+            weight_UD = group.rounding.round(weight_UD, rows_U, update.step)
         for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
             tensor.index_copy_(0, rows_U, rows)
 
@@ -219,6 +260,9 @@ def _width_groups(
                 columns=slice(column, column + num_features * dim),
                 weight=weight_RD,
                 states=tuple(torch.zeros(shape) for shape in shapes),
+                rounding=RowRounding(tables, settings.rounding_seed, weight_RD.dtype)
+                if settings.is_16_bit
+                else None,
             )
         )
         row += num_rows

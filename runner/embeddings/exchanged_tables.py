@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -23,9 +23,8 @@ from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.factory import build_uninitialized_tables
 from runner.embeddings.interface import EmbeddingTables, Layout, Placement, TableSpec
+from runner.embeddings.row_exchange import RowExchange, RowRange
 from runner.optim.settings import SparseSettings
-
-RowRange = tuple[int, int]  # rows [start, stop) of a table
 
 
 class ReplicatedTables(EmbeddingTables):
@@ -103,6 +102,7 @@ class RowShardedTables(EmbeddingTables):
         device: torch.device,
         plans: Mapping[str, str],
         row_ranges: Mapping[str, Sequence[RowRange]],
+        scratch: Path | None = None,
     ) -> None:
         """Build this rank's rows, with their weights not yet set.
 
@@ -113,6 +113,7 @@ class RowShardedTables(EmbeddingTables):
             device: where the rows of this rank are.
             plans: the plan by table, for `placement`.
             row_ranges: by table, the rows of every rank, in order and without gaps.
+            scratch: a folder for files in which the rows lie; None: they lie in memory.
         """
         super().__init__(layout, settings, device)
         self._ranks, self._plans, self._row_ranges = ranks, plans, row_ranges
@@ -120,15 +121,18 @@ class RowShardedTables(EmbeddingTables):
         local = {name: ranges[ranks.rank] for name, ranges in row_ranges.items()}
         # a rank without rows of a table has one that is never read, since engines need at least one
         local_specs = [
-            replace(t, num_rows=max(1, local[t.name][1] - local[t.name][0]))
+            replace(
+                t, num_rows=max(1, local[t.name][1] - local[t.name][0]), first_row=local[t.name][0]
+            )
             for t in _sum_pooled(layout.tables)
         ]
         self._engine = build_uninitialized_tables(
-            local_specs, layout.feature_order, settings, device
+            local_specs, layout.feature_order, settings, device, scratch
         )
-        table_of = {name: t.name for t in layout.tables for name in t.features}
-        bounds = [local[table_of[name]] for name in layout.feature_order]
-        self._low_F, self._high_F = torch.tensor(bounds, device=device).unbind(1)
+        table_of = {name: t for t in layout.tables for name in t.features}
+        tables = [table_of[name] for name in layout.feature_order]
+        ranges, widths = [row_ranges[t.name] for t in tables], [t.dim for t in tables]
+        self._exchange = RowExchange(ranks, ranges, widths, device)
         self._anchor = torch.zeros(0, requires_grad=True, device=device)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
@@ -160,24 +164,6 @@ class RowShardedTables(EmbeddingTables):
         )
         return self._apply_mean_pooling(pooled_BE, lengths_FB)
 
-    def _select_local_ids(self, all_ids: KeyedJaggedTensor) -> KeyedJaggedTensor:
-        """Select the ids whose rows are on this rank, counted from its first row of their table."""
-        per_feature = torch.tensor(all_ids.length_per_key(), device=self._device)
-        low_V = self._low_F.repeat_interleave(per_feature)
-        high_V = self._high_F.repeat_interleave(per_feature)
-        values_V = all_ids.values()
-        is_local_V = (values_V >= low_V) & (values_V < high_V)
-        num_before = torch.zeros(len(values_V) + 1, dtype=torch.int64, device=self._device)
-        num_before[1:] = is_local_V.cumsum(0)
-        lengths = num_before[all_ids.offsets()].diff()
-        weights_V = all_ids.weights_or_none()
-        return KeyedJaggedTensor(
-            keys=self._keys,
-            values=(values_V - low_V)[is_local_V],
-            weights=None if weights_V is None else weights_V[is_local_V],
-            lengths=lengths,
-        )
-
 
 class _RowShardedLookup(torch.autograd.Function):
     """A look-up in which every rank pools its rows for all batches, and each batch gets the sum."""
@@ -186,28 +172,16 @@ class _RowShardedLookup(torch.autograd.Function):
     def forward(
         ctx: Any, anchor: Tensor, tables: RowShardedTables, kjt: KeyedJaggedTensor
     ) -> Tensor:
-        ranks = tables._ranks
-        sizes = [len(lengths) // len(tables._keys) for lengths in _lengths(kjt, ranks)]
-        local_ids = tables._select_local_ids(all_gather_ids(kjt, ranks))
+        local_ids, sizes = tables._exchange.send_ids(kjt)
         with torch.enable_grad():
             pooled_NE = tables._engine(local_ids)
-        ctx.tables, ctx.pooled_NE = tables, pooled_NE
-        size = kjt.stride()
-        received_WBE = pooled_NE.new_empty(ranks.world_size * size, pooled_NE.shape[1])
-        dist.all_to_all_single(
-            received_WBE,
-            pooled_NE.detach().contiguous(),
-            output_split_sizes=[size] * ranks.world_size,
-            input_split_sizes=sizes,
-            group=ranks.group,
-        )
-        pooled_BE: Tensor = received_WBE.view(ranks.world_size, size, -1).sum(0)
-        return pooled_BE
+        ctx.tables, ctx.pooled_NE, ctx.sizes = tables, pooled_NE, sizes
+        return tables._exchange.return_pooled(pooled_NE.detach(), sizes)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
-        grads_NE = torch.cat(ctx.tables._ranks.all_gather_rows(grad_BE.contiguous()))
+        grads_NE = ctx.tables._exchange.send_gradients(grad_BE, ctx.sizes)
         ctx.pooled_NE.backward(grads_NE)  # steps the rows of this rank
         return None, None, None
 
@@ -217,7 +191,8 @@ def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
 
     Collective.
     """
-    lengths_FB = [t.view(len(kjt.keys()), -1) for t in _lengths(kjt, ranks)]
+    sent_FB = kjt.lengths().to(torch.int32)
+    lengths_FB = [t.view(len(kjt.keys()), -1) for t in ranks.all_gather_rows(sent_FB)]
     per_feature = [t.sum(1).tolist() for t in lengths_FB]  # sync
 
     def gather(local_V: Tensor) -> Tensor:
@@ -229,42 +204,10 @@ def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
         keys=kjt.keys(),
         values=gather(kjt.values()),
         weights=None if weights_V is None else gather(weights_V),
-        lengths=torch.cat(lengths_FB, dim=1).flatten(),
+        lengths=torch.cat(lengths_FB, dim=1).flatten().to(kjt.lengths().dtype),
     )
-
-
-def _lengths(kjt: KeyedJaggedTensor, ranks: Ranks) -> list[Tensor]:
-    return ranks.all_gather_rows(kjt.lengths())
 
 
 def _sum_pooled(tables: Sequence[TableSpec]) -> list[TableSpec]:
     """Let the engine pool by sum; `_apply_mean_pooling` of the tables around it makes means."""
     return [replace(t, pooling="sum") for t in tables]
-
-
-def even_row_ranges(num_rows: int, world_size: int) -> list[RowRange]:
-    """Return blocks of equal size, with the last ones shorter or empty, as TorchRec's row_wise."""
-    block = -(-num_rows // world_size)
-    return [(min(r * block, num_rows), min((r + 1) * block, num_rows)) for r in range(world_size)]
-
-
-def whole_table_ranges(sizes: Mapping[str, int], world_size: int) -> dict[str, list[RowRange]]:
-    """Place every table on one rank: the largest first, each on the rank with the fewest rows.
-
-    Args:
-        sizes: rows by table.
-        world_size: number of ranks.
-
-    Returns:
-        By table, the rows of every rank.
-    """
-    load = [0] * world_size
-    row_ranges: dict[str, list[RowRange]] = {}
-    for name in sorted(sizes, key=lambda n: (-sizes[n], n)):
-        owner = load.index(min(load))
-        load[owner] += sizes[name]
-        row_ranges[name] = [
-            (0, sizes[name]) if r == owner else (sizes[name], sizes[name]) if r > owner else (0, 0)
-            for r in range(world_size)
-        ]
-    return row_ranges

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from runner.embeddings.cpu_tables import CpuTables
 from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.dense_tables import DenseTables
+from runner.embeddings.disk_tables import build_in_files
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import init_rows_
-from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
+from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
+from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import build_any_width
-from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
+from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU, NO_16_BIT_ON_CUDA
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
@@ -30,6 +34,7 @@ def build_tables(
     *,
     seed: int,
     device: torch.device,
+    scratch: Path | None = None,
 ) -> EmbeddingTables:
     """Build tables with their initial weights.
 
@@ -39,12 +44,13 @@ def build_tables(
         settings: the optimizer of the tables.
         seed: determines the initial weights.
         device: where the tables are.
+        scratch: a folder for files in which all of them lie; None: they lie in memory.
 
     Raises:
-        ConfigError: if there are no tables.
+        ConfigError: if there are no tables, or the disk has too little room for them.
     """
     check_table_specs(specs)
-    build = partial(_build_stored_tables, seed=seed, device=device)
+    build = partial(_build_stored_tables, seed=seed, device=device, scratch=scratch)
     tables = build_any_width(specs, feature_order, settings, build, device=device)
     return decay_whole_tables(tables, device=device)
 
@@ -56,8 +62,10 @@ def _build_stored_tables(
     *,
     seed: int,
     device: torch.device,
+    scratch: Path | None,
 ) -> EmbeddingTables:
-    tables = build_uninitialized_tables(specs, feature_order, settings, device)
+    settings = with_rounding_seed(settings, seed)
+    tables = build_uninitialized_tables(specs, feature_order, settings, device, scratch)
     state = tables.state()
     advise_huge_pages(state.values())
     for spec in specs:
@@ -78,16 +86,32 @@ def build_uninitialized_tables(
     feature_order: Sequence[str],
     settings: SparseSettings,
     device: torch.device,
+    scratch: Path | None = None,
 ) -> EmbeddingTables:
-    """Build tables on the fastest engine of the device, with their weights not yet set."""
+    """Build tables on the fastest engine of the device, with their weights not yet set.
+
+    With `scratch`, a folder, they lie in files there.
+    """
+    if scratch is not None:
+        build = partial(build_uninitialized_tables, specs, feature_order, settings, device)
+        whole = [Placement(s.name, "", 0, 0, s.num_rows, 0, s.dim) for s in specs]
+        [num_bytes] = table_bytes_per_rank(whole, settings, 1)
+        return build_in_files(build, scratch, num_bytes, device=device)
     if settings.every_row:
         return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
-    if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
+    if settings.is_16_bit and device.type != "cpu":
+        raise ConfigError(f"optimizer.sparse.dtype={settings.dtype}: {NO_16_BIT_ON_CUDA}")
+    if device.type == "cpu" and (settings.is_16_bit or settings.kind not in FBGEMM_FASTER_ON_CPU):
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     for kernel in tables._tbe:
         protect_zero_gradient_rows(kernel, settings)
     return tables
+
+
+def with_rounding_seed(settings: SparseSettings, seed: int) -> SparseSettings:
+    """Return the settings with what the rounding of 16-bit rows depends on; others as they are."""
+    return replace(settings, rounding_seed=seed) if settings.is_16_bit else settings
 
 
 def check_table_specs(specs: Sequence[TableSpec]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
     BoundsCheckMode,
     EmbeddingLocation,
@@ -107,7 +107,9 @@ def _kernel(
         weight_decay_mode=WeightDecayMode.NONE,  # only row-wise Adagrad reads it
         momentum=settings.momentum,
         eta=settings.eta,
-        stochastic_rounding=False,
+        weights_precision=SparseType(settings.dtype),
+        output_dtype=SparseType.FP32,
+        stochastic_rounding=False,  # `CpuTables` rounds 16-bit rows, by the number of the update
         pooling_mode=PoolingMode.SUM,
         # on CPU the look-up itself refuses an id outside its table; on CUDA it would read beyond
         bounds_check_mode=BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,

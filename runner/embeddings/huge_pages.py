@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from runner.distributed.shards import LocalShards
+from runner.distributed.shards import LocalShards, is_in_file
 from runner.machine import use_huge_pages
 
 # Merging pages takes up to two seconds a gigabyte. Updates of 8 tables of width 64 with 10 ids each
@@ -32,7 +32,7 @@ def advise_huge_pages(state: Iterable[Tensor], *, min_bytes: int = MIN_HUGE_PAGE
         shards = [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
         for shard in shards:
             storage = shard.untyped_storage()
-            if shard.device.type != "cpu" or storage.data_ptr() in seen:
+            if shard.device.type != "cpu" or is_in_file(shard) or storage.data_ptr() in seen:
                 continue
             seen.add(storage.data_ptr())
             if storage.nbytes() >= min_bytes:

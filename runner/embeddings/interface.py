@@ -31,6 +31,7 @@ class TableSpec:
     # mean number of ids in a row of each feature, for the planner; (): 1 for each
     mean_lengths: tuple[float, ...] = ()
     padding: int = 0  # how many of the `dim` columns, the last ones, hold nothing: `PaddedTables`
+    first_row: int = 0  # of a shard that an engine holds as a table: its first row in the whole
 
     @property
     def true_dim(self) -> int:

@@ -14,31 +14,42 @@ import torch
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Placement
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES
-from runner.embeddings.sharding_settings import ShardingSettings
+from runner.embeddings.sharding_settings import DISK, ShardingSettings
 from runner.errors import ConfigError
+from runner.optim.settings import SparseSettings
 
 _GB = 10**9
 _FLOAT_BYTES = 4
 
 
 def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
-    """Return the bytes of a rank's device that tables may take: all but the storage reserve."""
-    return int(_device_bytes(sharding, ranks, device) * (1 - sharding.storage_reserve))
+    """Return the bytes of a rank's device that tables may take: all but the storage reserve.
+
+    Collective. The smallest device of all ranks counts, as nodes may differ.
+    """
+    least = -ranks.all_reduce_max(-_device_bytes(sharding, ranks, device))
+    return int(least * (1 - sharding.storage_reserve))
 
 
 def table_bytes_per_rank(
-    placement: Iterable[Placement], kind: str, world_size: int, *, every_row: bool = False
+    placement: Iterable[Placement], settings: SparseSettings, world_size: int
 ) -> list[int]:
-    """Return the bytes that each rank needs for weights, and for the states of optimizer `kind`.
+    """Return the bytes that each rank needs for weights, and for the states of their optimizer.
+
+    Tables that the plan leaves on disk need no memory.
 
     Where every row is updated, there is a gradient of each weight, too.
     """
-    rowwise = ROWWISE_STATES.get(kind, ())
-    num_full = 1 + every_row + sum(name not in rowwise for name in STATE_NAMES[kind])
+    rowwise, states = ROWWISE_STATES.get(settings.kind, ()), STATE_NAMES[settings.kind]
+    num_full = settings.every_row + sum(name not in rowwise for name in states)
+    weight_bytes = 2 if settings.is_16_bit else _FLOAT_BYTES
     needed = [0] * world_size
     for shard in placement:
-        numbers = shard.num_rows * (num_full * shard.num_columns + len(rowwise))
-        needed[shard.rank] += numbers * _FLOAT_BYTES
+        if shard.plan == DISK:
+            continue
+        states_and_gradients = num_full * shard.num_columns + len(rowwise)
+        row_bytes = shard.num_columns * weight_bytes + states_and_gradients * _FLOAT_BYTES
+        needed[shard.rank] += shard.num_rows * row_bytes
     return needed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -10,21 +11,17 @@ from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.decayed_tables import decay_whole_tables
-from runner.embeddings.exchanged_tables import (
-    ReplicatedTables,
-    RowRange,
-    RowShardedTables,
-    even_row_ranges,
-    whole_table_ranges,
-)
-from runner.embeddings.factory import check_table_specs
+from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
+from runner.embeddings.factory import check_table_specs, with_rounding_seed
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
+from runner.embeddings.row_exchange import RowRange, even_row_ranges, row_ranges_on_groups
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import (
+    DISK,
     ShardingSettings,
     check_table_names,
     engine_name,
@@ -46,6 +43,7 @@ def shard_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int] = (),
+    scratch: Path | None = None,
 ) -> EmbeddingTables:
     """Build tables over ranks, with the same initial weights as in one process.
 
@@ -61,6 +59,7 @@ def shard_tables(
         device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
         used_bytes: bytes that other tables take already on each rank; none by default.
+        scratch: a folder for the files of tables whose plan is disk.
 
     Raises:
         ConfigError: for a plan that is refused, and for tables that do not fit.
@@ -78,17 +77,16 @@ def shard_tables(
         tables = _shard_stored_tables(
             specs,
             order,
-            settings,
+            with_rounding_seed(settings, seed),
             sharding,
             ranks,
             device=device,
             batch_size=batch_size,
             used_bytes=taken,
+            scratch=scratch,
         )
         _init_weights(tables, specs, seed)
-        added = table_bytes_per_rank(
-            tables.placement(), settings.kind, ranks.world_size, every_row=settings.every_row
-        )
+        added = table_bytes_per_rank(tables.placement(), settings, ranks.world_size)
         taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
         return tables
 
@@ -106,12 +104,14 @@ def _shard_stored_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int],
+    scratch: Path | None,
 ) -> EmbeddingTables:
     """Build tables whose widths the kernels can store, with their weights not yet set."""
     on_cpu = device.type == "cpu"
     uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
-    sharded = [s for s in specs if s not in replicated]
+    on_disk = [s for s in specs if sharding.plan_of(s.name) == DISK]
+    sharded = [s for s in specs if s not in replicated and s not in on_disk]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
     needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)
     needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
@@ -139,6 +139,20 @@ def _shard_stored_tables(
             for kernel, _ in by_torchrec._kernels():
                 protect_zero_gradient_rows(kernel, settings)
             members.append(by_torchrec)
+    if on_disk:
+        layout = make_layout(on_disk, _features(on_disk, feature_order), by_dim=False)
+        rows = {s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in on_disk}
+        members.append(
+            RowShardedTables(
+                layout,
+                settings,
+                ranks,
+                device=device,
+                plans=dict.fromkeys(rows, DISK),
+                row_ranges=rows,
+                scratch=scratch,
+            )
+        )
     if replicated:
         layout = make_layout(replicated, _features(replicated, feature_order), by_dim=False)
         members.append(ReplicatedTables(layout, settings, ranks, device=device))
@@ -185,15 +199,20 @@ def _exchange_plans(
 ) -> tuple[dict[str, str], dict[str, list[RowRange]]]:
     """Return the plans and row ranges of our own exchange.
 
-    A table stays whole if its plan is table_wise; otherwise its rows are split in equal blocks. All
-    ranks exchange with all others, so table_row_wise is the same as row_wise here.
+    A table lies whole on a rank, in equal blocks on the ranks of a node, or in equal blocks on all.
     """
-    whole = {s.name: s.num_rows for s in specs if sharding.plan_of(s.name) == "table_wise"}
-    row_ranges = whole_table_ranges(whole, ranks.world_size)
-    row_ranges |= {
-        s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
+    groups = {
+        "table_wise": 1,
+        "table_row_wise": ranks.local_world_size,
+        "row_wise": ranks.world_size,
     }
-    return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, row_ranges
+    plans = {s.name: sharding.plan_of(s.name) for s in specs}
+    plans = {name: plan if plan in groups else "row_wise" for name, plan in plans.items()}
+    row_ranges: dict[str, list[RowRange]] = {}
+    for plan, group_size in groups.items():
+        sizes = {s.name: s.num_rows for s in specs if plans[s.name] == plan}
+        row_ranges |= row_ranges_on_groups(sizes, ranks.world_size, group_size)
+    return plans, row_ranges
 
 
 def _exchange_bytes(
@@ -211,7 +230,7 @@ def _exchange_bytes(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(shards, settings.kind, world_size, every_row=settings.every_row)
+    return table_bytes_per_rank(shards, settings, world_size)
 
 
 def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:

@@ -23,7 +23,7 @@ from runner.optim.param_groups import TABLE_PREFIX, ParameterGroup
 class TableRules:
     """The rule of tables that no group owns, and the groups that may have other rules."""
 
-    kind: str  # optimizer.sparse.kind, or EVERY_ROW
+    kind: str  # optimizer.sparse.kind, or one of OWN_ENGINE
     groups: tuple[ParameterGroup, ...] = ()
 
     def for_table(self, table: str) -> TableRule:
@@ -54,7 +54,8 @@ class TableRules:
 
     def _default(self) -> TableRule:
         return TableRule.of(
-            {"kind": self.kind, EVERY_ROW: self.kind == EVERY_ROW}, "optimizer.sparse"
+            {"kind": self.kind, EVERY_ROW: self.kind == EVERY_ROW, "dtype": self.kind},
+            "optimizer.sparse",
         )
 
 

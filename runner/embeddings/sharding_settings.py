@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint, unknown_choice
-from runner.optim.settings import SPARSE_KINDS, SparseSettings
+from runner.optim.settings import ROW_DTYPES, SPARSE_KINDS, SparseSettings
 
 PLANS = (
     "auto",
@@ -17,7 +17,9 @@ PLANS = (
     "column_wise",
     "table_row_wise",
     "data_parallel",
+    "disk",
 )
+DISK = "disk"  # rows lie in files: all in one process, on ranks as in row_wise
 # Column-wise sharding splits a row, so no rank would see the whole row that these kinds need.
 _WHOLE_ROW_KINDS = {
     "rowwise_adagrad": "its accumulator is one number for a whole row",
@@ -30,13 +32,20 @@ _WHOLE_ROW_KINDS = {
 # scalar code, 1.1 to 1.5 times slower than ours.
 FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
 EVERY_ROW = "every_row"  # stands for the kind of tables whose every row each update steps
+# These stand for the kind of tables whose engine on CPU is ours whatever their optimizer, in one
+# process and over ranks; a dtype is that of 16-bit rows.
+OWN_ENGINE = (EVERY_ROW, *ROW_DTYPES[1:])
+NO_16_BIT_ON_CUDA = (
+    "16-bit rows are for CPU: FBGEMM's CUDA kernels round them by a generator of their own, which "
+    "no checkpoint holds, so that a resume would not be exact"
+)
 FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # on CPU only we have the other kinds
 BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 
 @dataclass(frozen=True)
 class ShardingSettings:
-    """The `sharding` group. A single process has all tables whole, whatever the settings."""
+    """The `sharding` group. A single process has all tables whole, in memory or on disk."""
 
     plan: Annotated[str, Key(", ".join(PLANS), choices=PLANS)] = "auto"
     tables: Annotated[
@@ -73,7 +82,7 @@ class ShardingSettings:
 class TableRule:
     """The kind of optimizer that updates a table, and the key that determines it."""
 
-    kind: str  # or EVERY_ROW
+    kind: str  # or one of OWN_ENGINE
     key: str = "optimizer.sparse.kind"
 
     @classmethod
@@ -81,12 +90,18 @@ class TableRule:
         """Return the rule of settings such as those of `optimizer.sparse`."""
         if sparse.get(EVERY_ROW) is True:
             return cls(EVERY_ROW, f"{where}.{EVERY_ROW}")
+        if sparse.get("dtype") in OWN_ENGINE:
+            return cls(str(sparse["dtype"]), f"{where}.dtype")
         return cls(str(sparse["kind"]), f"{where}.kind")
 
     @property
     def is_configured(self) -> bool:
         """Whether the key holds the kind; a frozen table has a kind that no key holds."""
         return not self.key.endswith(".frozen")
+
+    @property
+    def is_16_bit(self) -> bool:
+        return self.kind in ROW_DTYPES
 
     @property
     def described(self) -> str:
@@ -110,11 +125,18 @@ def check_sharding(node: Mapping[str, Any]) -> list[str]:
 
 def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str | None:
     """Return why tables of this rule cannot have the plan that `key` gives them, or None."""
+    if plan == DISK and not on_cpu:
+        return f"{key}=disk: files are read into the memory of the CPU; trainer.device=cpu has them"
+    if plan == DISK and rule.kind == EVERY_ROW:
+        return (
+            f"{key}=disk: with {rule.described} every update would pass over the whole file; "
+            "without it an update touches the rows of its batch"
+        )
     if plan != "column_wise":
         return None
-    if rule.kind == EVERY_ROW:
+    if rule.kind in OWN_ENGINE:
         return (
-            f"{key}=column_wise: with {rule.key}=true our own exchange holds the tables, and it "
+            f"{key}=column_wise: with {rule.described} our own exchange holds the tables, and it "
             "keeps rows whole; row_wise and table_wise work"
         )
     if rule.kind in _WHOLE_ROW_KINDS:
@@ -146,7 +168,9 @@ def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None
 
 
 def placed_kind(settings: SparseSettings) -> str:
-    """Return what decides on the engine of tables: the kind of their optimizer, or EVERY_ROW."""
+    """Return what decides on the engine of tables: their optimizer's kind, or of OWN_ENGINE."""
+    if settings.is_16_bit:
+        return settings.dtype
     return EVERY_ROW if settings.every_row else settings.kind
 
 
@@ -154,7 +178,11 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Return the engine of such tables on several ranks: "TorchRec", "ours", or None: refused."""
     if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
-    if plan == "data_parallel" or kind == EVERY_ROW or (on_cpu and kind not in FBGEMM_CPU_KINDS):
+    if (
+        plan in ("data_parallel", DISK)
+        or kind in OWN_ENGINE
+        or (on_cpu and kind not in FBGEMM_CPU_KINDS)
+    ):
         return "ours"
     return "TorchRec"
 

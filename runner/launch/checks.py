@@ -11,7 +11,7 @@ from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.proposed_length import automatic_keys
 from runner.config.rules import get_key
 from runner.config.rules.data_fit import find_data_problems
-from runner.distributed.world_size import launched_world_size
+from runner.distributed.world_size import launched_world_size, local_world_size
 from runner.errors import ConfigError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
 from runner.worker import judge_parts
@@ -88,5 +88,5 @@ def check_parts(
 def set_threads(composed: ComposedConfig) -> None:
     """Set what must be set before torch is imported."""
     trainer = composed.config["trainer"]
-    share = max(1, usable_cores() // trainer["num_processes"])
+    share = max(1, usable_cores() // local_world_size(composed.config))
     set_thread_environment(trainer["num_threads"] or share)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,17 +22,20 @@ from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.locations import PROJECT
 from runner.config.rules import get_key
 from runner.config.rules.resume import check_resumable
-from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
+from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
-from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import UserError
+from runner.distributed.world_size import launched_rank, launched_world_size, may_restart
+from runner.errors import ConfigError, UserError
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
+from runner.launch.mirror import mirror_of, mirrored
 from runner.launch.spec import run_spec
 from runner.launch.status import print_status
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
-from runner.rundir.run import Run, open_run, reopen_run, write_result
+from runner.rundir.lock import LockedError
+from runner.rundir.mirror.push import check_mirror
+from runner.rundir.run import Run, RunSpec, open_run, reopen_run, write_result
 from runner.worker import release_ranks, run_job
 
 log = logging.getLogger("runner")
@@ -112,14 +116,17 @@ def launch_run(
         if run.finished_result is not None:
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
-            return 0, run.dir
+            with mirrored(composed, run) as mirror:
+                pass
+            return mirror.code, run.dir
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
-        code = _execute(composed, run, allowed)
-        # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
-        if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
-            _write_report(run.dir)
-        return code, run.dir
+        with mirrored(composed, run) as mirror:
+            code = _execute(composed, run, allowed)
+            # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
+            if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
+                _write_report(run.dir)
+        return code or mirror.code, run.dir
     finally:
         run.close()
 
@@ -163,12 +170,44 @@ def _open_run_dir(
     template = _run_dir_template(composed, loop)
     if resume is None:
         check_writable(template)
+        if "{" in template and may_restart() and loop in (TRAIN_LOOP, ONLINE_LOOP):
+            raise ConfigError(
+                f"hydra.run.dir={template}: torchrun --max-restarts starts this command again when "
+                "a rank or a node is lost, and each start would begin a new run; name one folder, "
+                "such as hydra.run.dir=outputs/my-run"
+            )
+    if (mirror := mirror_of(composed)) is not None:
+        check_mirror(resume or Path(template), mirror)
     spec = run_spec(composed, command)
     check_fits_dataset(composed.config)
     if resume is not None:
         check_resumable(resume, spec)
-        return reopen_run(resume, spec)
-    return open_run(template, spec, project=PROJECT)
+    patience_s = get_key(composed.config, "trainer.rank_timeout_s") if may_restart() else 0
+    return _open_when_unlocked(template, spec, resume, patience_s)
+
+
+def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patience_s: int) -> Run:
+    """Open the run, whose last process may still hold it on a node that was cut off.
+
+    Args:
+        template: of the run directory.
+        spec: what the directory says of the run.
+        resume: the run directory to continue.
+        patience_s: seconds after which a rank that waits for others in vain has ended.
+
+    Raises:
+        UserError: if that is not possible; nothing was changed then.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            if resume is not None:
+                return reopen_run(resume, spec)
+            return open_run(template, spec, project=PROJECT)
+        except LockedError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.2)
 
 
 def _run_dir_template(composed: ComposedConfig, loop: str) -> str:

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.result_keys import add_task_means, names_for_task, result_key
+from runner.metrics.result_keys import (
+    NO_ROW,
+    add_task_means,
+    names_for_task,
+    result_key,
+    undefined_note,
+)
 
 
 class CalibrationError:
@@ -74,7 +80,12 @@ class CalibrationError:
         return self._named_results(values)
 
     def notes(self) -> tuple[str, ...]:
-        return ()
+        weights_T = self._sums_T3K[:, 2].sum(1).tolist()  # sync
+        return tuple(
+            undefined_note(["ece"], self._tasks[column], self._tasks, NO_ROW)
+            for column, weight in zip(self._columns, weights_T)
+            if not weight
+        )
 
     def reset(self) -> None:
         self._sums_T3K.zero_()

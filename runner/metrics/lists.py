@@ -13,7 +13,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
-from runner.metrics.result_keys import result_key
+from runner.metrics.result_keys import UNDEFINED_NOTE, result_key
 
 # in `Prediction.aux` of a model with an open catalogue
 LISTS_KEY = "top_BK"  # the ids of the best items, best first
@@ -75,7 +75,9 @@ class RecommendedLists:
             self._counts_I[k] = counts_I + more_I if len(counts_I) else more_I.clone()
 
     def notes(self) -> tuple[str, ...]:
-        return ()
+        if any(int(counts_I.sum()) for counts_I in self._counts_I.values()):  # sync
+            return ()
+        return (f"{', '.join(self.names())}: {UNDEFINED_NOTE} nothing was recommended",)
 
     def compute(self) -> dict[str, float]:
         return {key: self._compute(name) for key, name in zip(self.names(), self._names)}

@@ -23,14 +23,22 @@ from runner.metrics.curves import (
     roc_auc_error,
 )
 from runner.metrics.names import METRICS, get_metric
-from runner.metrics.protocol import UNDEFINED_NOTE
-from runner.metrics.result_keys import add_task_means, names_for_task, result_key, result_keys
+from runner.metrics.result_keys import (
+    NO_ROW,
+    UNDEFINED_NOTE,
+    add_task_means,
+    names_for_task,
+    result_key,
+    result_keys,
+    undefined_note,
+)
 from runner.metrics.score_store import ScoreBuffer
 from runner.metrics.settings import MetricSettings, find_group_column
 from runner.metrics.sums import (
     NUM_SUMS,
     binary_results,
     binary_sums,
+    need_both_labels,
     ratio,
     regression_results,
     regression_sums,
@@ -38,7 +46,6 @@ from runner.metrics.sums import (
 
 TRAIN_BINS = 1 << 14  # they take 256 KiB a task in every checkpoint
 EVAL_BINS = 1 << 18
-_NEED_BOTH_LABELS = ("auc", "gauc", "gauc_unweighted", "normalized_entropy", "rce")
 
 
 class MetricSet:
@@ -179,34 +186,33 @@ class MetricSet:
 
     def notes(self) -> tuple[str, ...]:
         """Return which results of `compute` are undefined, and which binned, with error bounds."""
-        return (*self._undefined_notes(), *self._binned_notes())
+        return (*self._undefined_notes(), *self._binned_notes()) if self._exact else ()
 
     def _undefined_notes(self) -> Iterator[str]:
         """Yield which metrics of an evaluation are NaN because of the labels, and why."""
-        if not self._exact:
-            return
-        for index, column in enumerate(self._columns.get("binary", ())):
-            weight, label, _, log_loss, _ = self._sums_ST["binary"][:, index].tolist()  # sync
-            if math.isnan(log_loss):
-                continue
-            of_task = names_for_task(self._names, self._tasks[column])
+        if not float(self._losses_P[0]):  # sync
+            yield f"loss: {UNDEFINED_NOTE} {NO_ROW}"
+        for column, task in enumerate(self._tasks):
+            index = self._columns[task.kind].index(column)
+            names = names_for_task(self._names, task)
+            weight, label, *others = self._sums_ST[task.kind][:, index].tolist()  # sync
             if not weight:
-                names, why = of_task, "no row counts: there is none of a weight above 0"
+                why = NO_ROW
+            elif task.kind == "regression" or math.isnan(others[1]):  # the log loss
+                continue
             elif not 0 < label < weight:
-                without = () if label else ("pr_auc", "calibration")
-                names = [n for n in of_task if n in (*_NEED_BOTH_LABELS, *without)]
+                names = need_both_labels(names, has_positives=label > 0)
                 why = f"all labels are {1 if label else 0}"
             else:
-                is_undefined = index in self._without_mixed_group
-                names = [n for n in of_task if n.startswith("gauc") and is_undefined]
+                is_mixed = index not in self._without_mixed_group
+                names = [] if is_mixed else [n for n in names if n.startswith("gauc")]
                 why = "no group has rows of both labels"
-            keys = [result_key(name, self._tasks[column], self._tasks) for name in names]
-            if keys:
-                yield f"{', '.join(keys)}: {UNDEFINED_NOTE} {why}"
+            if names:
+                yield undefined_note(names, task, self._tasks, why)
 
     def _binned_notes(self) -> tuple[str, ...]:
         """Return which results of an evaluation are binned, with bounds of their errors."""
-        if self._scores is None or not self._scores.is_binned or not self._exact:
+        if self._scores is None or not self._scores.is_binned:
             return ()
         beyond = f"beyond {self._scores.row_limit:,} rows (metrics.exact_auroc_rows)"
         notes = []
@@ -216,8 +222,8 @@ class MetricSet:
                 if name in names_for_task(self._names, self._tasks[column]):
                     key = result_key(name, self._tasks[column], self._tasks)
                     notes.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
-        if self._group is not None:
-            notes.append(f"gauc: undefined {beyond}")
+        if grouped := ", ".join(name for name in self.names() if name.startswith("gauc")):
+            notes.append(f"{grouped}: undefined {beyond}")
         return tuple(notes)
 
     def reset(self) -> None:

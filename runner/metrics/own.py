@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError, nearest_hint
-from runner.metrics.result_keys import add_task_means, result_key
+from runner.metrics.result_keys import NO_ROW, add_task_means, result_key, undefined_note
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -64,6 +64,7 @@ class OwnMetrics:
         # rows, rows whose weight is not 1, rows with NaN, of each task
         self._counts_3T = torch.zeros(3, len(self._tasks), device=self._device, dtype=torch.int64)
         self._merged: list[Mapping[str, Tensor]] = []
+        self._undefined: dict[tuple[str, int], str] = {}  # why, as `compute` has found
 
     def names(self) -> list[str]:
         return list(self._named_results(dict.fromkeys(self._metrics, 0.0)))
@@ -95,20 +96,29 @@ class OwnMetrics:
         parts = [self.state(), *self._merged]
         counts_3T = torch.stack([part["counts"].to(self._device) for part in parts]).sum(0).tolist()
         values = {}
+        self._undefined = {}
         for (name, index), metric in self._metrics.items():
             rows, _, nan_rows = (row[index] for row in counts_3T)
             values[name, index] = math.nan
             if rows and not nan_rows:
                 used = [part for part in parts if int(part["counts"][0, index])]
                 values[name, index] = float(_combine(metric, f"{name}/{index}", used).compute())
+            if math.isnan(values[name, index]) and not nan_rows:
+                why = "its class returns NaN for these rows" if rows else NO_ROW
+                self._undefined[name, index] = why
         return self._named_results(values)
 
     def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the results of `compute`."""
+        notes = [
+            undefined_note([name], self._tasks[index], self._tasks, why)
+            for (name, index), why in self._undefined.items()
+        ]
         parts = [self._counts_3T, *(part["counts"].to(self._device) for part in self._merged)]
-        if not int(torch.stack(parts)[:, 1].sum()):
-            return ()
-        names = ", ".join(own.name for own in self._own)
-        return (f"{names}: each row counts once, whatever its weight (metrics.own)",)
+        if int(torch.stack(parts)[:, 1].sum()):
+            names = ", ".join(own.name for own in self._own)
+            notes.append(f"{names}: each row counts once, whatever its weight (metrics.own)")
+        return tuple(notes)
 
     def state(self) -> dict[str, Tensor]:
         state = {"counts": self._counts_3T}

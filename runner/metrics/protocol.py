@@ -9,8 +9,6 @@ from torch import Tensor
 
 from runner.batch import Prediction
 
-UNDEFINED_NOTE = "undefined, since"  # in a note, behind the names of metrics and a colon
-
 
 class Metrics(Protocol):
     """Metrics of one pass over a split, whose state can be merged and saved."""

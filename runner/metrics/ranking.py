@@ -15,8 +15,12 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
-from runner.metrics.protocol import UNDEFINED_NOTE
-from runner.metrics.result_keys import add_task_means, names_for_task, result_key
+from runner.metrics.result_keys import (
+    add_task_means,
+    names_for_task,
+    result_key,
+    undefined_note,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -111,16 +115,18 @@ class PerUserMetrics:
         if self._num_rows <= self._row_limit:
             rows_N = self.state()["rows"]
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
-            missing = [
-                result_key(name, self._tasks[column], self._tasks)
+            without = [
+                self._tasks[column]
                 for column, labels_N in zip(self._columns, labels_NT.T)
-                for name in names_for_task(self._names, self._tasks[column])
                 if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
             ]
             why = "no row has label 1"
-            return (f"{', '.join(missing)}: {UNDEFINED_NOTE} {why}",) if missing else ()
+            return tuple(
+                undefined_note(names_for_task(self._names, task), task, self._tasks, why)
+                for task in without
+            )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
-        return (f"{', '.join(self._names)}: undefined {beyond}",)
+        return (f"{', '.join(self.names())}: undefined {beyond}",)
 
     def compute(self) -> dict[str, float]:
         if self._num_rows > self._row_limit:

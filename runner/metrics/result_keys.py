@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.names import get_metric, split_task
 
+UNDEFINED_NOTE = "undefined, since"  # in a note, behind the names of metrics and a colon
+NO_ROW = "no row counts: there is none of a weight above 0"
+
 
 class TaskLike(Protocol):
     """What this module needs of a `TaskSpec`."""
@@ -71,6 +74,23 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
 def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
     """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
     return name if len(tasks) == 1 else f"{name}/{task.name}"
+
+
+def undefined_note(
+    names: Sequence[str], task: TaskLike, tasks: Sequence[TaskLike], why: str
+) -> str:
+    """Return the note that metrics of a task are NaN, and with several tasks their means as well.
+
+    Args:
+        names: of the metrics, without the task.
+        task: whose rows leave them undefined.
+        tasks: of the dataset.
+        why: the reason, as it follows the word since.
+    """
+    keys = [result_key(name, task, tasks) for name in names]
+    if len(tasks) > 1:
+        keys, why = [*keys, *names], f"{why} ({task.name})"
+    return f"{', '.join(keys)}: {UNDEFINED_NOTE} {why}"
 
 
 def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:

@@ -109,6 +109,17 @@ class MetricSettings:
     max_slices: Annotated[
         int, Key("more values of it in the validation split are an error", ge=1)
     ] = 50
+    hardest_rows: Annotated[
+        int,
+        Key(
+            "so many rows of each split of the last evaluation, those with the largest loss, are "
+            "listed by their number in hardest.json and in the report; 0: none",
+            ge=0,
+            le=10_000,
+            unit="rows",
+            signed="no",
+        ),
+    ] = 0
     ece_bins: Annotated[int, Key("of ece; they are equal parts of [0, 1]", ge=1, le=10_000)] = 15
 
     def __post_init__(self) -> None:

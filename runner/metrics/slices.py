@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction
-from runner.metrics.protocol import UNDEFINED_NOTE, Metrics
+from runner.metrics.protocol import Metrics
+from runner.metrics.result_keys import UNDEFINED_NOTE
 
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 

@@ -6,6 +6,7 @@ B rows of a batch, T tasks, S sums.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -45,6 +46,14 @@ def binary_results(
         "calibration": ratio(probability, label),
         "accuracy": ratio(hits, weight),
     }
+
+
+def need_both_labels(names: Iterable[str], *, has_positives: bool) -> list[str]:
+    """Return the metrics that are undefined where all rows have one label."""
+    undefined = {"auc", "gauc", "gauc_unweighted", "normalized_entropy", "rce"}
+    if not has_positives:
+        undefined |= {"pr_auc", "calibration"}
+    return [name for name in names if name in undefined]
 
 
 def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:

@@ -12,8 +12,12 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_threshold
-from runner.metrics.protocol import UNDEFINED_NOTE
-from runner.metrics.result_keys import add_task_means, names_for_task, result_key
+from runner.metrics.result_keys import (
+    add_task_means,
+    names_for_task,
+    result_key,
+    undefined_note,
+)
 from runner.metrics.sums import ratio
 
 
@@ -80,8 +84,7 @@ class ThresholdMetrics:
                     "f1": "no row has label 1 or is predicted to" * (right == found == 0),
                 }[kind]
                 if why:
-                    key = result_key(name, task, self._tasks)
-                    notes.append(f"{key}: {UNDEFINED_NOTE} {why}")
+                    notes.append(undefined_note([name], task, self._tasks, why))
         return tuple(notes)
 
     def reset(self) -> None:

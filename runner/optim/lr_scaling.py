@@ -31,7 +31,9 @@ def lr_scale_factor(rule: str, batches: int | None) -> float:
     return LR_SCALING_RULES[rule](batches or 1)
 
 
-def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
+def resolve_lr_batches(
+    config: dict[str, Any], record: dict[str, Any], previous: Mapping[str, Any]
+) -> None:
     """Write into a configuration, in place, by how many batches its rates are scaled.
 
     A number that is set already stays. So a resume takes the number of its run, and other ranks
@@ -41,6 +43,7 @@ def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
     Args:
         config: the configuration with its references resolved.
         record: the same configuration as it is recorded, which gets the same number.
+        previous: the configuration of the run that this command goes on with; empty without one.
     """
     trainer, recorded_trainer = config.get("trainer"), record.get("trainer")
     if not isinstance(trainer, dict) or not isinstance(recorded_trainer, dict):
@@ -50,9 +53,10 @@ def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
         return
     if scaling.get("rule") == "constant" or scaling.get("batches") is not None:
         return
+    before = ((previous.get("trainer") or {}).get("lr_scaling") or {}).get("batches")
     counts = [trainer.get("accumulate", 1), trainer.get("num_processes", 1)]
     if all(type(n) is int and n > 0 for n in counts):
-        scaling["batches"] = recorded["batches"] = batches_per_update(*counts)
+        scaling["batches"] = recorded["batches"] = before or batches_per_update(*counts)
 
 
 def describe_lr_scaling(rule: str, batches: int | None, full_rates: Mapping[str, float]) -> str:

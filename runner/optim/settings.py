@@ -27,7 +27,8 @@ SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "partial_rowwise_lamb": _ADAM,
 }
 # Settings that every kind has; they are off unless they are given.
-_ANY_KIND = ("every_row", "l2_tables", "l2_lookups")
+_ANY_KIND = ("every_row", "l2_tables", "l2_lookups", "dtype")
+ROW_DTYPES = ("fp32", "bf16", "fp16")
 EVERY_ROW_LIMIT = 10_000_000  # rows of a table; each update passes over all of them
 
 # Settings that users know from other optimizers, and why the tables cannot honour them.
@@ -60,6 +61,13 @@ class SparseSettings:
     every_row: bool = False  # rows that a batch does not look up take part in its update, too
     l2_tables: float = 0.0  # the loss has this / 2 * the squares of all weights
     l2_lookups: float = 0.0  # the loss of a row of data has this / 2 * the squares of its look-ups
+    dtype: str = "fp32"  # of the stored weights; gradients, the rule and its states are in fp32
+    rounding_seed: int = 0  # of the run, for the rounding of 16-bit weights; no key of its own
+
+    @property
+    def is_16_bit(self) -> bool:
+        """Whether weights are stored in two bytes each."""
+        return self.dtype != "fp32"
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,14 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
             f"its states change in each; {where}.every_row=true passes over all rows (tables of up "
             f"to {EVERY_ROW_LIMIT:,}), and l2_lookups penalises what is looked up"
         )
+    if "dtype" in values:
+        check_choice(parsed.dtype, f"{where}.dtype", ROW_DTYPES)
+    for key in ("every_row", "l2_tables") if parsed.is_16_bit else ():
+        if getattr(parsed, key):
+            raise ConfigError(
+                f"{where}.dtype={parsed.dtype}: does not work with {where}.{key}, which passes over "
+                "all rows and would round each of them again; l2_lookups works"
+            )
     return parsed
 
 

@@ -66,7 +66,10 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
             raise UserError(unwritable(folder, error)) from error
         check_not_foreign(folder)
         return folder, lock_folder(folder)
-    raise UserError(f"{text}: a thousand runs of this name exist already")
+    raise UserError(
+        f"{text}: a thousand runs of this name exist already; `python -m runner clean` shows what "
+        "can go, and hydra.run.dir=DIR names another folder"
+    )
 
 
 def check_not_foreign(folder: Path) -> None:
@@ -80,7 +83,7 @@ def check_not_foreign(folder: Path) -> None:
     if foreign and "meta.json" not in names:
         raise UserError(
             f"{folder}: not a run directory and not empty ({', '.join(foreign[:5])}); "
-            "nothing was changed"
+            "nothing was changed. hydra.run.dir=DIR names another folder"
         )
 
 

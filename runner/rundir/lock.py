@@ -17,6 +17,10 @@ from runner.rundir.regular_files import open_regular, read_bytes
 LOCK_FILE = ".lock"
 
 
+class LockedError(UserError):
+    """Another process has the lock of a folder."""
+
+
 class FolderLock:
     """An exclusive lock on a folder, held until `release` or the end of the process.
 
@@ -29,7 +33,7 @@ class FolderLock:
         """Lock a folder.
 
         Raises:
-            UserError: if another process has the lock, with that process.
+            LockedError: if another process has the lock, with that process.
             OSError: if the folder cannot be written.
         """
         self.path = folder / LOCK_FILE
@@ -39,8 +43,9 @@ class FolderLock:
         except OSError as error:
             os.close(self._fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise UserError(
-                    f"{folder}: another run is writing here: {describe_holder(folder)}"
+                raise LockedError(
+                    f"{folder}: another run is writing here: {describe_holder(folder)}; wait for "
+                    "its end, or choose another place with hydra.run.dir=DIR"
                 ) from None
             raise
         holder = {

@@ -110,13 +110,13 @@ def load(folder: str | Path, *, allow: Sequence[str] = ()) -> TrainedRun:
 
     Args:
         folder: a run directory, or a folder whose newest training is meant; `outputs/latest` is a
-            link to the training that began last.
+            link to the training that began last; or the URL of a mirror, which is fetched first.
         allow: packages of yours whose code its configuration may name.
 
     Raises:
         UserError: if there is no run.
     """
-    return TrainedRun(find_run(Path(folder)).absolute(), tuple(allow))
+    return TrainedRun(find_run(folder).absolute(), tuple(allow))
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,10 @@ class TrainedRun:
         try:
             import pandas as pd
         except ImportError as error:
-            raise UserError("history: is a table of pandas, which is not installed") from error
+            raise UserError(
+                "history: is a table of pandas, which is not installed: "
+                "pip install 'runner[pandas]'"
+            ) from error
 
         frame = pd.DataFrame(read_jsonl(self.dir / "metrics.jsonl"))
         numbers = [name for name in frame.columns if name != "split"]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runner.errors import raise_combined, unknown_choice
+from runner.errors import already_exists, raise_combined, unknown_choice
 from runner.serving.artifact import Artifact, write_manifest
 from runner.serving.item_index import (
     FAISS_FILE,
@@ -74,7 +74,7 @@ def check_index_settings(out: Path, settings: IndexSettings) -> None:
     """
     problems = []
     if out.exists():
-        problems.append(f"--out {out}: exists already; nothing was written")
+        problems.append(already_exists("--out", out))
     if settings.kind is not None and settings.kind not in KINDS:
         problems.append(unknown_choice("--kind", settings.kind, KINDS))
     if not 0 < settings.recall <= 1:

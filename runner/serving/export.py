@@ -150,7 +150,10 @@ def open_source(
     inputs = find_run_inputs(config, job.dataset, run_dir)
     restore_weights(job, job.source_checkpoint)
     if settings.weights == "ema" and job.context.ema is None:
-        raise UserError(f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay)")
+        raise UserError(
+            f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay); --weights "
+            "trained exports what it learnt"
+        )
     if job.context.growing is not None:
         raw = with_vocabularies(inputs.raw, job.context.growing.freeze())
         inputs = replace(inputs, raw=raw)

@@ -14,7 +14,8 @@ from runner.config.composed_checks import check_composed
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
-from runner.errors import UserError, raise_combined, unknown_choice
+from runner.errors import UserError, already_exists, raise_combined, unknown_choice
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
 from runner.serving.predict_input import find_format
@@ -107,7 +108,7 @@ def plan_export(
     raise_combined(_find_problems(folder, out, settings))
     words = ["loop=eval", f"run={folder}", *_FIXED, *_AVERAGES[settings.weights], *overrides]
     assert folder is not None
-    dataset = read_config(require_trained_run(Path(folder)))["dataset"]
+    dataset = read_config(require_trained_run(local_run(folder)))["dataset"]
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)
     else:
@@ -161,7 +162,7 @@ def _find_problems(folder: str | None, out: str | None, settings: ExportSettings
     if out is None:
         yield "export: --out is not set: the folder to write"
     elif Path(out).exists():
-        yield f"--out {out}: exists already; nothing was written"
+        yield already_exists("--out", out)
     for format_ in settings.formats:
         if format_ not in FORMATS:
             yield unknown_choice("--format", format_, FORMATS)

@@ -6,19 +6,22 @@ from pathlib import Path
 
 from runner.config.compose import require_trained_run
 from runner.errors import UserError
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
 
 MAX_DEPTH = 4  # folders between the given one and a run's
 
 
-def find_run(folder: Path) -> Path:
+def find_run(folder: str | Path) -> Path:
     """Return the run directory: the folder itself, or the training below it that began last.
 
-    `outputs/latest` is a link to the training that began last of all below `outputs`.
+    `outputs/latest` is a link to the training that began last of all below `outputs`. The URL of a
+    mirror names its run, which is fetched.
 
     Raises:
         UserError: if there is no run.
     """
+    folder = local_run(folder)
     if folder.is_dir() and not (folder / "meta.json").exists():
         patterns = ("*/" * depth + "meta.json" for depth in range(1, MAX_DEPTH + 1))
         found = [p for pattern in patterns for p in folder.glob(pattern)]

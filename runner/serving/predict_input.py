@@ -57,6 +57,10 @@ class InputTable(TableRecipe):
         return list(dict.fromkeys([*self.features.columns, *self.keep]))
 
     @property
+    def needed_by(self) -> str:
+        return "the run has learnt from"
+
+    @property
     def text_types(self) -> dict[str, pa.DataType]:
         return {**dict.fromkeys(self.keep, pa.string()), **super().text_types}
 

@@ -73,7 +73,7 @@ def make_plan(
     """
     if rows is not None and rows < 1:
         raise UserError(f"--rows {rows}: a part has at least one row")
-    folder, allowed = find_run(Path(run)), allowed_packages(allow)
+    folder, allowed = find_run(run), allowed_packages(allow)
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])

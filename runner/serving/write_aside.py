@@ -32,7 +32,7 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     try:
         yield folder
         if out.exists():
-            raise UserError(f"{key} {out}: exists by now; nothing was written")
+            raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
         folder.chmod(0o755)
         for file in folder.rglob("*"):
             _sync(file)

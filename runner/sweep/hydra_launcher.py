@@ -73,7 +73,7 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
         )
     module, extra = LAUNCHER_PLUGINS[name]
     if not _is_installed(module):
-        raise ConfigError(f"hydra/launcher={name}: is not installed: pip install '.[{extra}]'")
+        raise ConfigError(f"hydra/launcher={name}: is not installed: pip install 'runner[{extra}]'")
     if name == "submitit_slurm" and shutil.which("sbatch") is None:
         raise ConfigError(f"hydra/launcher={name}: there is no sbatch on this machine")
     return name, settings

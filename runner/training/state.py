@@ -301,6 +301,8 @@ def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     rebuild_growing_ids(ctx)
 
 
-def load_tensor_subset(saved: Checkpoint, into: Mapping[str, Tensor]) -> None:
-    """Load some tensors of a checkpoint, in place."""
-    load_tensors(saved, into, partial=True)
+def load_tensor_subset(
+    saved: Checkpoint, into: Mapping[str, Tensor], *, convert: bool = False
+) -> None:
+    """Load some tensors of a checkpoint, in place; `convert` lets floats change their dtype."""
+    load_tensors(saved, into, partial=True, convert=convert)

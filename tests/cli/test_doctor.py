@@ -37,6 +37,15 @@ def test_packages_that_do_not_pair_are_named(monkeypatch, capsys):
     assert problem == "torch 2.13 goes with FBGEMM 1.8 and TorchRec 1.8"
 
 
+def test_two_builds_of_fbgemm_in_one_folder_are_named_with_the_commands_that_mend_it(monkeypatch):
+    versions = {"torch": "2.13.0", "torchrec": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"}
+    both = {**versions, "fbgemm-gpu": "1.9.0"}
+    monkeypatch.setattr("runner.rundir.provenance.package_versions", lambda: both)
+    _, problem = doctor._packages()
+    assert problem is not None and "pip uninstall -y fbgemm-gpu && pip install" in problem
+    assert problem.endswith("fbgemm-gpu-cpu==1.8.0")
+
+
 def test_extras_are_those_that_the_package_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = set(project["optional-dependencies"]) - {"cpu", "gpu", "dev", "docs"}

@@ -113,6 +113,15 @@ def test_texts_of_two_values_are_labels(write, propose):
         schema([path, "--label", "income", "--positive", "50000"], ())
 
 
+def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propose):
+    path = write(click=binary(), buy=np.zeros(ROWS, np.int64))
+    proposed, shown = propose(path, "--label", "click,buy")
+    assert proposed["labels"] == {"click": {}, "buy": {}}
+    assert "label buy: has one value in all rows, so nothing can be learnt of it" in shown
+    with pytest.raises(UserError, match="--positive yes: click holds numbers from 0 to 1"):
+        schema([path, "--label", "click", "--positive", "yes"], ())
+
+
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     rng = np.random.default_rng(1)
     path = write(

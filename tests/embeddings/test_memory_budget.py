@@ -20,12 +20,13 @@ CPU = torch.device("cpu")
 TWO = Ranks(world_size=2, local_world_size=2)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", SPARSE_KINDS)
-def test_a_table_takes_what_its_engine_allocates(kind):
+def test_a_table_takes_what_its_engine_allocates(kind, dtype):
     spec = TableSpec("t", 30, 8, ("f",))
-    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    settings = parse_sparse({"kind": kind, "lr": 0.1, "dtype": dtype})
     state = build_uninitialized_tables([spec], ("f",), settings, CPU).state()
-    [size] = table_bytes_per_rank([Placement("t", "row_wise", 0, 0, 30, 0, 8)], kind, 1)
+    [size] = table_bytes_per_rank([Placement("t", "row_wise", 0, 0, 30, 0, 8)], settings, 1)
     assert size == sum(t.nbytes for t in state.values())
 
 
@@ -35,7 +36,8 @@ def test_every_rank_takes_what_lies_on_it():
         Placement("a", "row_wise", 2, 10, 5, 0, 4),
         Placement("b", "column_wise", 2, 0, 3, 4, 8),
     ]
-    assert table_bytes_per_rank(pieces, "sgd", 3) == [4 * 40, 0, 4 * (20 + 24)]
+    sgd = parse_sparse({"kind": "sgd", "lr": 0.1})
+    assert table_bytes_per_rank(pieces, sgd, 3) == [4 * 40, 0, 4 * (20 + 24)]
 
 
 def test_a_device_has_its_configured_memory_less_the_reserve():
@@ -104,4 +106,5 @@ def test_torchrecs_planner_gets_the_memory_that_copies_and_other_rules_leave(mon
 def test_tables_whose_every_row_is_updated_have_a_gradient_of_each_weight():
     """Adam on 30 rows of width 8: weight, two moments and the gradient of 4 bytes each."""
     shards = [Placement("t", "row_wise", 0, 0, 30, 0, 8)]
-    assert table_bytes_per_rank(shards, "adam", 1, every_row=True) == [4 * 30 * 8 * 4]
+    settings = parse_sparse({"kind": "adam", "lr": 0.1, "every_row": True})
+    assert table_bytes_per_rank(shards, settings, 1) == [4 * 30 * 8 * 4]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from torchmetrics.classification import BinaryRecall
 
 from runner.batch import Prediction, Schema, SparseFeature, TaskSpec
 from runner.metrics.factory import make_metrics
+from runner.metrics.names import METRICS, METRICS_AT_K, METRICS_AT_THRESHOLD, SEPARATE_METRICS
+from runner.metrics.own import OwnMetric
 from runner.metrics.settings import MetricSettings
-from runner.training.loops.verdict import undefined_results
+from runner.training.loops.verdict import explained_metrics, undefined_results
 
 NAMES = ["auc", "log_loss", "gauc", "precision@0.5", "recall@0.5", "f1@0.5", "recall@2", "mrr"]
 SCHEMA = Schema((), (SparseFeature("item", 9),), (TaskSpec("click"),), groups=("user",))
@@ -30,7 +34,8 @@ SCHEMA = Schema((), (SparseFeature("item", 9),), (TaskSpec("click"),), groups=("
         ),
         (
             [0, 1, 1, 0], [1, 1, 2, 2], [1, 2, 3, -1], 0,
-            {"auc": "no row counts", "log_loss": "no row counts", "gauc": "no row counts",
+            {"loss": "no row counts", "auc": "no row counts", "log_loss": "no row counts",
+             "gauc": "no row counts",
              "precision@0.5": "predicted above", "recall@0.5": "has label 1",
              "f1@0.5": "label 1 or",
              "recall@2": "has label 1", "mrr": "has label 1"},
@@ -51,8 +56,39 @@ def test_each_undefined_metric_has_its_reason(
         for line in lines
         for name in line.partition(": undefined")[0].split(", ")
     }
-    undefined = {n for n, v in values.items() if math.isnan(v)} - {"test/loss"}
+    undefined = {n for n, v in values.items() if math.isnan(v)}
     assert {f"test/{name}" for name in told} == undefined
     assert told.keys() == reasons.keys()
     for name, reason in reasons.items():
         assert reason in told[name]
+
+
+class NanForOneLabel(BinaryRecall):
+    """The share of positives that are found, NaN (not 0) without a positive."""
+
+    def compute(self):
+        found = self.tp + self.fn
+        return self.tp / found if found else torch.tensor(math.nan)
+
+
+EVERY = [
+    *METRICS, *SEPARATE_METRICS, *(f"{name}@2" for name in METRICS_AT_K),
+    *(f"{name}@0.5" for name in METRICS_AT_THRESHOLD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 0, 1]])
+@pytest.mark.parametrize(("weight", "row_limit"), [(0, 9), (1, 9), (1, 3)])
+@pytest.mark.parametrize("tasks", [("click",), ("click", "buy"), ("buy", "stars")])
+def test_no_metric_of_any_task_is_nan_without_a_reason(labels, weight, row_limit, tasks):
+    specs = [TaskSpec(name, "regression" if name == "stars" else "binary") for name in tasks]
+    own = [OwnMetric("found", NanForOneLabel, None)]
+    settings = MetricSettings(eval=EVERY, train=[], exact_auroc_rows=row_limit)
+    schema = replace(SCHEMA, tasks=tuple(specs))
+    metrics = make_metrics(schema, torch.device("cpu"), settings, True, own=own)
+    labels_BT = torch.tensor([labels, [0, 1, 0, 1]], dtype=torch.float32).T[:, : len(tasks)]
+    logits_BT = torch.tensor([[-1.0, -2, -3, -4]] * len(tasks)).T
+    users_BG = torch.tensor([[1, 1, 2, 2]]).T
+    metrics.update(Prediction(logits_BT, labels_BT, torch.full((4,), float(weight)), users_BG), {})
+    undefined = {n for n, v in metrics.compute().items() if math.isnan(v)}
+    assert undefined == explained_metrics(metrics.notes())

@@ -34,7 +34,7 @@ def config(rule: str = "linear", batches: int | None = None, ranks: int = 2, acc
 def resolved(**more) -> dict:
     ours = config(**more)
     record = deepcopy(ours)
-    resolve_lr_batches(ours, record)
+    resolve_lr_batches(ours, record, {})
     assert ours == record
     return ours
 

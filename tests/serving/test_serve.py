@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +18,7 @@ from tests.serving.client import (
     infer,
     json_inputs,
     metrics,
+    request,
     scores,
     triton_inputs,
 )
@@ -145,3 +148,16 @@ def test_a_missing_package_is_named_with_its_extra(clicks_model, monkeypatch):
     monkeypatch.setattr("runner.serving.server.settings.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs starlette, uvicorn: pip install 'runner\[serve\]'"):
         serve_verb([str(clicks_model)], ())
+
+
+def test_the_example_that_the_server_offers_is_a_request_that_it_scores(server):
+    status, _, example = request(server.address, "/v2/models/clicks/example")
+    assert status == 200 and {tensor["name"] for tensor in example["inputs"]} >= {"age", "city"}
+    status, _, answer = infer(server.address, example["inputs"])
+    assert status == 200 and 0 < scores(answer)["click"][0] < 1
+    status, _, answer = infer(server.address, example["inputs"][:1])
+    assert status == 400 and "and 4 more of the 6" in answer["error"]
+    text = server.process.text
+    [try_it] = [line for line in text.splitlines() if line.startswith("try it: ")]
+    done = subprocess.run(try_it.removeprefix("try it: "), shell=True, capture_output=True)
+    assert "model_version" in json.loads(done.stdout)

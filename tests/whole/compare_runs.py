@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+import torch
+
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 
 IGNORED_KEYS = ("active_s",)  # time
@@ -20,7 +22,9 @@ def fingerprint(checkpoint: Path) -> dict[str, str]:
     saved = open_checkpoint(checkpoint)
     tensors = read_tensors(saved, list(tensor_shapes(saved)))
     hashes = {
-        name: hashlib.sha256(t.contiguous().view(-1).numpy().tobytes()).hexdigest()
+        name: hashlib.sha256(
+            t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
         for name, t in tensors.items()
     }
     values = {

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import yaml
 
+from runner import worker
+from runner.config.compose import compose
 from runner.config.targets import find_unshipped_targets
+from runner.distributed.launcher import ProcessResult
+from runner.errors import ConfigError
 from tests.conftest import TINY
 
 CODE = """
@@ -79,6 +84,25 @@ def test_patterns_are_held_against_names_before_the_data_that_is_not_there(
     assert done.code == 2, done.text
     assert f"optimizer.parts{told}" in done.text
     assert not made(project)
+
+
+@pytest.mark.parametrize("message", ["", "'^botom' matches no parameter"])
+def test_the_jobs_of_a_sweep_are_judged_once_for_each_model(monkeypatch, message):
+    judged = []
+
+    def judge(num_ranks, work):
+        judged.append(num_ranks)
+        return ProcessResult(2 if message else 0, "refused" if message else "", message)
+
+    monkeypatch.setattr(worker, "run_on_ranks", judge)
+    monkeypatch.setattr(worker, "_judged", {})
+    parts = "optimizer.parts=[{pattern: '^botom', frozen: true}]"
+    for words in (["seed=1"], ["seed=2", "optimizer.dense.lr=0.1"], ["seed=3", "model=dcn"]):
+        composed = compose([*words, parts])
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="botom") if message else nullcontext():
+                worker.judge_parts(composed, (), in_own_process=True)
+    assert judged == [1, 1]  # of dlrm and of dcn
 
 
 @pytest.mark.parametrize("verb", ["reproduce", "resume", "eval"])

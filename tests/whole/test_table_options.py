@@ -28,11 +28,26 @@ OPTIONS = {
         "model.net.embedding_dim=10",
     ),
     "look-ups": ("optimizer=adagrad", "optimizer.sparse.l2_lookups=0.01"),
+    "bf16": ("optimizer=adam", "optimizer.sparse.dtype=bf16", "model.net.embedding_dim=10"),
+    "disk": ("sharding=disk", "dataset.max_cardinality=5000"),
+    "some on disk, in fp16": (
+        "optimizer=partial_rowwise_adam",
+        "optimizer.sparse.dtype=fp16",
+        "sharding.tables={C1: disk, C3: disk}",
+        "model.net.embedding_dim=10",
+    ),
 }
+SLOW = ("bf16", "disk", "some on disk, in fp16")
 STOP = "trainer.max_steps=17"
 
 
-@pytest.mark.parametrize("words", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=[pytest.mark.slow] if name in SLOW else [], id=name)
+        for name, words in OPTIONS.items()
+    ],
+)
 def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, words):
     run, whole = tmp_path / "run", tmp_path / "whole"
     words = (*words, "trainer.max_steps=30")
@@ -50,7 +65,10 @@ def tables(folder: Path) -> dict[str, torch.Tensor]:
     return read_tensors(saved, names)
 
 
-@pytest.mark.parametrize("plan", ["row_wise", "table_wise", "data_parallel"])
+@pytest.mark.parametrize(
+    "plan",
+    ["row_wise", "table_wise", "data_parallel", pytest.param("disk", marks=pytest.mark.slow)],
+)
 def test_width_10_trains_alike_on_two_ranks_and_resumes_on_one(runner, tmp_path, plan):
     words = (*TINY, "model.net.embedding_dim=10")
     one, two = tmp_path / "one", tmp_path / "two"
@@ -112,6 +130,20 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
             ("optimizer.sparse.every_row=true", "trainer.num_processes=2", "sharding=column_wise"),
             "optimizer.sparse.every_row=true our own exchange",
         ),
+        (
+            ("optimizer.sparse.dtype=bf16", "trainer.num_processes=2", "sharding=column_wise"),
+            "optimizer.sparse.dtype=bf16 our own exchange",
+        ),
+        (("optimizer.sparse.dtype=fp8",), "must be one of fp32, bf16, fp16"),
+        (
+            ("optimizer.sparse.every_row=true", "sharding.tables={C1: disk}"),
+            "sharding.tables.C1=disk: with optimizer.sparse.every_row=true every update would",
+        ),
+        (
+            ("optimizer=sgd", "optimizer.sparse.l2_tables=0.1", "sharding=disk"),
+            "l2_lookups works",
+        ),
+        (("loop=tune_lr", "sharding=disk"), "the tuning loops keep a copy of all tables"),
         (
             (
                 "optimizer.sparse.every_row=true",

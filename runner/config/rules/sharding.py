@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from runner.config.rules.hardware import runs_on_cpu
 from runner.config.rules.keys import Config, get_key
+from runner.config.rules.loops import TUNING_LOOPS
 from runner.embeddings.sharding_rules import (
     TableRules,
     all_use_own_exchange,
@@ -17,7 +18,12 @@ from runner.embeddings.sharding_rules import (
     early_plan_problems,
     possible_plans,
 )
-from runner.embeddings.sharding_settings import TableRule, check_sharding
+from runner.embeddings.sharding_settings import (
+    DISK,
+    NO_16_BIT_ON_CUDA,
+    TableRule,
+    check_sharding,
+)
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import SPARSE_KINDS
@@ -28,12 +34,43 @@ def check_sharding_rules(config: Config) -> Iterator[str]:
     node = config["sharding"]
     yield from check_sharding(node)
     rules = _rules(config)
-    # One process has all tables whole, whatever the plan.
-    if rules is None or config["trainer"]["num_processes"] == 1:
+    if rules is not None and not runs_on_cpu(config) and config["trainer"]["device"] != "auto":
+        yield from (f"{r.described}: {NO_16_BIT_ON_CUDA}" for r in rules.possible() if r.is_16_bit)
+    if rules is None:
         return
     cpu = runs_on_cpu(config)
+    yield from _check_disk(config)
+    if config["trainer"]["num_processes"] == 1:  # it has all tables whole, unless on disk
+        plans = node.get("tables") or {}
+        in_files = {name: plan for name, plan in plans.items() if plan == DISK}
+        plan = DISK if node.get("plan") == DISK else "auto"
+        yield from early_plan_problems({"plan": plan, "tables": in_files}, rules, on_cpu=cpu)
+        return
     yield from early_plan_problems(node, rules, on_cpu=cpu)
     yield from bandwidth_problems(node, possible_plans(node, rules), on_cpu=cpu)
+
+
+def _check_disk(config: Config) -> Iterator[str]:
+    """Check that nothing copies the tables that lie on disk into memory."""
+    node = config["sharding"]
+    if DISK not in (node.get("plan"), *(node.get("tables") or {}).values()):
+        return
+    if get_key(config, "loop._target_") in TUNING_LOOPS:
+        yield (
+            "sharding: a table on disk: the tuning loops keep a copy of all tables in memory; tune "
+            "with smaller tables, or set trainer.batch_size and the rates"
+        )
+    if any(node.get("l2_tables") for node in _sparse_nodes(config)):
+        yield (
+            "sharding: a table on disk: optimizer.sparse.l2_tables needs a copy of it in memory at "
+            "every save; l2_lookups works"
+        )
+
+
+def _sparse_nodes(config: Config) -> list[Config]:
+    """Return the settings of tables: those of all, and those of parts."""
+    optimizer = config["optimizer"]
+    return [node.get("sparse") or {} for node in (optimizer, *(optimizer.get("parts") or []))]
 
 
 def check_sparse_dist(config: Config) -> Iterator[str]:

@@ -68,9 +68,18 @@ class CheckpointSettings:
     path: Annotated[
         str | None, Key("a checkpoint folder, in place of a run directory", signed="no")
     ] = None
+    mirror: Annotated[
+        str | None,
+        Key(
+            "copy the run into an object store with each checkpoint: s3://bucket/runs/mine",
+            pattern=r"(s3|gs)://[^/@:]+/.+",
+            note="a URL such as s3://bucket/runs/mine, with a bucket and without credentials",
+            signed="no",
+        ),
+    ] = None
     init_from: Annotated[
         str | None,
-        Key("a run directory or checkpoint folder whose weights a new run starts from"),
+        Key("a run directory, checkpoint folder or mirror whose weights a new run starts from"),
     ] = None
     init_names: Annotated[
         dict[str, Any] | None,

@@ -112,11 +112,22 @@ class RemoteSettings:
         Key("of the cluster: auto, ray://host:10001; null: RAY_ADDRESS, or a Ray of this machine"),
     ] = None
     num_cpus: Annotated[
-        float, Key("that the job asks the cluster for", ge=0, lt=math.inf, unit="CPUs")
+        float,
+        Key("that the job asks the cluster for, on each node", ge=0, lt=math.inf, unit="CPUs"),
     ] = 1
     num_gpus: Annotated[
-        float, Key("that the job asks the cluster for", ge=0, lt=math.inf, unit="GPUs")
+        float,
+        Key("that the job asks the cluster for, on each node", ge=0, lt=math.inf, unit="GPUs"),
     ] = 0
+    nodes: Annotated[
+        int,
+        Key(
+            "that share the training; each gives num_cpus and num_gpus to trainer.num_processes "
+            "ranks of its own",
+            ge=1,
+            unit="nodes",
+        ),
+    ] = 1
     dir: Annotated[
         str | None,
         Key("on the cluster, for the whole run directory; null: only what comes back is kept"),

@@ -48,6 +48,14 @@ class Interactions:
     event: str | None = None  # column of the type of an event
     predict: tuple[str, ...] = ()  # types that rows are made of; all types are in histories
     makes_label: bool = True  # whether the schema declares no label of its own
+    # split -> rows of label 0 for each of label 1, with items that the user has never touched.
+    # Not in the repr, which older runs have signed: `content_fields` adds it.
+    negatives: Annotated[Mapping[str, int], Key(ge=0)] = field(default_factory=dict, repr=False)
+
+    def content_fields(self) -> dict[str, Any]:
+        """Return what the rows depend on."""
+        negatives = {split: number for split, number in self.negatives.items() if number}
+        return {"interactions": repr(self), **({"drawn": negatives} if negatives else {})}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,6 +71,7 @@ class Interactions:
 
 _DERIVED = ("session_gap_s", "predict", "makes_label")
 _KEYS = tuple(f.name for f in fields(Interactions) if f.name not in _DERIVED)
+_NUMBERS_BY = {"min_count": ("user", "item"), "negatives": ("train", "validation", "test")}
 _KNOWN = tuple("events" if name == "event" else name for name in (*_KEYS, "session_gap"))
 
 
@@ -101,6 +110,7 @@ def parse_interactions(
     parsed = Interactions(**values, makes_label=not schema.get("labels"))
     found += find_field_problems(parsed, f"{where}.")
     found += _contradictions(parsed, where)
+    found += _wrong_negatives(parsed, schema, f"{where}.negatives")
     problems += found
     return None if found else parsed
 
@@ -197,14 +207,14 @@ def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:
             isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
         ):
             yield f"{where}.{name}={value!r}: expected a list of columns"
-        if name == "min_count":
+        if (known := _NUMBERS_BY.get(name)) is not None:
             if not isinstance(value, Mapping) or not all(type(n) is int for n in value.values()):
-                yield f"{where}.{name}={value!r}: expected {{user: NUMBER, item: NUMBER}}"
+                expected = ", ".join(f"{key}: NUMBER" for key in known)
+                yield f"{where}.{name}={value!r}: expected {{{expected}}}"
                 continue
             for key in value:
-                if key not in ("user", "item"):
-                    hint = nearest_hint(str(key), ("user", "item"))
-                    yield f"{where}.{name}.{key}: there is no such key{hint}"
+                if key not in known:
+                    yield f"{where}.{name}.{key}: there is no such key{nearest_hint(key, known)}"
 
 
 def _contradictions(given: Interactions, where: str) -> Iterator[str]:
@@ -220,3 +230,14 @@ def _contradictions(given: Interactions, where: str) -> Iterator[str]:
         yield f"{where}: user, item and time must be different columns, not {', '.join(columns)}"
     if given.item in given.sequences or len(set(given.sequences)) < len(given.sequences):
         yield f"{where}.sequences={list(given.sequences)}: names the item, or a column twice"
+
+
+def _wrong_negatives(given: Interactions, schema: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield why rows of label 0 cannot be made: their item's own features would be another's."""
+    if not any(given.negatives.values()):
+        return
+    if not given.makes_label:
+        yield f"{where}: makes the label, which the schema declares as well"
+    for name in given.sequences:
+        if name in _as_mapping(schema.get("categorical")):
+            yield f"{where}: a drawn item would have the {name} of another: it is in categorical"

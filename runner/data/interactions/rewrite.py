@@ -9,9 +9,7 @@ Shape legend: R rows of a chunk, E events of a partition.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
+from runner.data.interactions.build_rows import OWN, RowBuilder, build_in_order, find_sources
 from runner.data.interactions.declaration import (
     GAP_BUCKETS,
     HISTORY,
@@ -27,19 +26,18 @@ from runner.data.interactions.declaration import (
     TIME_GAP,
     Interactions,
 )
-from runner.data.interactions.histories import Events, history_columns, make_rows
-from runner.data.interactions.partitions import PartitionWriter, read_partition
+from runner.data.interactions.negatives import Catalogue, DrawnItems
+from runner.data.interactions.partitions import PartitionWriter
 from runner.data.interactions.scan import (
     explain_left_out,
     iterate_kept_chunks,
     read_events,
     scan_events,
 )
-from runner.data.interactions.seen import SeenWriter, find_seen
+from runner.data.interactions.seen import SeenWriter
 from runner.data.prepare.recipe import SPLITS
-from runner.data.prepare.shards import BLOCK_ROWS, ShardWriter
+from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
-from runner.data.read.seen_items import ITEM, pool_name
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
@@ -47,10 +45,6 @@ from runner.data.tabular.fit import TransformFitter
 from runner.data.tabular.read_files import decode_dictionaries
 from runner.data.tabular.rewrite import MeanLengths, RewritableTable, find_split_starts
 from runner.errors import DataError
-from runner.machine import usable_cores
-
-_OWN = ".event "  # begins the names of columns of a partition that are no features
-MAX_THREADS = 8
 
 
 def event_declaration(declared: Declared) -> Declared:
@@ -91,11 +85,10 @@ def rewrite_events(
     split_N = scan_events(table, declared, settings, folder, starts, bad, advance)
     fitted = learnt or _fit(table, declared, settings, split_N, advance)
     fitted.times = starts
-    paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
-    sources = _find_sources(settings, {spec.name for spec in declared.ids})
+    paths, draws = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
+    sources = find_sources(settings, {spec.name for spec in declared.ids})
     made = set(sources.values()) - {s.name for s in table.declared.ids if not s.is_sequence}
-    build = partial(_build_rows, settings=settings, sources=sources, left_out=made, splits=SPLITS)
-    build = partial(build, with_seen=True)
+    builder = RowBuilder(settings, sources, frozenset(made), with_seen=True, draws=draws)
     lengths = MeanLengths()
     writers: dict[str, ShuffleWriter | ShardWriter] = {
         name: ShardWriter(folder, name)
@@ -105,7 +98,7 @@ def rewrite_events(
         if name in {*table.row_split.splits, *table.files}
     }
     pools = SeenWriter(folder, writers.keys() - {"train"})
-    for blocks in _in_order(build, paths):
+    for blocks in build_in_order(builder, paths):
         for name, block in pools.take_pools(blocks):
             lengths.update(name, np.ones(block.num_rows, bool), block)
             writers[name].write(block)
@@ -144,12 +137,11 @@ def iterate_raw_rows(
     declared, advance = event_declaration(table.declared), lambda _: None
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
     split_N = scan_events(table, declared, settings, folder, fitted.times, bad, advance)
-    paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance, raw=True)
+    encode = partial(_encode, table, declared, settings, fitted, split_N, folder, bad, advance)
+    paths, draws = encode(raw=True)
     sources = {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
-    build = partial(
-        _build_rows, settings=settings, sources=sources, left_out=set(), splits=(split,)
-    )
-    for blocks in _in_order(build, paths):
+    builder = RowBuilder(settings, sources, splits=(split,), draws=draws)
+    for blocks in build_in_order(builder, paths):
         yield from (block for _, block in blocks)
 
 
@@ -187,14 +179,18 @@ def _encode(
     advance: Callable[[int], None],
     *,
     raw: bool = False,
-) -> list[Path]:
+) -> tuple[list[Path], DrawnItems | None]:
     """Encode every event that is kept, and write it to the partition of its user.
+
+    Returns:
+        The partitions, and the draws of items for rows of label 0, if there are any.
 
     Args:
         raw: write the raw columns of the features instead of the encoded ones.
     """
     features = replace(declared, labels=(), weight=None, groups=(), carried=())
     writer = PartitionWriter(folder, "events", num_rows=len(split_N))
+    catalogue = Catalogue() if any(settings.negatives.values()) else None
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
     for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
         validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
@@ -208,90 +204,16 @@ def _encode(
             encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
         own = {"user": events.users_R, **events.columns(), "split": split_R}
+        if catalogue is not None:
+            catalogue.add(events.items_R[rows], encoded[settings.item].take(pa.array(rows)))
+            own["item"] = events.items_R
         for name, values_R in own.items():
             plain = values_R.astype(np.int8) if values_R.dtype == bool else values_R
-            encoded = encoded.append_column(_OWN + name, pa.array(plain))
+            encoded = encoded.append_column(OWN + name, pa.array(plain))
         if settings.makes_label:
             label = pa.array(events.positive_R.astype(np.int8))
             encoded = encoded.append_column(LABEL, label)
         writer.write(encoded.take(pa.array(rows)), events.users_R[rows])
         advance(chunk.num_rows)
-    return writer.close()
-
-
-def _find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
-    """Return sequence -> the encoded column whose ids it has."""
-    sources = {HISTORY: settings.item}
-    for name in settings.sequences:
-        own = f"{HISTORY}_{name}"
-        sources[own] = name if name in encoded else own
-    return sources
-
-
-def _build_rows(
-    path: Path,
-    *,
-    settings: Interactions,
-    sources: dict[str, str],
-    left_out: set[str],
-    splits: Sequence[str],
-    with_seen: bool = False,
-) -> list[tuple[str, pa.Table]]:
-    """Return split and rows, in blocks, of all users of a partition, whose file is removed.
-
-    Args:
-        sources: sequence -> the column whose values it has.
-        left_out: columns that rows do not have.
-        splits: which rows.
-        with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
-    """
-    encoded = read_partition(path)
-    users, times, split, positive, target = (
-        encoded[_OWN + name].to_numpy() for name in ("user", "time", "split", "positive", "target")
-    )
-    order_E = np.lexsort((times, users))  # stable: rows with equal times keep their order
-    events = Events(
-        users[order_E],
-        times[order_E],
-        split[order_E],
-        positive[order_E] > 0,
-        target[order_E] > 0,
-    )
-    order = pa.array(order_E)
-    ids = {name: encoded[source].take(order).combine_chunks() for name, source in sources.items()}
-    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
-    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in left_out]
-    encoded = encoded.select(keep)
-    blocks = []
-    for name in splits:
-        code = SPLITS.index(name)
-        rows = make_rows(events, code, settings)
-        seen = find_seen(events, code, rows.row_R) if with_seen and name != "train" else None
-        if seen is not None and len(rows.row_R):
-            items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
-            blocks.append((pool_name(name), pa.table({ITEM: items})))
-        for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
-            block = rows.slice(first, first + 4 * BLOCK_ROWS)
-            own = encoded.take(pa.array(order_E[block.row_R]))
-            for column, lists in history_columns(block, events.times_E, ids, gap_name).items():
-                own = own.append_column(column, lists)
-            if seen is not None:
-                own = seen.append_slices(own, first)
-            blocks.append((name, own))
-    path.unlink()
-    return blocks
-
-
-def _in_order(
-    build: Callable[[Path], list[tuple[str, pa.Table]]], paths: list[Path]
-) -> Iterator[list[tuple[str, pa.Table]]]:
-    """Yield the rows of each partition in order, made by threads that are one partition ahead."""
-    num_threads = min(usable_cores(), MAX_THREADS)
-    with ThreadPoolExecutor(num_threads) as pool:
-        waiting: deque[Future[list[tuple[str, pa.Table]]]] = deque()
-        for path in paths:
-            waiting.append(pool.submit(build, path))
-            if len(waiting) > num_threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    draws = catalogue.draws(settings.negatives, table.split_seed) if catalogue else None
+    return writer.close(), draws

@@ -67,7 +67,9 @@ def _is_written(folder: Path, schema: str) -> bool:
     path = folder / SCHEMA_FILE
     if path.is_file() and path.read_text() == schema:
         return True
-    raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
+    raise ConfigError(
+        f"dataset.write_to={folder}: is not empty; nothing was written. Name another folder"
+    )
 
 
 def declare_columns(columns: Columns) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Amazon reviews as next-item prediction, split leave-one-out (SASRec, arXiv:1808.09781).
 
-The file has a line for each user. Of a user's items in time order, the last one is for testing, the
-one before it for validation, and the others are for training. A row with label 1 is a history and
-the item that follows it. For each of them there are rows with label 0, whose items the user never
-touched; `negatives` is their number.
+The file has a line for each user, with the user's items in time order. It is read into a table of
+events, whose rows `interactions` declare (`Amazon.table`): the last item of a user is for testing,
+the one before it for validation, the others are for training. `negatives` are rows of label 0.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from runner.config_key import Key
 from runner.data.core.argument_types import (
@@ -32,9 +33,11 @@ from runner.data.core.setting_checks import (
     check_setting_types,
 )
 from runner.data.core.source_files import check_path, fingerprint_path
+from runner.data.interactions.partitions import PARTITION_ROWS
+from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
-from runner.data.prepare.shards import ShardWriter
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
 from runner.parts import dataset_option
 
@@ -47,7 +50,7 @@ DOWNLOAD_HINT = (
     "get Beauty.txt (user, then item ids in time order, a user a line) from "
     "https://github.com/pmixer/SASRec.pytorch or make it from https://jmcauley.ucsd.edu/data/amazon"
 )
-CHUNK_USERS = 1024
+MIN_ITEMS = 3  # of a user: one for each split
 
 
 @dataset_option
@@ -92,10 +95,14 @@ class Amazon:
         return folder / REVIEWS_FILE
 
     def content_fields(self) -> Mapping[str, Any]:
+        """Return what the rows depend on; rows that version 1 wrote otherwise have version 2."""
         settings = {k: v for k, v in vars(self).items() if k not in ("path", "negatives")}
         negatives = [self.negatives[split] for split in SPLITS]
         content = fingerprint_path(self._file())[1:]
-        return {"amazon": VERSION, "file": content, "negatives": negatives, **settings}
+        users, items, _ = read_user_items(self._file())
+        is_same = not any(negatives) and len(items) <= PARTITION_ROWS
+        version = VERSION if is_same and (np.diff(users) > 0).all() else VERSION + 1
+        return {"amazon": version, "file": content, "negatives": negatives, **settings}
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}
@@ -103,58 +110,37 @@ class Amazon:
     def num_progress_units(self) -> int:
         return 3
 
-    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        users, items, offsets = read_user_items(self._file())
-        names, mean_length = {}, 0.0
-        for number, split in enumerate(SPLITS):
-            writer = ShardWriter(folder, split)
-            rng = np.random.default_rng([self.data_seed, number])
-            num_rows = num_values = 0
-            for first in range(0, len(users), CHUNK_USERS):
-                chunk = np.arange(first, min(first + CHUNK_USERS, len(users)))
-                lines, at = _find_targets(split, chunk, offsets, every=self.train_on == "every")
-                if len(at):
-                    table = self._make_rows(split, users, items, offsets, lines, at, rng)
-                    writer.write(table)
-                    num_rows += table.num_rows
-                    num_values += len(table["history"].combine_chunks().flatten())
-            names[split] = writer.close()
-            if not names[split]:
-                raise DataError(f"{self._file()}: no user has enough items for the {split} split")
-            mean_length = num_values / num_rows if split == "train" else mean_length
-            advance(1)
-        sizes = {"user": int(users.max()) + 1, "item": int(items.max()) + 1}
-        return PreparedFiles(names, {"num_rows": sizes, "mean_length": mean_length}, {})
+    def table(self, path: Path, num_rows: Mapping[str, int]) -> TableRecipe:
+        """Return the declaration of a table of events, in a file of `user`, `item` and `place`."""
+        events = {"user": "user", "item": "item", "time": "place", "train_on": self.train_on}
+        more = {"max_length": self.max_length, "negatives": dict(self.negatives)}
+        schema = {
+            "interactions": {**events, **more},
+            "categorical": {name: {"num_rows": num_rows[name]} for name in ("user", "item")},
+        }
+        split, seed = "leave_one_out", self.data_seed
+        return TableRecipe("parquet", str(path), schema, split=split, split_seed=seed, mix=False)
 
-    def _make_rows(
-        self,
-        split: str,
-        users: np.ndarray,
-        items: np.ndarray,
-        offsets: np.ndarray,
-        lines: np.ndarray,
-        at: np.ndarray,
-        rng: np.random.Generator,
-    ) -> pa.Table:
-        """Make the rows of some targets: `lines` they are in, `at` their indices in `items`."""
-        copies = 1 + self.negatives[split]
-        lines, at = np.repeat(lines, copies), np.repeat(at, copies)
-        label = np.tile(np.arange(copies) == 0, len(lines) // copies)
-        target = items[at].copy()
-        target[~label] = _draw_negatives(rng, items, offsets, lines[~label])
-        length = np.minimum(at - offsets[lines], self.max_length)
-        ends = np.concatenate([[0], np.cumsum(length)])
-        indices = np.repeat(at - length - ends[:-1], length) + np.arange(ends[-1])
-        values = pa.array(items[indices])
-        history = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)
-        return pa.table(
-            {
-                "label": pa.array(label.astype(np.int8)),
-                "user": pa.array(users[lines]),
-                "item": pa.array(target),
-                "history": history,
-            }
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
+        users, items, lengths = read_user_items(self._file())
+        sizes = {"user": int(users.max()) + 1, "item": int(items.max()) + 1}
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        has_split = np.repeat(lengths >= MIN_ITEMS, lengths)  # others have no rows
+        columns = {
+            "user": np.repeat(users, lengths),
+            "item": items,
+            "place": np.arange(len(items)) - starts,
+        }
+        events = folder / "events.parquet"
+        pq.write_table(
+            pa.table({name: values[has_split] for name, values in columns.items()}), events
         )
+        table = self.table(events, sizes)
+        names, fitted, _ = rewrite_events(table, folder, lambda _: None)
+        events.unlink()
+        advance(3)
+        mean_length = fitted.mean_length["history"]
+        return PreparedFiles(names, {"num_rows": sizes, "mean_length": mean_length}, {})
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
         sizes = fitted["num_rows"]
@@ -173,69 +159,31 @@ def read_user_items(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read a file whose lines have a user and the user's items in time order.
 
     Returns:
-        The user of every line, the items of all lines, and their offsets: [lines + 1].
+        The user of every line, the items of all lines, and how many items each line has.
 
     Raises:
-        DataError: naming the line that has something else than whole numbers, or has no item.
+        DataError: naming the line that has something else than whole numbers, has no item, or has
+            the user of another line.
     """
-    users, lengths, parts = [], [], []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            words = line.split()
-            if not words:
-                continue
-            try:
-                values = np.array(words, dtype=np.int32)
-            except (ValueError, OverflowError):
-                raise DataError(
-                    f"{path}: line {number}: not whole numbers: {line[:60]!r}"
-                ) from None
-            if len(values) < 2 or values.min() < 0:
-                raise DataError(f"{path}: line {number}: expected a user and items, all from 0 on")
-            users.append(int(values[0]))
-            parts.append(values[1:])
-            lengths.append(len(values) - 1)
-    if not parts:
+    lines = pa.array(path.read_text(encoding="utf-8", errors="replace").splitlines(), pa.string())
+    lines = pc.utf8_trim_whitespace(lines)
+    is_wrong = pc.invert(pc.match_substring_regex(lines, r"^(\d{1,9}(\s+\d{1,9})+)?$"))
+    if (wrong := np.flatnonzero(is_wrong.to_numpy(zero_copy_only=False))).size:
+        raise DataError(
+            f"{path}: line {wrong[0] + 1}: expected a user and items, whole numbers from 0 on: "
+            f"{lines[int(wrong[0])].as_py()[:60]!r}"
+        )
+    words = pc.utf8_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+    if not len(words):
         raise DataError(f"{path}: has no rows")
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return np.array(users, np.int32), np.concatenate(parts), offsets
-
-
-def _find_targets(
-    split: str, lines: np.ndarray, offsets: np.ndarray, *, every: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the line and the index of every target; a target has at least one item before it."""
-    first, stop = offsets[lines], offsets[lines + 1]
-    if split != "train" or not every:
-        at = stop - {"test": 1, "validation": 2, "train": 3}[split]
-        long_enough = (at > first) & (stop - first >= 3)
-        return lines[long_enough], at[long_enough]
-    count = np.maximum(stop - 2 - (first + 1), 0)
-    ends = np.cumsum(count)
-    at = np.repeat(first + 1 - (ends - count), count) + np.arange(count.sum())
-    return np.repeat(lines, count), at
-
-
-def _draw_negatives(
-    rng: np.random.Generator, items: np.ndarray, offsets: np.ndarray, lines: np.ndarray
-) -> np.ndarray:
-    """Draw a uniform item for each of `lines`, again while the line itself has the item."""
-    num_items = int(items.max()) + 1
-    pairs = [
-        line * num_items + items[offsets[line] : offsets[line + 1]].astype(np.int64)
-        for line in np.unique(lines)
-    ]
-    touched = np.sort(np.concatenate(pairs)) if pairs else np.empty(0, np.int64)
-    drawn = rng.integers(1, num_items, len(lines))
-    to_draw = np.arange(len(lines))
-    for _ in range(100):
-        pair = lines[to_draw].astype(np.int64) * num_items + drawn[to_draw]
-        index = np.minimum(np.searchsorted(touched, pair), len(touched) - 1)
-        to_draw = to_draw[touched[index] == pair]
-        if not len(to_draw):
-            break
-        drawn[to_draw] = rng.integers(1, num_items, len(to_draw))
-    return drawn.astype(np.int32)
+    lengths = pc.list_value_length(words).to_numpy()
+    numbers = pc.cast(words.flatten(), pa.int32()).to_numpy()
+    first = np.cumsum(lengths) - lengths
+    users = numbers[first]
+    values, counts = np.unique(users, return_counts=True)
+    if counts.max() > 1:
+        raise DataError(f"{path}: user {values[counts.argmax()]} has several lines; expected one")
+    return users, np.delete(numbers, first), lengths - 1
 
 
 recipe = Amazon

@@ -3,6 +3,15 @@
 A rating over 3 counts as liked, one under 3 as not, and a 3 is left out, as in `movielens.py`. A
 user's rated items are put in random order, by `split_seed`, and cut into support and query. Users
 are split 8:1:1, so that the users of validation and test are new.
+
+`interactions` with `split: {user: ...}` cannot declare these rows, so they have code of their own:
+
+- a row there is one event with one label, and its history is what came strictly before its time. A
+  row here is a user, with the labels of up to `query` ratings at once, which the inner loop of
+  meta-learning needs beside each other, and there is no time in it: the order is drawn.
+- `below: negative` keeps ratings under 3 out of histories. Here they are in the support, whose
+  labels are a list beside that of the items.
+- its users are split by a hash of their ids. Here they are drawn so that the shares are exact.
 """
 
 from __future__ import annotations

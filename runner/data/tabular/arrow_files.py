@@ -54,7 +54,9 @@ def check_installed(format_: str) -> None:
         DataError: saying how to install it.
     """
     if format_ == "avro" and find_spec("fastavro") is None:
-        raise DataError("dataset.format=avro: fastavro is not installed: pip install '.[avro]'")
+        raise DataError(
+            "dataset.format=avro: fastavro is not installed: pip install 'runner[avro]'"
+        )
 
 
 def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:

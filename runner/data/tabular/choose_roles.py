@@ -68,6 +68,8 @@ def choose_labels(
         settings, why = label_settings(by_name[name], hints.positive, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
         roles[name] = Role("labels", reason, settings)
+        if by_name[name].num_distinct == 1:
+            notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
         if share := by_name[name].missing_share:
             notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
     return roles, notes

@@ -1,4 +1,4 @@
-"""The files of a table, found by a path, a folder, a glob, a list, or a URL that fsspec knows."""
+"""The files of a table, found by a path, a folder, a glob, a list, or a URL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from runner.data.core.source_files import EDGE_BYTES, nearest_path
-from runner.errors import DataError, nearest_hint
+from runner.data.tabular.remote_files import RemoteFiles, find_remote
+from runner.errors import DataError
+from runner.object_store import StoreError
 
 _PACKED = ("", ".gz", ".bz2", ".zst")
 SUFFIXES = {
@@ -25,16 +27,17 @@ SUFFIXES = {
     "orc": (".orc",),
     "avro": (".avro",),
 }
-EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can read it
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file; `filesystem` is None for a local one."""
+    """One file; `remote` is None for a local one."""
 
     path: str
-    filesystem: Any = field(default=None, compare=False, repr=False)
+    remote: RemoteFiles | None = field(default=None, compare=False, repr=False)
     protocol: str = ""
+    # the ETag with which it was opened first
+    _etags: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.protocol}{self.path}"
@@ -47,24 +50,49 @@ class DataFile:
         """Open the file for reading.
 
         Raises:
-            DataError: naming the file, if it cannot be opened.
+            DataError: naming the file, if it cannot be opened, or is on a server and has another
+                ETag than when it was opened before.
         """
         try:
-            if self.filesystem is None:
+            if self.remote is None:
                 return open(self.path, "rb")
-            return cast(IO[bytes], self.filesystem.open(self.path, "rb"))
+            handle, etag = self.remote.open(self.path)
+        except StoreError as error:
+            raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"{self}: cannot be read: {_reason(error)}") from error
+        self._etags[1:] = [etag]
+        if self._etags[0] != etag:
+            handle.close()
+            raise DataError(
+                f"{self}: was changed while it was read (its ETag was {self._etags[0]} and is "
+                f"{etag}); start again"
+            )
+        return handle
+
+    def check_unchanged(self) -> None:
+        """Check that a file on a server is the one that was opened first.
+
+        Raises:
+            DataError: if it is another one, or is gone.
+        """
+        if self.remote is not None:
+            self.open().close()
 
     def size(self) -> int:
-        if self.filesystem is None:
+        if self.remote is None:
             return os.stat(self.path).st_size
-        return int(self.filesystem.size(self.path))
+        return self.remote.size(self.path)
 
     def fingerprint(self) -> list[Any]:
-        """Return what enters the data's fingerprint: name, size and the hash of both ends."""
+        """Return what enters the data's fingerprint: name, size and the hash of both ends.
+
+        Of an object in a store its ETag stands in place of the hash, so that nothing is read.
+        """
         with self.open() as file:
             size = self.size()
+            if self._etags and self._etags[0] and self.remote and self.remote.etag_is_content:
+                return [self.name, size, f"etag {self._etags[0]}"]
             hashed = hashlib.sha256(file.read(EDGE_BYTES))
             file.seek(max(size - EDGE_BYTES, 0))
             hashed.update(file.read(EDGE_BYTES))
@@ -119,31 +147,9 @@ def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataF
 
 
 def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
-    import fsspec
-
+    remote, names = find_remote(url, SUFFIXES[format_], key)
     scheme = url.partition("://")[0]
-    try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-        if any(c in path for c in "*?["):
-            names = filesystem.glob(path)
-        elif filesystem.isdir(path):
-            names = [n for n in filesystem.find(path) if n.lower().endswith(SUFFIXES[format_])]
-        else:
-            names = [path] if filesystem.exists(path) else []
-    except ValueError as error:
-        known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
-        raise DataError(f"{key}={url}: {error}{nearest_hint(scheme, known)}") from error
-    except ImportError as error:
-        extra = EXTRAS.get(scheme)
-        install = f": pip install 'runner[{extra}]'" if extra else ""
-        raise DataError(
-            f"{key}={url}: needs a package that is not installed{install} ({error})"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error
-    if not names:
-        raise DataError(f"{key}={url}: no such path, or no file matches")
-    return [DataFile(str(name), filesystem, f"{scheme}://") for name in names]
+    return [DataFile(n, remote, "" if "://" in n else f"{scheme}://") for n in names]
 
 
 def _reason(error: BaseException) -> str:

@@ -69,6 +69,9 @@ def label_settings(
         if f.two_texts and positive.strip() not in [v.strip() for v in f.two_texts]:
             hint = nearest_hint(positive, values)
             raise UserError(f"--positive {positive}: {f.name} has the values {values}{hint}")
+        if f.low is not None and f.high is not None and not _lies_between(positive, f.low, f.high):
+            numbers = f"numbers from {f.low:g} to {f.high:g}"
+            raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
     if pt.is_boolean(f.type):  # Arrow takes these texts of a text file for it
         return ({"positive": ["true", "True", "TRUE"]} if of_text_file else {}), ""
@@ -84,12 +87,19 @@ def label_settings(
         )
     if f.low is None or f.high is None:
         raise UserError(f"--label {f.name}: type {f.type} can be no label")
-    if f.num_distinct == 2 and (f.low, f.high) == (0, 1):
+    if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
     if f.num_distinct == 2 or (is_rating(f.name) and f.num_distinct <= MAX_RATINGS):
         middle = (f.low + f.high) / 2
         return {"above": middle}, f"1 over {middle:g}"
     return {"type": "regression"}, "a number to be predicted"
+
+
+def _lies_between(text: str, low: float, high: float) -> bool:
+    try:
+        return low <= float(text) <= high
+    except ValueError:
+        return False
 
 
 def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:

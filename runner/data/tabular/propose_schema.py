@@ -47,6 +47,7 @@ from runner.data.tabular.read_files import (
     read_parquet_schema,
 )
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
+from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.text_layout import find_layout
 from runner.errors import DataError, UserError, raise_combined
@@ -163,7 +164,11 @@ def detect_format(path: str) -> str:
                     return detect_format(name)
     if os.path.isfile(path):
         return "csv"
-    if "://" not in path and not any(c in path for c in "*?["):
+    if "://" in path:
+        names = find_remote(path, endings, "PATH")[1]
+        if known := sorted(name for name in names if name.lower().endswith(endings)):
+            return detect_format(known[0])
+    elif not any(c in path for c in "*?["):
         find_files(path, "parquet", key="PATH")  # raises with the nearest name
     listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
     raise UserError(

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
-from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.file_list import SUFFIXES, DataFile
 from runner.errors import DataError, nearest_hint
 
 CHUNK_ROWS = 1 << 16
@@ -50,13 +50,18 @@ def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) ->
     try:
         return pq.ParquetFile(
             handle,
-            pre_buffer=file.filesystem is not None,
+            pre_buffer=file.remote is not None,
             page_checksum_verification=True,
             read_dictionary=list(dictionary_columns),
         )
     except READ_ERRORS as error:
         handle.close()
-        raise DataError(f"{file}: not a readable Parquet file ({first_line(error)})") from error
+        others = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
+        is_other = others and "parquet" not in others
+        hint = f"; its name is one of a file for dataset={others[0]}" if is_other else ""
+        raise DataError(
+            f"{file}: not a readable Parquet file ({first_line(error)}){hint}"
+        ) from error
 
 
 def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
@@ -69,12 +74,15 @@ def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
         return read_footer(opened, str(file))
 
 
-def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
+def check_same_schema(
+    schemas: Mapping[str, pa.Schema], columns: Sequence[str], needed_by: str = ""
+) -> None:
     """Check that every file has every column once, with the type it has in the first file.
 
     Args:
         schemas: path -> the types in that file.
         columns: names of the columns that are read.
+        needed_by: what asks for them, such as the file that declares them.
 
     Raises:
         DataError: naming the file, the column and the nearest one.
@@ -84,7 +92,9 @@ def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) 
         for name in columns:
             count = len(schema.get_all_field_indices(name))
             if count == 0:
-                raise DataError(f"{path}: no column {name!r}{nearest_hint(name, schema.names, 3)}")
+                asked = f", which {needed_by}" if needed_by else ""
+                near = nearest_hint(name, schema.names, 3)
+                raise DataError(f"{path}: no column {name!r}{asked}{near}")
             if count > 1:
                 raise DataError(f"{path}: {count} columns are called {name!r}")
             expected, type_ = first_schema.field(name).type, schema.field(name).type

@@ -82,7 +82,7 @@ def split_files(
     table_recipe: TableRecipe, folder: Path, prepared: PreparedFiles
 ) -> dict[str, list[Path]]:
     """Return the files that are read, by split; the other arguments are of `prepare_table`."""
-    if prepared.learnt["direct"]:
+    if prepared.learnt["direct"] and not table_recipe.is_elsewhere:
         return {s: [Path(f.path) for f in files] for s, files in table_recipe.files.items()}
     return {s: [folder / name for name in names] for s, names in prepared.splits.items()}
 

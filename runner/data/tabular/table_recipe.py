@@ -6,6 +6,7 @@ with all transforms applied, in blocks that suit the exact order. See `TableReci
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,6 +35,7 @@ from runner.data.tabular.column_types import (
     text_column_types,
     text_file_schema,
 )
+from runner.data.tabular.fetch_files import fetch_files
 from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
@@ -100,9 +102,10 @@ class TableRecipe:
             ConfigError: for a schema that is not set, does not exist or is no YAML.
         """
         if self.schema is None:
+            given = shlex.quote(str(self.path)) if self.path else "PATH"
             raise ConfigError(
                 "dataset.schema is not set: a YAML that declares the columns; "
-                "`python -m runner schema PATH --out FILE` proposes one"
+                f"`python -m runner schema {given} --out schema.yaml` proposes one"
             )
         if isinstance(self.schema, Mapping):
             return self.schema
@@ -207,8 +210,13 @@ class TableRecipe:
                     self.row_split,
                     json_lines=self.format == "jsonl",
                 )
-        check_same_schema(schemas, self.columns_read)
+        check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
+
+    @property
+    def needed_by(self) -> str:
+        """What asks for the columns, for messages."""
+        return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
 
     @property
     def text_types(self) -> dict[str, pa.DataType]:
@@ -264,32 +272,39 @@ class TableRecipe:
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
-            **({"interactions": repr(events)} if (events := self.declared.interactions) else {}),
+            **(events.content_fields() if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
         }
 
     @property
     def layout_version(self) -> str | int:
-        """In place of LAYOUT_VERSION, so that older files without what users have seen are left."""
+        """In place of LAYOUT_VERSION, so that older files without what users have seen are left.
+
+        Copies of files elsewhere are other files than none of files that lie here.
+        """
+        if self.is_direct and self.is_elsewhere:
+            return f"{LAYOUT_VERSION} fetched"
         return LAYOUT_VERSION if self.declared.interactions is None else f"{LAYOUT_VERSION} seen"
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
     def num_progress_units(self) -> int:
-        if self.is_direct:
+        if self.is_direct and not self.is_elsewhere:
             return 1
-        passes = (1 if self.learnt else 2) + (self.declared.interactions is not None)
+        passes = (1 if self.learnt or self.is_direct else 2) + (
+            self.declared.interactions is not None
+        )
         if self.format == "parquet":
             return passes * sum(sum(counts) for counts in self._counts.values())
         return passes * sum(file.size() // 100 for file in self._all_files)
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the files are read as they are.
+        """Whether the files, or copies of those that are elsewhere, are read as they are.
 
-        They are Parquet files on this machine with small row groups, every split has files of its
-        own, and what is declared can be done as fast while reading.
+        They are Parquet files with small row groups, every split has files of its own, and what is
+        declared can be done as fast while reading.
         """
         if self.format != "parquet" or self.rewrite == "always" or self.skips_bad_rows:
             return False
@@ -298,16 +313,29 @@ class TableRecipe:
         first = next(iter(self.schemas.values()))
         return (
             self.row_split.kind == "whole"
-            and all(file.filesystem is None for file in self._all_files)
             and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
             and direct_columns(self.declared, first) is not None
         )
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a file is not on this machine; then all are copied or rewritten."""
+        return any(file.remote is not None for file in self._all_files)
+
     def make(self, folder: Path, advance: Any) -> PreparedFiles:
+        prepared = self._make(folder, advance)
+        for file in self._all_files:
+            file.check_unchanged()
+        return prepared
+
+    def _make(self, folder: Path, advance: Any) -> PreparedFiles:
         if self.is_direct:
             types = id_types(self.declared, next(iter(self.schemas.values())))
             FittedTransforms(id_types=types).save(folder)
-            return PreparedFiles(dict.fromkeys(self.files, ()), {"direct": True}, {})
+            copies: Mapping[str, Any] = dict.fromkeys(self.files, ())
+            if self.is_elsewhere:
+                copies = fetch_files(self.files, self.columns_read, folder, advance)
+            return PreparedFiles(copies, {"direct": True}, {})
         rewrite = rewrite_table if self.declared.interactions is None else rewrite_events
         splits, fitted, bad = rewrite(self, folder, advance)
         names = {str(file): file.name for file in self._all_files}

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION, evaluation_name
 
+GRADIENT_NORM = "train/gradient_norm"  # of `trainer.log_gradients`; parts follow a slash
 SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
 
@@ -139,6 +140,7 @@ def result_tables(
         reachable: split -> metric[/task] -> the best value that any model could have.
         yardstick: `name` and `metrics` of what the run is compared with.
     """
+    metrics = {k: v for k, v in metrics.items() if not k.startswith(f"{GRADIENT_NORM}/")}
     by_split = {
         split: {key.partition("/")[2]: value for key, value in of_split.items()}
         for split, of_split in group_by_split(metrics).items()

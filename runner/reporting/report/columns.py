@@ -14,13 +14,15 @@ from runner.reporting.report.records import RunRecord, format_setting
 # Parts of the identity that another column or setting shows more readably.
 _REDUNDANT_KEYS = ("seed", "source.signature", "source.newest")
 _ABSENT = object()
+_UNSET = (_ABSENT, format_setting(None))
 
 
 def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which the runs differ, options of groups first, without the seed.
 
     A key that follows from the option of its group is left out, and so are data that follow from
-    other settings.
+    other settings, a key whose parts are settings too, and one that comes and goes with its
+    neighbour and has one value only.
     """
     runs = [r for r in runs if r.settings]
     keys = list(dict.fromkeys(key for r in runs for key in r.settings))
@@ -37,6 +39,16 @@ def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
         options = [g for g in varying if key.startswith(g.replace("/", ".") + ".")]
         if not any(_is_determined_by(runs, key, [g]) for g in options):
             varying.append(key)
+    in_parts = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
+    varying = [k for k in varying if k in groups or k not in in_parts]
+    one_value = [k for k in varying if len({_at(r, k) for r in runs}.difference(_UNSET)) < 2]
+    for key in reversed(one_value):
+        set_runs = [r for r in runs if _at(r, key) not in _UNSET]
+        for other in varying:
+            is_beside = other != key and other.rpartition(".")[0] == key.rpartition(".")[0] != ""
+            if is_beside and all(_at(r, other) not in _UNSET for r in set_runs):
+                varying.remove(key)
+                break
     if len({_at(r, "data") for r in runs}) > 1:
         of_data = [k for k in varying if k.split(".")[0] == "dataset"]
         if not of_data or not _is_determined_by(runs, "data", of_data):

@@ -32,6 +32,7 @@ class ParameterImportance:
 
     key: str
     variance_share: float  # 0 to 1
+    others: tuple[str, ...] = ()  # parameters that always change together with it
 
 
 def rank_parameters(
@@ -39,19 +40,23 @@ def rank_parameters(
 ) -> list[ParameterImportance]:
     """Return what each parameter explains among completed runs, the largest share first.
 
-    Parameters for which it cannot be computed are left out.
+    Parameters for which it cannot be computed are left out; those that always change together share
+    one entry, since no run tells them apart.
     """
     measured = [
         (run, value)
         for run in runs
         if run.is_completed and (value := finite_or_none(run.metrics.get(metric))) is not None
     ]
-    importances = []
+    together: dict[tuple[int, ...], list[str]] = {}  # the runs of each value -> parameters
     for key in keys:
         parts = binned_values([run for run, _ in measured], key)
-        share = explained_variance(parts, [value for _, value in measured])
+        together.setdefault(tuple(map(parts.index, parts)), []).append(key)
+    importances = []
+    for partition, (key, *others) in together.items():
+        share = explained_variance(partition, [value for _, value in measured])
         if share is not None:
-            importances.append(ParameterImportance(key, share))
+            importances.append(ParameterImportance(key, share, tuple(others)))
     return sorted(importances, key=lambda s: -s.variance_share)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION
+from runner.reporting.console.format import GRADIENT_NORM
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     SPLITS,
@@ -40,7 +41,11 @@ def metric_figures(run: RunRecord) -> dict[str, Figure]:
     Where single tasks or slices were measured, they are the lines of their metric's figure. A train
     loss of another scale, as one that is summed over the places of a sequence, has its own figure.
     """
-    logs = {n: c for n, c in read_curves(run).items() if "/lr/" not in n}
+    logs = {
+        n: c
+        for n, c in read_curves(run).items()
+        if "/lr/" not in n and not n.startswith(GRADIENT_NORM)
+    }
     names = sorted(dict.fromkeys(n.split("/")[1] for n in logs), key=_order)
     figures = {}
     for name in names:
@@ -48,7 +53,7 @@ def metric_figures(run: RunRecord) -> dict[str, Figure]:
         for heading, curves in _by_scale(name, chosen).items():
             traces = _traces(curves)
             if any(len(t["x"]) > 1 for t in traces):
-                figures[heading] = _over_updates(traces, best=run.best_step)
+                figures[heading] = over_updates(traces, best=run.best_step)
     return figures
 
 
@@ -62,7 +67,9 @@ def _traces(curves: Mapping[str, Curve]) -> list[Figure]:
     parts = list(dict.fromkeys(n.partition("/")[2].partition("/")[2] for n in curves))
     splits = [s for s in SPLITS if any(n.startswith(f"{s}/") for n in curves)]
     if parts == [""]:
-        return [_trace(n.partition("/")[0], *curves[n]) for s in splits for n in _of(s, curves)]
+        return [
+            trace_of_split(n.partition("/")[0], *curves[n]) for s in splits for n in _of(s, curves)
+        ]
     traces: list[Figure] = []
     shown: set[str] = set()
     parts = sorted(parts, key=bool)[: len(COLOURS)]
@@ -70,7 +77,7 @@ def _traces(curves: Mapping[str, Curve]) -> list[Figure]:
         for split in splits:
             for name in _of(split, curves):
                 if name.partition("/")[2].partition("/")[2] == part:
-                    trace = _trace(split, *curves[name])
+                    trace = trace_of_split(split, *curves[name])
                     label = (part or "all").replace("<", "&lt;")
                     trace["name"] = trace["legendgroup"] = label
                     trace["line"] = {"color": colour, "width": 2, **_DASHES.get(split, {})}
@@ -114,10 +121,10 @@ def lr_figure(run: RunRecord) -> Figure | None:
     if not any(len(steps) > 1 for steps, _ in logs.values()):
         return None
     traces = [
-        {**_trace("train", *curve), "name": name, "line": {"color": colour, "width": 2}}
+        {**trace_of_split("train", *curve), "name": name, "line": {"color": colour, "width": 2}}
         for (name, curve), colour in zip(logs.items(), COLOURS)
     ]
-    figure = _over_updates(traces, log_y=_are_far_apart(traces))
+    figure = over_updates(traces, log_y=_are_far_apart(traces))
     most = max(y for trace in traces for y in trace["y"])
     if most > 0 and figure["layout"]["yaxis"].get("type") != "log":
         # By default plotly draws a constant rate in the middle of -1 to 1.
@@ -132,12 +139,13 @@ def throughput_figure(run: RunRecord) -> Figure | None:
     if len(rows) < 2:
         return None
     xs, ys = thin_curve([r["step"] for r in rows], [r["examples_per_s"] for r in rows])
-    figure = _over_updates([{**_trace("train", xs, ys), "name": "examples/s"}])
+    figure = over_updates([{**trace_of_split("train", xs, ys), "name": "examples/s"}])
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
     return figure
 
 
-def _trace(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figure:
+def trace_of_split(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figure:
+    """Return a line in the colour of a split; a single value is a point."""
     colour = _SPLIT_COLOURS.get(split, COLOURS[2])
     alone = len(xs) == 1
     return {
@@ -153,7 +161,8 @@ def _trace(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figure:
     }
 
 
-def _over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool = False) -> Figure:
+def over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool = False) -> Figure:
+    """Return a figure of traces over the updates, with a line at the best one."""
     shown: dict[str, Any] = {}
     if best is not None:
         line = {"color": "#94a3b8", "dash": "dot", "width": 1}
@@ -165,7 +174,7 @@ def _over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool 
         "data": traces,
         "layout": figure_layout(
             xaxis={"title": {"text": "updates", "standoff": 4}},
-            yaxis={"type": "log"} if log_y else {},
+            yaxis={"type": "log", "dtick": 1} if log_y else {},
             height=_HEIGHT,
             margin=_MARGIN,
             legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from runner.errors import UserError
 from runner.reporting.console.format import (
     TextTable,
     format_duration,
@@ -25,7 +24,8 @@ from runner.reporting.report.html import (
     render_facts,
     render_table,
 )
-from runner.reporting.report.plotly_curves import COLOURS
+from runner.reporting.report.plotly_curves import COLOURS, read_curves
+from runner.reporting.report.plotly_norms import norm_figures
 from runner.reporting.report.plotly_run import (
     count_parts,
     lr_figure,
@@ -33,21 +33,19 @@ from runner.reporting.report.plotly_run import (
     throughput_figure,
 )
 from runner.reporting.report.records import RunRecord
+from runner.reporting.report.run_data import data_section, drift_section, read_data_facts
+from runner.reporting.report.run_parent import parent_section
 from runner.reporting.report.run_predictions import (
     calibration_section,
-    positive_rates,
+    hardest_section,
     predictions_section,
 )
 from runner.rundir.readers import (
     as_number,
     check_shapes,
     numeric_values,
-    read_optional_json,
 )
 from runner.rundir.regular_files import read_bytes
-
-_FEATURES_SHOWN = 200
-_DATA_MAPPINGS = ("num_rows", "reachable", "bad_rows")
 
 
 def make_run_page(run: RunRecord) -> Page:
@@ -61,7 +59,7 @@ def make_run_page(run: RunRecord) -> Page:
     page.parts.append(render_facts(_facts(run)))
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
-    data = _read_data_facts(run)
+    data = read_data_facts(run)
     page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
         page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
@@ -77,13 +75,19 @@ def make_run_page(run: RunRecord) -> Page:
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
         note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
         page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
+    page.add_section("Beside its parent", parent_section(page, run))
     others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
     body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
     page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
+    norms = norm_figures(read_curves(run))
+    body = "".join(page.add_figure(figure, name) for name, figure in norms.items())
+    page.add_section("Norms and activations", f'<div class="grid">{body}</div>' if body else "")
     page.add_section("Calibration", calibration_section(page, run))
     page.add_section("Predictions by label", predictions_section(page, run))
+    page.add_section("Rows of the largest loss", hardest_section(run))
     page.add_section("Importance of features", _importance(page, run))
-    page.add_section("Data", _data(run, data))
+    page.add_section("Data", data_section(run, data, _texts(run, "findings")))
+    page.add_section("Coverage and drift of features", drift_section(data.get("features") or ()))
     page.add_section("Configuration", _configuration(run), folded=True)
     page.add_section("Where it comes from", _provenance(run), folded=True)
     return page
@@ -129,26 +133,6 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     facts.append(("seed", str(run.seed)))
     facts.append(("signature", run.signature))
     return facts
-
-
-def _read_data_facts(run: RunRecord) -> dict[str, Any]:
-    """Return what `data.json` says.
-
-    Raises:
-        UserError: if its values are of another form than a run writes.
-    """
-    path = run.folder / "data.json"
-    data = read_optional_json(path)
-    lists = dict.fromkeys(("dense", "sparse", "sequences", "tasks"), list)
-    check_shapes(path, data, {**lists, **dict.fromkeys(_DATA_MAPPINGS, dict)})
-    check_shapes(path, data.get("num_rows") or {}, dict.fromkeys(data.get("num_rows") or (), int))
-    reachable = data.get("reachable") or {}
-    check_shapes(path, reachable, dict.fromkeys(reachable, dict))
-    for feature in [*(data.get("sparse") or ()), *(data.get("sequences") or ())]:
-        check_shapes(path, {"a feature": feature}, {"a feature": dict})
-        if not isinstance(feature.get("num_rows"), int) or {"name", "table"} - feature.keys():
-            raise UserError(f"{path}: damaged: a feature has no name, table or num_rows")
-    return data
 
 
 def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -197,7 +181,7 @@ def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
     Raises:
         UserError: if the run's files are damaged.
     """
-    return result_tables(run.metrics, _oracle_metrics(_read_data_facts(run)), _yardstick(run))
+    return result_tables(run.metrics, _oracle_metrics(read_data_facts(run)), _yardstick(run))
 
 
 def _yardstick(run: RunRecord) -> dict[str, Any]:
@@ -231,40 +215,6 @@ def _importance(page: Page, run: RunRecord) -> str:
         return ""
     figure, note = importance_figure(facts)
     return f'<p class="note">{escape(note)}</p>{page.add_figure(figure)}'
-
-
-def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
-    if not data:
-        return ""
-    counts = data.get("num_rows") or {}
-    parts = [(f"{split} rows", f"{rows:,}") for split, rows in counts.items()]
-    parts += positive_rates(run)
-    for name in ("dense", "sparse", "sequences"):
-        features = data.get(name) or []
-        if features:
-            parts.append((f"{name} features", f"{len(features):,}"))
-    features = [*(data.get("sparse") or []), *(data.get("sequences") or [])]
-    tables = {f["table"]: f["num_rows"] for f in features}
-    parts.append(("ids in all tables", f"{sum(tables.values()):,}"))
-    bad = data.get("bad_rows") or {}
-    if bad.get("count"):
-        parts.append(("bad rows left out", f"{bad['count']:,}"))
-    rows = [
-        [
-            Cell(f["name"]),
-            Cell(f["table"]),
-            Cell(f"{f['num_rows']:,}", f["num_rows"], "num"),
-            Cell(f"{f.get('length', 1):,.4g}", f.get("length", 1), "num"),
-        ]
-        for f in features[:_FEATURES_SHOWN]
-    ]
-    header = ["feature", "table", "ids", "mean or longest length"]
-    body = render_table(header, rows, numeric=header[2:], sortable=True) if rows else ""
-    more = len(features) - _FEATURES_SHOWN
-    tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
-    findings = _texts(run, "findings")
-    found = f"<h3>Findings</h3>{render_bullets(findings)}" if findings else ""
-    return render_facts(parts) + found + body + tail
 
 
 def _configuration(run: RunRecord) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from runner.errors import UserError
-from runner.reporting.report.html import Page
+from runner.reporting.report.html import Cell, Page, escape, render_table
 from runner.reporting.report.plotly_bins import calibration_figure, gain_figure, label_figure
 from runner.reporting.report.records import RunRecord
-from runner.rundir.readers import as_number, check_shapes, read_optional_json
+from runner.rundir.readers import as_number, check_shapes, numeric_values, read_optional_json
 
 _BINS = ("predicted", "observed", "weight")
 
@@ -62,6 +62,40 @@ def predictions_section(page: Page, run: RunRecord) -> str:
         "better the predictions tell them from each other.</p>"
     )
     return f'{note}<div class="grid">{gain}{labels}</div>'
+
+
+def hardest_section(run: RunRecord) -> str:
+    """Return a table of the rows with the largest loss; empty for a run that did not keep them.
+
+    Raises:
+        UserError: if `hardest.json` is of another form than a run writes.
+    """
+    path = run.folder / "hardest.json"
+    splits = read_optional_json(path)
+    check_shapes(path, splits, dict.fromkeys(splits, dict))
+    parts = []
+    for split, found in splits.items():
+        check_shapes(path, found, {"step": int, "rows": list})
+        rows = []
+        for row in found.get("rows") or ():
+            check_shapes(path, {"a row": row}, {"a row": dict})
+            check_shapes(path, row, {"row": int, "labels": dict, "predicted": dict})
+            labels = numeric_values(row.get("labels") or {})
+            predicted = numeric_values(row.get("predicted") or {})
+            numbers = [row.get("row"), as_number(row.get("loss")), *labels.values()]
+            rows.append([*numbers, *predicted.values()])
+            names = [*labels, *(f"{name} predicted" for name in predicted)]
+        if rows:
+            cells = [[Cell(_plain(value), value, "num") for value in row] for row in rows]
+            header = ["row", "loss", *names]
+            table = render_table(header, cells, numeric=header, sortable=True)
+            parts.append(f"<h3>{escape(split)}, at update {found.get('step'):,}</h3>{table}")
+    note = '<p class="note">Rows by their number in the split, counted from 0.</p>'
+    return note + "".join(parts) if parts else ""
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
 
 
 def positive_rates(run: RunRecord) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.reporting.console.format import format_number
+from runner.reporting.report.importance import ParameterImportance
 from runner.reporting.report.leaderboard import Leaderboard, format_run_settings
 from runner.reporting.report.overview import Overview
 from runner.reporting.report.records import RunRecord
@@ -84,8 +85,9 @@ def _share_a_column(board: Leaderboard) -> Leaderboard:
     """Return the leaderboard with all settings of a run as one text, which folds at its spaces."""
 
     def join(run: RunRecord) -> Mapping[str, str]:
-        cells = zip(board.keys, format_run_settings(run, board.keys))
-        named = (f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in cells if v)
+        cells = list(zip(board.keys, format_run_settings(run, board.keys)))
+        shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
+        named = (f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v)
         return {"settings": " ".join(named)} if run.settings else {}
 
     runs = tuple(replace(run, settings=join(run)) for run in board.runs)
@@ -164,12 +166,18 @@ def _importance_table(overview: Overview) -> Table:
     table.add_column("parameter")
     table.add_column("share", justify="right")
     table.add_column("")
-    shares = [(s.key, s.variance_share) for s in overview.importances]
+    shares = [(_with_others(s), s.variance_share) for s in overview.importances]
     if overview.seed_variance_share is not None:
         shares.append(("seeds (same settings)", overview.seed_variance_share))
     for name, share in shares:
         table.add_row(Text(name), f"{share:.1%}", "━" * round(30 * share))
     return table
+
+
+def _with_others(parameter: ParameterImportance) -> str:
+    others = parameter.others
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    return parameter.key + (f" (with {', '.join(others[:2])}{more})" if others else "")
 
 
 def _print_failures(out: Console, failures: Sequence[RunRecord]) -> None:

@@ -52,6 +52,8 @@ class _PendingSave:
     values: bytes
     protect: tuple[int, ...]
     then: Callable[[Path], None] | None
+    written: dict[str, FileDigest]  # tensors in files of their own, which are not copied
+    failure: Exception | None  # of writing those
 
 
 class Checkpointer:
@@ -137,7 +139,14 @@ class Checkpointer:
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(mask_values(values, everything=False))
         files = stage_tensors(tensors, self._buffer, self._ranks)
-        pending = _PendingSave(step, self.folder / name, files, text, tuple(protect), then)
+        in_files = [file for file in files if file.source is not None]
+        written, failure = (
+            self._write_files(in_files, self.folder / name) if in_files else ({}, None)
+        )
+        files = [file for file in files if file.source is None]
+        pending = _PendingSave(
+            step, self.folder / name, files, text, tuple(protect), then, written, failure
+        )
         self._start(lambda: self._write(pending))
         if wait:
             self.finish()
@@ -207,12 +216,10 @@ class Checkpointer:
 
     def _write(self, pending: _PendingSave) -> None:
         """Write the tensors of this rank and, on rank 0, all else. Runs in the thread."""
-        result: tuple[dict[str, FileDigest], Exception | None]
-        try:
-            pending.temporary.mkdir(exist_ok=True)
-            result = write_staged(pending.files, self._buffer, pending.temporary), None
-        except Exception as error:
-            result = {}, error
+        result = pending.written, pending.failure
+        if result[1] is None:
+            files, error = self._write_files(pending.files, pending.temporary)
+            result = pending.written | files, error
         try:
             results = self._ranks.all_gather_object(result)
             failure = self._complete(pending, results) if self._ranks.rank == 0 else None
@@ -222,6 +229,16 @@ class Checkpointer:
                 f"the checkpoint of step {pending.step} was not saved in {self.folder}: another "
                 f"rank is gone or does not answer ({_reason(error)})"
             )
+
+    def _write_files(
+        self, files: list[StagedFile], folder: Path
+    ) -> tuple[dict[str, FileDigest], Exception | None]:
+        """Write files of tensors; an error is returned, for all ranks to know of it."""
+        try:
+            folder.mkdir(exist_ok=True)
+            return write_staged(files, self._buffer, folder), None
+        except Exception as error:
+            return {}, error
 
     def _complete(
         self, pending: _PendingSave, results: list[tuple[dict[str, FileDigest], Exception | None]]
@@ -263,6 +280,7 @@ class Checkpointer:
             self._notes.append(f"temporary files may be left: {_reason(further)}")
             free, last = "an unknown number of", None
         needed = sum(f.end - f.begin + len(f.header) for f in pending.files) + len(pending.values)
+        needed += sum(digest.size for digest in pending.written.values())
         intact = "no earlier one was found" if last is None else f"the one of step {last} is intact"
         failure = CheckpointError(
             f"the checkpoint of step {pending.step} was not saved in {self.folder}: "

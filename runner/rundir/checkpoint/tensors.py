@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +26,14 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import LocalShards
+from runner.distributed.shards import LocalShard, LocalShards, is_in_file
 from runner.errors import UserError, nearest_hint
+from runner.machine import advise_random_reads
 from runner.rundir.checkpoint.files import FileDigest, write_file
 from runner.rundir.checkpoint.manifest import TENSORS_SUFFIX, Checkpoint, DamagedError
 
 _ALIGN_BYTES = 16
+_BLOCK_BYTES = 16 << 20  # of a tensor in a file, held in memory at a time
 _DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -52,12 +55,26 @@ _DTYPE_NAMES = {
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file that is yet to be written: its header, and where in the host buffer its data is."""
+    """A file that is yet to be written: its header, and where in the host buffer its data is.
+
+    A tensor that lies in a file itself, and may be larger than memory, is not copied: `source`. It
+    has to be written before training goes on.
+    """
 
     name: str
     header: bytes
     begin: int
     end: int
+    source: Tensor | None = None
+
+    def contents(self, buffer: HostBuffer) -> Iterator[bytes | memoryview]:
+        """Yield header and data."""
+        yield self.header
+        if self.source is None:
+            yield buffer.bytes.numpy().data[self.begin : self.end]
+            return
+        for rows in _row_blocks(self.source):
+            yield rows.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 class HostBuffer:
@@ -74,7 +91,7 @@ class HostBuffer:
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
         """Allocate every page of the memory for a copy of these tensors (of this rank's shards)."""
-        local = [shard for tensor in tensors for shard in _local_tensors(tensor)]
+        local = [t for tensor in tensors for t in _local_tensors(tensor) if not is_in_file(t)]
         num_bytes = sum(t.nbytes for t in local) + _ALIGN_BYTES
         self.reserve(num_bytes, pinned=any(t.is_cuda for t in local))
         self.bytes.zero_()  # the system provides a page only when it is first written to
@@ -110,6 +127,9 @@ def stage_tensors(
         plans, _ = planner.create_global_plan(plans)  # one rank writes what several have
     items = planner.finish_plan(ranks.broadcast_object(plans)[ranks.rank]).items
     data = [cast(Tensor, planner.resolve_data(item)).detach() for item in items]
+    kept = [i for i, t in enumerate(data) if not is_in_file(t)]
+    in_files = [_file_of(items[i], t, ranks.rank, i) for i, t in enumerate(data) if is_in_file(t)]
+    items, data = [items[i] for i in kept], [data[i] for i in kept]
     begins, files, num_bytes = _plan_files(items, data, ranks.rank)
     on_cuda = {t.device for t in data if t.is_cuda}
     buffer.reserve(num_bytes, pinned=bool(on_cuda))
@@ -117,7 +137,7 @@ def stage_tensors(
         buffer.view(begin, tensor).copy_(tensor, non_blocking=True)
     for device in on_cuda:
         torch.cuda.synchronize(device)  # sync: the copies must end before training goes on
-    return files
+    return [*files, *in_files]
 
 
 def write_staged(
@@ -128,8 +148,11 @@ def write_staged(
     Raises:
         OSError: if one cannot be written, with its name.
     """
-    data = buffer.bytes.numpy().data
-    return {f.name: write_file(folder / f.name, (f.header, data[f.begin : f.end])) for f in files}
+    digests = {}
+    for file in files:
+        with _read_from_front(file.source):
+            digests[file.name] = write_file(folder / file.name, file.contents(buffer))
+    return digests
 
 
 def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
@@ -138,20 +161,31 @@ def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
     return {name: tuple(entry.size) for name, entry in entries.items()}
 
 
-def load_tensors(saved: Checkpoint, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
+def load_tensors(
+    saved: Checkpoint,
+    into: Mapping[str, Tensor],
+    *,
+    partial: bool = False,
+    convert: bool = False,
+) -> None:
     """Copy the tensors of a checkpoint into existing ones, in place.
 
     Args:
         saved: the checkpoint.
         into: the tensors by name; of a sharded one only the local shards are read.
         partial: whether the checkpoint may have other tensors, which are ignored.
+        convert: whether floating-point numbers may change their dtype.
 
     Raises:
         UserError: if names, shapes or dtypes differ; no tensor has been changed then.
     """
     reader, metadata = _open(saved)
-    _check(saved, metadata.state_dict_metadata, into, partial=partial)
-    _read(saved, reader, metadata, into)
+    _check(saved, metadata.state_dict_metadata, into, partial=partial, convert=convert)
+    in_files = [t for tensor in into.values() for t in _local_tensors(tensor) if is_in_file(t)]
+    with ExitStack() as stack:
+        for tensor in in_files:
+            stack.enter_context(_read_from_front(tensor))
+        _read(saved, reader, metadata, {name: _in_blocks(t) for name, t in into.items()})
 
 
 def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
@@ -169,6 +203,46 @@ def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
         into[name] = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
     _read(saved, reader, metadata, into)
     return into
+
+
+def _row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Split a tensor by rows into blocks of a size that memory always has."""
+    return tensor.split(max(1, _BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes)))
+
+
+def _in_blocks(tensor: Tensor) -> Tensor:
+    """Return a tensor in a file as many shards, since a shard is read into memory as a whole."""
+    if not any(is_in_file(t) for t in _local_tensors(tensor)):
+        return tensor
+    zeros = (0,) * tensor.dim()
+    shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, zeros)]
+    blocks = []
+    for shard in shards:
+        first_row, *others = shard.offset
+        for rows in _row_blocks(shard.tensor):
+            blocks.append(LocalShard(rows, (first_row, *others)))
+            first_row += len(rows)
+    return LocalShards(tensor.shape, blocks, tensor.dtype, tensor.device)
+
+
+@contextmanager
+def _read_from_front(tensor: Tensor | None) -> Iterator[None]:
+    """Let the system read ahead in the file of a tensor within the block, if it lies in one."""
+    if tensor is None or not tensor.nbytes:
+        yield
+        return
+    storage = tensor.untyped_storage()
+    advise_random_reads(storage.data_ptr(), storage.nbytes(), random=False)
+    try:
+        yield
+    finally:
+        advise_random_reads(storage.data_ptr(), storage.nbytes(), random=True)
+
+
+def _file_of(item: WriteItem, tensor: Tensor, rank: int, number: int) -> StagedFile:
+    """Return the file of one tensor that lies in a file itself."""
+    name = f"shard-{rank + 1:05d}-disk-{number}{TENSORS_SUFFIX}"
+    return StagedFile(name, _encode_header([(item, tensor, 0)]), 0, tensor.nbytes, tensor)
 
 
 def _plan_files(
@@ -237,7 +311,12 @@ def _open(saved: Checkpoint) -> tuple[HuggingFaceStorageReader, Metadata]:
 
 
 def _check(
-    saved: Checkpoint, entries: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
+    saved: Checkpoint,
+    entries: Mapping[str, Any],
+    into: Mapping[str, Tensor],
+    *,
+    partial: bool,
+    convert: bool,
 ) -> None:
     missing = sorted(into.keys() - entries.keys())
     if missing:
@@ -252,7 +331,8 @@ def _check(
             raise UserError(
                 f"{name!r} is {tuple(size)} in {saved.path}, but {tuple(tensor.size())} in this run"
             )
-        if dtype != tensor.dtype:
+        are_floats = dtype.is_floating_point and tensor.dtype.is_floating_point
+        if dtype != tensor.dtype and not (convert and are_floats):
             raise UserError(f"{name!r} is {dtype} in {saved.path}, but {tensor.dtype} in this run")
     unexpected = [] if partial else sorted(entries.keys() - into.keys())
     if unexpected:

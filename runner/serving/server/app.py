@@ -21,7 +21,7 @@ from runner.errors import DataError
 from runner.serving.artifact import Artifact
 from runner.serving.item_table import why_no_items
 from runner.serving.server.batcher import Batcher
-from runner.serving.server.columns import describe_columns, served_columns
+from runner.serving.server.columns import describe_columns, example_request, served_columns
 from runner.serving.server.counters import CODES, Counters, WorkerCounters
 from runner.serving.server.follow import follow
 from runner.serving.server.nearest import NEAREST, describe_nearest, left_out
@@ -95,6 +95,7 @@ def make_app(service: Service) -> Starlette:
             Route("/metrics", _metrics),
             *routes_of_model("", _model_metadata, "GET"),
             *routes_of_model("/ready", _model_ready, "GET"),
+            *routes_of_model("/example", _example, "GET"),
             *routes_of_model("/infer", _infer, "POST"),
         ],
         lifespan=lifespan,
@@ -166,6 +167,12 @@ async def _model_metadata(request: Request) -> Response:
             },
         }
     )
+
+
+async def _example(request: Request) -> Response:
+    service = _service(request)
+    service.check_model(request)
+    return JSONResponse(example_request(service.artifact.raw, service.artifact.graphs))
 
 
 async def _infer(request: Request) -> Response:

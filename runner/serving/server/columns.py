@@ -71,6 +71,22 @@ def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]
     return listed
 
 
+def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, object]:
+    """Return a request of one row, whose ids are known where a vocabulary has them."""
+    inputs = []
+    for column in served_columns(raw, graphs):
+        value: object = {"INT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
+        for spec in raw.declared.ids:
+            known = raw.fitted.vocabularies.get(spec.table or spec.name)
+            is_column = spec.column == column.name and column.datatype == "INT64"
+            if is_column and known is not None and len(known):  # of texts it holds hashes
+                value = int(known[0])
+        data = [value]
+        tensor = {"name": column.name, "datatype": column.datatype, "shape": [1]}
+        inputs.append({**tensor, "data": [data] if column.is_list else data})
+    return {"inputs": inputs}
+
+
 def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -> pa.Table:
     """Make a table of a request's tensors; those of other columns are not looked at.
 
@@ -79,9 +95,14 @@ def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -
             kind needs it.
     """
     arrays: dict[str, pa.Array] = {}
+    missing = [column.name for column in columns if column.name not in tensors]
+    if missing:
+        near = nearest_hint(missing[0], tensors, 3)
+        more = f", and {len(missing) - 1} more of the {len(columns)}" if missing[1:] else ""
+        raise DataError(
+            f"no column {missing[0]!r}{more}{near}; GET /v2/models/NAME/example is a whole request"
+        )
     for column in columns:
-        if column.name not in tensors:
-            raise DataError(f"no column {column.name!r}{nearest_hint(column.name, tensors, 3)}")
         arrays[column.name] = array = _make_column(column, tensors)
         first = next(iter(arrays))
         if len(array) != len(arrays[first]):

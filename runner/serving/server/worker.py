@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from types import FrameType
+from urllib.parse import quote
 
 import uvicorn
 
@@ -47,11 +48,11 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         self._service.counters.set("up", 1)
         model, address = self._service.settings.model_name, describe_address((sockets or [])[0])
-        print(
-            f"serving {model}, version {self._service.batcher.version}, at {address}",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = f"serving {model}, version {self._service.batcher.version}, at {address}\n"
+        if self._service.settings.workers == 1:  # several would say it several times
+            place = f"{address}/v2/models/{quote(model)}"
+            text += f"try it: curl -s {place}/example | curl -s {place}/infer -d @-\n"
+        print(text, end="", file=sys.stderr, flush=True)
 
     async def on_tick(self, counter: int) -> bool:
         """Stop listening once nothing waits any more."""

@@ -5,15 +5,15 @@ Dense parameters and tables are shared out alike; the group None owns what no pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from runner.data.core.cache import cache_root
 from runner.distributed.ranks import Ranks
 from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
@@ -23,7 +23,12 @@ from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import BuildTables
 from runner.embeddings.placement import shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
-from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, placed_kind
+from runner.embeddings.sharding_settings import (
+    DISK,
+    ShardingSettings,
+    check_table_names,
+    placed_kind,
+)
 from runner.errors import ConfigError
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.param_groups import (
@@ -34,6 +39,7 @@ from runner.optim.param_groups import (
 )
 from runner.optim.settings import SparseSettings, parse_sparse
 
+SCRATCH_FOLDER = "tables"  # of the cache; its files have no names
 DENSE, SPARSE = "dense", "sparse"  # names of the rates of what no part owns
 
 
@@ -209,9 +215,11 @@ def make_table_builder(
         if name.startswith(TABLE_PREFIX)
     ]
     check_table_names(sharding, tables)
-    if ranks is None:
-        return partial(build_tables, seed=seed, device=device)
     rules = TableRules(placed_kind(settings), parameter_groups.groups)
+    if ranks is None:
+        on_disk = [name for name in tables if sharding.plan_of(name) == DISK]
+        check_plans(sharding, on_disk, rules, on_cpu=device.type == "cpu")
+        return _builder_in_one_process(frozenset(on_disk), seed, device)
     for check in (check_plans, check_bandwidths):
         check(sharding, tables, rules, on_cpu=device.type == "cpu")
     used_bytes = [0] * ranks.world_size
@@ -231,15 +239,38 @@ def make_table_builder(
             device=device,
             batch_size=batch_size,
             used_bytes=used_bytes,
+            scratch=cache_root() / SCRATCH_FOLDER,
         )
-        added = table_bytes_per_rank(
-            sharded.placement(),
-            settings.kind,
-            ranks.world_size,
-            every_row=settings.every_row,
-        )
+        added = table_bytes_per_rank(sharded.placement(), settings, ranks.world_size)
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
+
+    return build
+
+
+def _builder_in_one_process(
+    on_disk: Collection[str], seed: int, device: torch.device
+) -> BuildTables:
+    """Return the function that builds tables in this process, some of them on disk."""
+
+    def build(
+        specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
+    ) -> EmbeddingTables:
+        members = []
+        for scratch in (None, cache_root() / SCRATCH_FOLDER):
+            own = [s for s in specs if (s.name in on_disk) == (scratch is not None)]
+            features = {feature for spec in own for feature in spec.features}
+            if own:
+                own_order = [feature for feature in order if feature in features]
+                members.append(
+                    build_tables(
+                        own, own_order, settings, seed=seed, device=device, scratch=scratch
+                    )
+                )
+        if len(members) == 1:
+            return members[0]
+        layout = make_layout(specs, order, by_dim=False)
+        return CompositeTables(layout, settings, members, device=device)
 
     return build
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.data.core.cache import get_or_prepare, read_contents
@@ -13,6 +13,7 @@ from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
+from runner.training.health.drift import describe_features
 from runner.training.health.popularity import measure_popularity, popularity_key
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.health.yardstick import measure_yardstick
@@ -58,6 +59,28 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         measured["below"] = below
 
 
+def measure_features(job: Job) -> list[dict[str, Any]]:
+    """Return coverage and drift of the features for `data.json`; nothing on ranks other than 0.
+
+    Nothing else changes, and a failure is a warning, as of the yardstick.
+
+    Args:
+        job: whose `trainer.yardstick` turns it off.
+    """
+    if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
+        return []
+    fields = {"version": 1}
+    try:
+        measured = _cached(
+            job, job.run.meta, "drift", fields, lambda: {"features": describe_features(job)}
+        )
+    except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
+        job.view.warn(f"drift of features is not measured: {type(error).__name__}: {error}")
+        return []
+    features: list[dict[str, Any]] = measured["features"]
+    return features
+
+
 def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) -> dict[str, Any]:
     """Return the yardstick of these data from the cache, where other runs of them have left it.
 
@@ -66,15 +89,30 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
     Raises:
         DataError: if the cache cannot be written.
     """
-    data = (meta.get("identity") or {}).get("data")
-    fields: dict[str, Any] = {"version": VERSION, "data": data, "splits": list(splits)}
-    measure = measure_yardstick
+    measure, more = measure_yardstick, {}
     if _ranking_metrics(job):
-        measure, fields["popularity"] = measure_popularity, popularity_key(job)
-    if data is None or not splits or build_recipe(job.config["dataset"]) is None:
-        return measure(job, splits)
-    key = hash_json(fields)
-    return read_contents(get_or_prepare("yardstick", key, lambda _: measure(job, splits)))
+        measure, more = measure_popularity, {"popularity": popularity_key(job)}
+    fields = {"version": VERSION, "splits": list(splits), **more}
+    return _cached(job, meta, "yardstick", fields if splits else None, lambda: measure(job, splits))
+
+
+def _cached(
+    job: Job,
+    meta: Mapping[str, Any],
+    kind: str,
+    fields: Mapping[str, Any] | None,
+    measure: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what is measured of the data, from the cache if it can be there.
+
+    Raises:
+        DataError: if the cache cannot be written.
+    """
+    data = (meta.get("identity") or {}).get("data")
+    if data is None or fields is None or build_recipe(job.config["dataset"]) is None:
+        return measure()
+    key = hash_json({**fields, "data": data})
+    return read_contents(get_or_prepare(kind, key, lambda _: measure()))
 
 
 def _ranking_metrics(job: Job) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,7 +50,8 @@ def explain_below(
 ) -> str | None:
     """Return that a split is below the yardstick, with causes; None if none is.
 
-    What counts is the AUC, or else the first metric of the yardstick.
+    What counts is the AUC; where it is undefined, that of the task that is furthest behind, or
+    else the first metric of the yardstick that is a number for both.
 
     Args:
         job: that trained.
@@ -58,21 +60,30 @@ def explain_below(
         yardstick: as `measure_yardstick` returns it.
         findings: about the data and the run.
     """
-    names = [key.partition("/")[2] for key in yardstick["metrics"]]
-    name = "auc" if "auc" in names else next(iter(names), "")
     for split in ("test", "validation"):
-        key = f"{split}/{name}"
-        ours, theirs = metrics.get(key), yardstick["metrics"].get(key)
-        if ours is None or theirs is None:
+        theirs = {k: v for k, v in yardstick["metrics"].items() if k.startswith(f"{split}/")}
+        behind = {
+            key: (value - metrics[key]) * (-1 if _is_loss(key) else 1)
+            for key, value in theirs.items()
+            if not math.isnan(metrics.get(key, math.nan))
+        }
+        if not behind:
             continue
-        if not ours < theirs - TOLERANCE:
-            return None
-        causes = list(_causes(job, state, findings))
+        aucs = [key for key in behind if key.startswith(f"{split}/auc/")]
+        key = max(aucs, key=behind.__getitem__, default=next(iter(behind)))
+        key = f"{split}/auc" if f"{split}/auc" in behind else key
+        if not behind[key] > TOLERANCE:
+            continue
         head = (
-            f"{key} {ours:.4f} is below that of {yardstick['name']} on the same rows, {theirs:.4f}"
+            f"{key} {metrics[key]:.4f} is {'above' if _is_loss(key) else 'below'} that of "
+            f"{yardstick['name']} on the same rows, {theirs[key]:.4f}"
         )
-        return "; ".join([head, *causes])
+        return "; ".join([head, *_causes(job, state, findings)])
     return None
+
+
+def _is_loss(key: str) -> bool:
+    return key.split("/")[1] == "log_loss"
 
 
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
@@ -86,7 +97,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding
-    if state.best is not None and 0 < state.best.step <= rows / job.trainer.batch_size / 2:
+    half_epoch = rows / job.trainer.batch_size / 2
+    if state.best is not None and 0 < state.best.step <= min(half_epoch, state.step - 1):
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):

@@ -41,7 +41,8 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         return {}
     train = read_sample(job.dataset, "train", TRAIN_ROWS)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
-    if not train.num_rows:
+    samples = {split: sample for split, sample in samples.items() if sample.num_rows}
+    if not train.num_rows or not samples:
         return {}
     matrix_of = Columns(train)
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}

@@ -12,7 +12,12 @@ from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_splits
 from runner.training.loops.events import write_metrics_row
 from runner.training.loops.follow import follow
-from runner.training.loops.run_facts import write_calibration, write_data_facts
+from runner.training.loops.run_facts import (
+    hardest_rows,
+    write_calibration,
+    write_data_facts,
+    write_hardest,
+)
 from runner.training.loops.session import run_and_report, start_trackers
 from runner.training.loops.verdict import not_finite_loss, undefined_results
 from runner.training.state import TrainState, restore_weights, train_state_from_values
@@ -48,7 +53,7 @@ def _evaluate(job: Job) -> Result:
                 return Result("interrupted", state.step, state.examples, signal=stop.signal)
             by_split[evaluation_name(split)] = metrics
     flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
-    failure = not_finite_loss(by_split)
+    failure = not_finite_loss(by_split, notes)
     status = "failed" if failure else "completed"
     found = undefined_results(flat, notes)
     more = {"undefined": found} if found else {}
@@ -65,6 +70,7 @@ def _evaluate_one(
     """Evaluate a split and write its row; None after a signal. Collective."""
     assert job.run is not None
     measured: list[Metrics] = []
+    hardest = hardest_rows(job)
     with job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job,
@@ -73,10 +79,12 @@ def _evaluate_one(
             stop=stop,
             on_metrics=measured.append,
             on_notes=on_notes,
+            hardest=hardest,
         )
     if metrics is not None:
         name = evaluation_name(split)
         write_metrics_row(job, name, state.step, state.examples, metrics)
         job.view.log_evaluation(name, state.step, metrics)
         write_calibration(job, name, state.step, measured[0])
+        write_hardest(job, name, state.step, hardest)
     return metrics

@@ -9,6 +9,7 @@ from itertools import islice
 import torch
 
 from runner.errors import ConfigError
+from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.settings import MetricSettings
 from runner.training.catalogue import attach_slices, open_catalogue
@@ -26,6 +27,7 @@ def evaluate_split(
     stop: StopSignal | GracePeriod | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
     on_notes: Callable[[tuple[str, ...]], None] | None = None,
+    hardest: HardestRows | None = None,
 ) -> dict[str, float] | None:
     """Compute the metrics of a split in file order, with all modules in evaluation mode.
 
@@ -35,6 +37,7 @@ def evaluate_split(
         max_batches: evaluate so many batches at most. None: the whole split.
         on_metrics: called with the metrics at the end; on rank 0 they hold the rows of all ranks.
         on_notes: called with what must be known of the results, the same on every rank.
+        hardest: gets the rows of this rank.
 
     Returns:
         Metric[/task] -> value; None if `stop` was requested before the end.
@@ -67,6 +70,8 @@ def evaluate_split(
                 ),
                 losses,
             )
+            if hardest is not None:
+                hardest.add(batch.rows_B, prediction, losses)
             job.view.advance_evaluation(
                 split, batch.size * ranks.world_size, job.dataset.num_rows[split]
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from runner.config.early_stopping import (
@@ -54,6 +55,7 @@ def apply_plateau_rules(
         if is_finished(job, state):
             continue
         reason = _describe_plateau(metric, patience.since, rule.min_delta)
+        reason += f", since {metric_name} is undefined" * math.isnan(value)
         if isinstance(rule, EarlyStop):
             if reaches_threshold(value, rule.threshold, direction):
                 _stop(job, state, f"{metric} has reached {rule.threshold:g}: {value:.5f}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
+from runner.metrics.settings import MetricSettings
 from runner.rundir.json_files import dumps
 from runner.rundir.regular_files import read_bytes, replacing
 from runner.rundir.secrets import mask_values
@@ -16,10 +18,17 @@ from runner.training.job import Job
 
 DATA_FACTS_FILE = "data.json"
 CALIBRATION_FILE = "calibration.json"
+HARDEST_FILE = "hardest.json"
+WARM_START_FILE = "warm_start.json"
 
 
-def write_data_facts(job: Job) -> None:
-    """Write the rows, features and tasks of the dataset, and the best reachable metrics."""
+def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write the rows, features and tasks of the dataset, and the best reachable metrics.
+
+    Args:
+        job: its dataset is described.
+        features: coverage and drift of each, once they are measured.
+    """
     dataset = job.dataset
     schema = dataset.schema
     _write(
@@ -49,8 +58,14 @@ def write_data_facts(job: Job) -> None:
             "tasks": [{"name": t.name, "kind": t.kind} for t in schema.tasks],
             "reachable": dataset.reachable,
             "bad_rows": dataset.bad_rows,
+            **({"features": list(features)} if features else {}),
         },
     )
+
+
+def write_warm_start(job: Job, report: str) -> None:
+    """Write what a warm start took, a line for each thing."""
+    _write(job, WARM_START_FILE, {"lines": report.splitlines()})
 
 
 def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
@@ -65,6 +80,23 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
     if tasks:
         splits = _read(job.run.dir / CALIBRATION_FILE)
         _write(job, CALIBRATION_FILE, {**splits, split: {"step": step, "tasks": tasks}})
+
+
+def hardest_rows(job: Job) -> HardestRows | None:
+    """Return what keeps the rows of an evaluation with the largest loss, if they are asked for."""
+    limit = MetricSettings(**job.config["metrics"]).hardest_rows
+    return HardestRows(limit) if limit and job.run is not None else None
+
+
+def write_hardest(job: Job, split: str, step: int, hardest: HardestRows | None) -> None:
+    """Write the rows of a split with the largest loss, of all ranks. Collective."""
+    if hardest is None or job.run is None:
+        return
+    found = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
+    rows = sorted((row for rows in found for row in rows), key=lambda row: -row["loss"])
+    limit = MetricSettings(**job.config["metrics"]).hardest_rows
+    splits = _read(job.run.dir / HARDEST_FILE)
+    _write(job, HARDEST_FILE, {**splits, split: {"step": step, "rows": rows[:limit]}})
 
 
 def _read(path: Path) -> dict[str, Any]:

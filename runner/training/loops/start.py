@@ -11,6 +11,7 @@ from runner.rundir.identity import check_chain, check_owner, run_identity
 from runner.rundir.run import Run
 from runner.rundir.saved_config import replace_config
 from runner.training.job import Job
+from runner.training.loops.run_facts import write_warm_start
 from runner.training.loops.session import start_trackers
 from runner.training.state import (
     TrainState,
@@ -55,7 +56,9 @@ def start_training(job: Job) -> TrainState:
             job.view.note("no checkpoint had been written: starting again at step 0")
     start_trackers(job)
     if wants_warm_start(job.checkpoint):
-        job.view.note(warm_start(job))
+        report = warm_start(job)
+        job.view.note(report)
+        write_warm_start(job, report)
         if job.context.ema is not None:
             job.context.ema.reset()
     if job.checkpoint.init_linear:

@@ -9,18 +9,17 @@ from runner.errors import UserError
 from runner.metrics.names import evaluation_name
 from runner.parts import loop_option
 from runner.rundir.find_checkpoint import find_checkpoint
-from runner.training.health.compare import compare_with_yardstick
+from runner.training.health.compare import compare_with_yardstick, measure_features
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.plateau_actions import apply_plateau_rules
 from runner.training.loops.pruning import should_prune
 from runner.training.loops.recorder import Recorder
-from runner.training.loops.run_facts import write_data_facts
+from runner.training.loops.run_facts import hardest_rows, write_data_facts, write_hardest
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
 from runner.training.loops.verdict import (
-    explained_metrics,
     failure_at_end,
     skipped_in_a_row,
     why_no_best,
@@ -159,22 +158,26 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
             continue
         started = time.perf_counter()
         recorder.callback_runner.call_evaluation_start(split)
+        hardest = hardest_rows(job)
         metrics = evaluate_split(
             job,
             split,
             stop=stop,
             on_metrics=recorder.hold_metrics,
             on_notes=partial(keep, name),
+            hardest=hardest,
         )
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)
+        write_hardest(job, name, step, hardest)
         recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
-    explained = explained_metrics(recorder.notes.get("validation", ()))
-    failure = failure_at_end(job, state, judged, explained)
+    failure = failure_at_end(job, state, judged, recorder.notes)
     result = recorder.make_result("failed" if failure else "completed", results, error=failure)
     if why := why_no_best(job, state, result.metrics, result.notes.get("undefined", ())):
         result.notes["no_best"] = why
     compare_with_yardstick(job, state, result)
+    if features := measure_features(job):
+        write_data_facts(job, features)
     return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from runner.reporting.console.format import format_number
 from runner.training.job import Job
@@ -84,7 +84,7 @@ def failure_at_end(
     job: Job,
     state: TrainState,
     evaluations: Mapping[str, Mapping[str, float]],
-    explained: Collection[str] = (),
+    notes: Mapping[str, Iterable[str]] | None = None,
 ) -> str | None:
     """Return why a training has failed although it reached its end.
 
@@ -92,28 +92,30 @@ def failure_at_end(
         job: that trained.
         state: its last one.
         evaluations: split -> the final metrics; without any evaluation, of the last window.
-        explained: metrics of the validation split that are undefined for a known reason.
+        notes: split -> the notes of its evaluation.
     """
     if 0 < state.step == state.skipped:
         return (
             f"all {state.step:,} updates were skipped, since a gradient was not finite: nothing "
             "was learnt; loop=debug loop.stop_at_nonfinite=true finds the first value that is not"
         )
-    problem = not_finite_loss(evaluations)
+    problem = not_finite_loss(evaluations, notes or {})
     if problem is not None:
         return problem
     monitored = job.checkpoint.monitor.metric
     split, _, name = monitored.partition("/")
     value = evaluations.get(split, {}).get(name, 0.0)
-    if math.isnan(value) and name not in explained and name.partition("/")[0] not in explained:
+    if math.isnan(value) and name not in explained_metrics((notes or {}).get(split, ())):
         return f"{monitored}, the monitored metric, is NaN although the loss is finite"
     return None
 
 
-def not_finite_loss(evaluations: Mapping[str, Mapping[str, float]]) -> str | None:
-    """Return which final loss is NaN or infinite; None if all are finite."""
+def not_finite_loss(
+    evaluations: Mapping[str, Mapping[str, float]], notes: Mapping[str, Iterable[str]]
+) -> str | None:
+    """Return which final loss is NaN or infinite although rows count; None if all are finite."""
     for split, metrics in evaluations.items():
         loss = metrics.get("loss", 0.0)
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and "loss" not in explained_metrics(notes.get(split, ())):
             return f"{split}/loss is {format_number(loss)}: the model gives no numbers"
     return None

@@ -129,9 +129,9 @@ def copy_matched_tensors(
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
             if other in whole:  # two of our tensors start from the same one
-                load_tensor_subset(source.saved, {other: tensor})
+                load_tensor_subset(source.saved, {other: tensor}, convert=True)
             whole.setdefault(other, tensor)
-    load_tensor_subset(source.saved, whole)
+    load_tensor_subset(source.saved, whole, convert=True)  # rows of tables may be of 16 bits
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
             continue

@@ -42,6 +42,26 @@ def test_a_key_that_varies_within_one_option_is_a_column_beside_the_option(tmp_p
     assert varying_settings(find_runs([tmp_path]).runs) == ["model", "model.net.width"]
 
 
+def test_a_key_with_parts_and_what_only_comes_with_its_neighbour_are_no_columns(tmp_path):
+    stop = {"trainer.early_stop.patience": 3, "trainer.early_stop.min_delta": 0.0}
+    for number, monitor in enumerate(("loss", "auc")):
+        identity = {"checkpoint.monitor.metric": monitor, "trainer.max_steps": 9}
+        more = {**stop, "checkpoint.monitor": {"metric": monitor}} if number else {}
+        make_run(tmp_path / f"r{number}", identity={**identity, **more})
+    found = varying_settings(find_runs([tmp_path]).runs)
+    assert found == ["checkpoint.monitor.metric", "trainer.early_stop.patience"]
+
+
+def test_parameters_that_always_change_together_share_one_importance(tmp_path):
+    for number in range(6):
+        both = {"optimizer.dense.lr": 0.1 * (number % 2), "optimizer.sparse.lr": number % 2}
+        auc = 0.6 + 0.1 * (number % 2) + 0.001 * number
+        make_run(tmp_path / f"r{number}", identity=both, auc=auc)
+    runs = find_runs([tmp_path]).runs
+    [one] = rank_parameters(runs, ["optimizer.dense.lr", "optimizer.sparse.lr"], "validation/auc")
+    assert (one.key, one.others) == ("optimizer.dense.lr", ("optimizer.sparse.lr",))
+
+
 def test_different_data_are_a_column_unless_a_setting_of_the_dataset_is(tmp_path):
     make_run(tmp_path / "a" / "x", identity={"data": "1"})
     make_run(tmp_path / "a" / "y", identity={"data": "2"})

@@ -116,6 +116,19 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "act like ids" in said and "overfitting" in said and "another" not in said
 
 
+def test_where_the_auc_is_undefined_that_of_a_task_is_compared_or_the_loss_which_may_be_low():
+    of_tasks = {"test/auc/click": 0.7, "test/log_loss/click": 0.5, "test/auc/buy": 0.8}
+    state, ours = TrainState(step=2), {"test/auc": float("nan"), "test/auc/click": 0.65}
+    yardstick = {"name": "logistic regression", "metrics": of_tasks}
+    said = explain_below(job(), state, {**ours, "test/auc/buy": 0.7}, yardstick, [])
+    assert said is not None and said.startswith("test/auc/buy 0.7000 is below")
+    yardstick = {**yardstick, "metrics": {"test/log_loss": 0.04}}
+    one_class = {"test/auc": float("nan"), "test/log_loss": 0.03}
+    assert explain_below(job(), state, one_class, yardstick, []) is None
+    said = explain_below(job(), state, {**one_class, "test/log_loss": 0.6}, yardstick, [])
+    assert said is not None and said.startswith("test/log_loss 0.6000 is above")
+
+
 def test_overfitting_is_told_with_its_epoch():
     best = BestEvaluation(step=4, examples=16_000, value=0.7, metrics={"log_loss": 0.5})
     state = TrainState(step=10, best=best, train_metrics={"loss": 0.3})
@@ -133,11 +146,15 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
         assert done.code == 0, done.text
         result = json.loads((run / "result.json").read_text())
         assert ("auc of logistic regression" in done.text) is on
+        features = json.loads((run / "data.json").read_text()).get("features", [])
+        assert {f["kind"] for f in features} == ({"number", "ids", "label"} if on else set())
+        assert all(f["splits"]["test"]["psi"] < 0.25 for f in features)
         assert (0.5 < result.get("yardstick", {}).get("metrics", {}).get("test/auc", 0) < 1) is on
     on, off = ((tmp_path / str(b) / "metrics.jsonl").read_bytes() for b in (True, False))
     assert on == off  # it has no part in the training
     page = runner.run("report", str(tmp_path / "True"))
     assert "logistic regression" in page.text
+    assert "Coverage and drift" in (tmp_path / "True" / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""Trainings by other libraries, each run by an interpreter of its own: `python -m bench.peers`."""

@@ -1,0 +1,224 @@
+"""Gathers all warnings and errors of the package: `python -m docs.messages` writes messages.md.
+
+Messages are found in the source: what is given to an error of users or to a warning, and what
+functions return or yield that such errors are made of. Examples are what tests have provoked:
+`python -m pytest -p docs.messages ...` notes the texts of the tests that it runs, and keeps one for
+each message in docs/messages.json, with the test.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, EXAMPLES = ROOT / "docs" / "messages.md", ROOT / "docs" / "messages.json"
+HOLE = "…"  # stands for a value in a message
+LONGEST = 400  # characters of an example
+ABOUT = """\
+# Warnings and errors
+
+Every message of the package, by the room that it comes from ([architecture](../ARCHITECTURE.md)):
+an example, as a test has provoked it, or, where no fast test does, its form with … for names and
+values. An error of the configuration or of the input begins with `error:` and ends with
+[exit code 2](exit_codes.md); what to do next stands in the message, as a command or a setting
+wherever there is one. Written by `python -m docs.messages`; do not edit it by hand.
+"""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text that a person may read: where it is made, and its form."""
+
+    module: str
+    is_warning: bool
+    form: str
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        parts = (re.escape(part) for part in self.form.split(HOLE))
+        return re.compile(r"(?:^|(?<=\s))" + ".*?".join(parts) + "$", re.MULTILINE)
+
+    @property
+    def room(self) -> str:
+        parts = self.module.split("/")
+        return parts[1] if len(parts) > 2 else "runner"
+
+
+def find_messages() -> list[Message]:
+    """Return every message of the package, in the order of files and lines."""
+    trees = {p: ast.parse(p.read_text()) for p in sorted((ROOT / "runner").rglob("*.py"))}
+    errors = _error_classes(trees.values())
+    makers = {
+        name
+        for tree in trees.values()
+        for call in _calls(tree)
+        if _name(call.func) in errors and call.args
+        for inner in _calls(call.args[0])
+        if (name := _name(inner.func)) and not name.startswith(("join", "str", "nearest"))
+    }
+    found: dict[Message, None] = {}
+    for path, tree in trees.items():
+        module = path.relative_to(ROOT).as_posix()
+        for is_warning, value in _texts(tree, errors, makers):
+            for form in _forms(value):
+                if len(re.findall(r"(?<!\S)[a-z]{2,}\b", form)) > 1:
+                    found[Message(module, is_warning, form)] = None
+    return list(found)
+
+
+def _error_classes(trees: Any) -> set[str]:
+    """Return the names of `UserError` and of all classes below it, and what makes one."""
+    classes = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    names, before = {"UserError", "combined_error"}, 0
+    while len(names) > before:
+        before = len(names)
+        names |= {c.name for c in classes if any(_name(base) in names for base in c.bases)}
+    return names
+
+
+def _texts(tree: ast.AST, errors: set[str], makers: set[str]) -> Iterator[tuple[bool, ast.expr]]:
+    """Yield whether it is a warning, and the expression of each message, in the order of lines."""
+    found: list[tuple[bool, ast.expr]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = _name(node.func)
+            is_warning = name in ("warn", "_warn", "warning")
+            appended = name == "append" and _name(getattr(node.func, "value", None)) == "problems"
+            if is_warning or appended or name in errors:
+                found.append((is_warning, node.args[0]))
+        elif isinstance(node, ast.FunctionDef):
+            is_generator = node.returns is not None and ast.unparse(node.returns) == "Iterator[str]"
+            taken = (ast.Yield,) * is_generator + (ast.Return,) * (node.name in makers)
+            inner = (n.value for n in ast.walk(node) if isinstance(n, taken))
+            found += [(False, value) for value in inner if value is not None]
+    yield from sorted(found, key=lambda pair: pair[1].lineno)
+
+
+def _forms(value: ast.expr) -> list[str]:
+    """Return the forms of an expression's text: each of its branches, with marks for values."""
+    if isinstance(value, ast.IfExp):
+        return _forms(value.body) + _forms(value.orelse)
+    if isinstance(value, ast.Constant):
+        return [value.value] if isinstance(value.value, str) else []
+    if isinstance(value, ast.BinOp):
+        return [form + HOLE for form in _forms(value.left)]
+    if isinstance(value, ast.JoinedStr):
+        parts = [p.value if isinstance(p, ast.Constant) else HOLE for p in value.values]
+        return [re.sub(f"{HOLE}+", HOLE, "".join(map(str, parts)))]
+    return []
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _name(node: ast.AST | None) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def render(messages: list[Message], examples: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the page."""
+    lines = [ABOUT]
+    for title, is_warning in (("Errors", False), ("Warnings", True)):
+        chosen = [m for m in messages if m.is_warning == is_warning]
+        for room in dict.fromkeys(m.room for m in chosen):
+            shown = [m for m in chosen if m.room == room]
+            lines += [f"## {title}: {room}", ""]
+            texts = (examples.get(m.form, {}).get("text", m.form) for m in shown)
+            lines += [f"- {_code(text)}" for text in dict.fromkeys(texts)]
+            lines += [""]
+    return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    one_line = " ".join(text.split())
+    return f"`` {one_line} ``" if "`" in one_line else f"`{one_line}`"
+
+
+def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return form -> the shortest text that was heard of it, and the test that provoked it.
+
+    Args:
+        messages: of the package.
+        heard: text -> the test.
+    """
+    found = {}
+    for message in messages:
+        hits = [
+            (hit.group(0), test)
+            for text, test in heard.items()
+            if (hit := message.pattern.search(text)) and len(hit.group(0)) <= LONGEST
+        ]
+        if hits:
+            text, test = min(hits, key=lambda hit: (len(hit[0]), hit))
+            found[message.form] = {"text": _without_places(text), "test": test}
+    return found
+
+
+def _without_places(text: str) -> str:
+    """Leave out the name of the machine, and the folders of a test and of the machine."""
+    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", text)
+    return re.sub(rf"(?:{tempfile.gettempdir()}|{ROOT})(?:/[\w.\-]+)*/(?=[\w.\-])", "", text)
+
+
+_heard: dict[str, str] = {}
+
+
+def pytest_configure(config: Any) -> None:
+    """Note the texts of errors and warnings of this process, and what its commands print."""
+    from runner.errors import UserError
+    from runner.reporting.console.view import View
+    from tests.conftest import Process
+
+    def note(text: object) -> None:
+        _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0])
+
+    def after(function: Callable[..., Any], read: Callable[..., object]) -> Callable[..., Any]:
+        def noted(self: Any, *args: Any, **more: Any) -> Any:
+            result = function(self, *args, **more)
+            note(read(self, *args))
+            return result
+
+        return noted
+
+    def printed(process: Process, *_: object) -> str:
+        lines = process.output.read_text(errors="replace").splitlines() if process.output else []
+        return "\n".join(re.sub(r"^(?:error|warning|  \d+\.):? ", "", line) for line in lines)
+
+    UserError.__init__ = after(UserError.__init__, lambda self, *args: self)  # type: ignore
+    View.warn = after(View.warn, lambda self, text: text)  # type: ignore
+    Process.wait = after(Process.wait, printed)  # type: ignore
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    """Keep the examples of this session beside those of others."""
+    messages = find_messages()
+    known = json.loads(EXAMPLES.read_text()) if EXAMPLES.exists() else {}
+    forms = {message.form for message in messages}
+    merged = {form: known[form] for form in known if form in forms}
+    merged |= {f: e for f, e in find_examples(messages, _heard).items() if f not in merged}
+    text = json.dumps(merged, indent=1, sort_keys=True, ensure_ascii=False)
+    EXAMPLES.write_text(text + "\n")
+
+
+def main() -> None:
+    """Write the page."""
+    messages = find_messages()
+    examples = json.loads(EXAMPLES.read_text())
+    PAGE.write_text(render(messages, examples))
+    seen = sum(message.form in examples for message in messages)
+    print(f"{PAGE}: {len(messages)} messages, {seen} of them with an example")
+
+
+if __name__ == "__main__":
+    main()

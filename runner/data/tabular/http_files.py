@@ -1,0 +1,118 @@
+"""A file on a web server, read in ranges. A failing request is sent again, after a while."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from functools import cache
+from typing import IO, Any, cast
+
+ATTEMPTS, FIRST_WAIT_S = 10, 0.05  # waits double: a server is asked for about 25 s
+FAILED = (429, 500, 502, 503, 504)  # statuses after which a request is sent again
+
+
+def open_url(url: str) -> tuple[IO[bytes], str]:
+    """Open a file, and return its ETag, empty if the server gives none.
+
+    Raises:
+        FileNotFoundError: if the server has no such file.
+        OSError: if it does not give it.
+    """
+    raw = _RangeReader(url)
+    # small reads, such as those of a footer, are made of one request
+    return cast(IO[bytes], io.BufferedReader(raw, 1 << 16)), raw.etag
+
+
+class _RangeReader(io.RawIOBase):
+    """Reads each range by a request of its own.
+
+    A server that knows no ranges sends the whole file at once, which is kept in memory.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._position, self._whole = url, 0, b""
+        answer = _get(url, "bytes=0-0")
+        self.etag = answer.headers.get("ETag", "")
+        total = re.fullmatch(r"bytes 0-0/(\d+)", answer.headers.get("Content-Range", ""))
+        if answer.status == 206 and total:
+            self.size = int(total[1])
+        else:  # also of an empty file, of which there is no range
+            self._whole = answer.data if answer.status == 200 else b""
+            self.size = len(self._whole)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        self._position = max(start + offset, 0)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(min(len(buffer), self.size - self._position), 0)
+        if not count:
+            return 0
+        end = self._position + count
+        if self._whole:
+            content = self._whole[self._position : end]
+        else:
+            content = self._read_range(end)
+        buffer[:count] = content
+        self._position = end
+        return count
+
+    def _read_range(self, end: int) -> bytes:
+        answer = _get(self._url, f"bytes={self._position}-{end - 1}")
+        etag, content = answer.headers.get("ETag", ""), cast(bytes, answer.data)
+        if etag != self.etag or len(content) != end - self._position:
+            raise OSError(
+                f"was changed while it was read (its ETag was {self.etag or 'none'} and is "
+                f"{etag or 'none'}); start again"
+            )
+        return content
+
+
+def _get(url: str, range_: str) -> Any:
+    """Return the answer of a server with its content.
+
+    Raises:
+        FileNotFoundError: if the server has no such file.
+        OSError: if it does not give it.
+    """
+    import urllib3
+
+    parsed = urllib3.util.parse_url(url)
+    # a compressed answer would not have the bytes of the range
+    headers = urllib3.util.make_headers(accept_encoding="identity", basic_auth=parsed.auth)
+    try:
+        address = parsed._replace(auth=None).url
+        answer = _pool(os.getpid()).request("GET", address, headers={**headers, "Range": range_})
+    except urllib3.exceptions.HTTPError as error:
+        reason = getattr(error, "reason", None) or error
+        raise OSError(f"the server does not answer ({reason})") from error
+    if answer.status in (404, 410):
+        raise FileNotFoundError(url)
+    if answer.status not in (200, 206, 416):
+        raise OSError(f"the server answers {answer.status} {answer.reason}")
+    return answer
+
+
+@cache
+def _pool(pid: int) -> Any:
+    """Return the connections of this process; a forked one gets its own."""
+    import urllib3
+
+    retry = urllib3.Retry(
+        ATTEMPTS - 1,
+        backoff_factor=FIRST_WAIT_S,
+        status_forcelist=FAILED,
+        raise_on_status=False,
+    )
+    return urllib3.PoolManager(retries=retry, timeout=urllib3.Timeout(connect=5, read=20))

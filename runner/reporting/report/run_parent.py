@@ -1,0 +1,95 @@
+"""A run beside the one whose weights it began with: curves, results, and what was taken over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.reporting.console.format import GRADIENT_NORM, format_number
+from runner.reporting.report.html import Cell, Page, escape, render_bullets, render_table
+from runner.reporting.report.plotly_curves import COLOURS, SPLITS, Curve, Figure, read_curves
+from runner.reporting.report.plotly_run import over_updates, trace_of_split
+from runner.reporting.report.records import RunRecord, format_setting, read_run
+from runner.rundir.diff import diff_settings
+from runner.rundir.readers import check_shapes, read_optional_json
+
+_FIGURES_SHOWN = 6
+_SETTINGS_SHOWN = 30
+_PARENT_COLOUR = "#64748b"
+
+
+def parent_section(page: Page, run: RunRecord) -> str:
+    """Return the run beside its parent; empty for a run that began with weights of its own.
+
+    Raises:
+        UserError: if `warm_start.json` is of another form than a run writes.
+    """
+    source = (run.meta.get("identity") or {}).get("checkpoint.init_from")
+    if not source:
+        return ""
+    path = run.folder / "warm_start.json"
+    taken = read_optional_json(path)
+    check_shapes(path, taken, {"lines": list})
+    lines = [str(line).strip() for line in taken.get("lines") or ()]
+    carried = f"<h3>What was taken over</h3>{render_bullets(lines)}" if lines else ""
+    folder = Path(str(source))
+    folder = folder if (folder / "meta.json").exists() else folder.parent.parent
+    try:
+        parent = read_run(folder, folder.name)
+    except UserError as error:
+        note = f'<p class="note">The parent cannot be read: {escape(error)}</p>'
+        return note + carried
+    figures = _figures(run, parent)
+    drawn = "".join(page.add_figure(figure, name) for name, figure in figures.items())
+    note = (
+        f'<p class="note">Parent: {escape(folder)}, {escape(parent.status)}. Its updates are '
+        "counted from its own start.</p>"
+    )
+    grid = f'<div class="grid">{drawn}</div>' if drawn else ""
+    return note + _results(run, parent) + grid + carried + _settings(run, parent)
+
+
+def _results(run: RunRecord, parent: RunRecord) -> str:
+    rows = []
+    for name in sorted(run.metrics, key=lambda n: n.count("/")):  # whole splits before slices
+        if name not in parent.metrics or name.startswith(GRADIENT_NORM):
+            continue
+        ours, theirs = run.metrics[name], parent.metrics[name]
+        numbers = [ours, theirs, ours - theirs]
+        texts = [*map(format_number, numbers[:2]), f"{ours - theirs:+.5f}"]
+        rows.append([Cell(name), *(Cell(t, n, "num") for t, n in zip(texts, numbers))])
+    header = ["metric", "this run", "parent", "difference"]
+    return render_table(header, rows, numeric=header[1:], sortable=True) if rows else ""
+
+
+def _figures(run: RunRecord, parent: RunRecord) -> dict[str, Figure]:
+    """Return the curves of whole splits that both have, validation first."""
+    ours, theirs = read_curves(run), read_curves(parent)
+    names = [n for n in ours if n in theirs and n.count("/") == 1 and n != GRADIENT_NORM]
+    names = [n for n in names if n.split("/")[0] in SPLITS and len(ours[n][0]) > 1]
+    names.sort(key=lambda n: (n != run.monitor[0], not n.startswith("validation/")))
+    return {n: _figure(ours[n], theirs[n]) for n in names[:_FIGURES_SHOWN]}
+
+
+def _figure(ours: Curve, theirs: Curve) -> Figure:
+    traces = []
+    for label, curve, colour in (("parent", theirs, _PARENT_COLOUR), ("run", ours, COLOURS[0])):
+        trace = trace_of_split(label, *curve)
+        dash = "dash" if label == "parent" else "solid"
+        traces.append({**trace, "line": {"color": colour, "width": 2, "dash": dash}})
+        traces[-1]["marker"] = {**trace["marker"], "color": colour}
+    return over_updates(traces)
+
+
+def _settings(run: RunRecord, parent: RunRecord) -> str:
+    changes = [c for c in diff_settings(parent.settings, run.settings) if "init_" not in c[0]]
+    rows = [
+        [Cell(key), *(Cell(format_setting(value), css_class="wide") for value in (now, before))]
+        for key, before, now in changes[:_SETTINGS_SHOWN]
+    ]
+    if not rows:
+        return ""
+    left = len(changes) - len(rows)
+    more = f'<p class="note">and {left:,} more (python -m runner diff)</p>' if left else ""
+    table = render_table(["setting", "this run", "parent"], rows)
+    return f"<h3>Settings that differ</h3>{table}{more}"

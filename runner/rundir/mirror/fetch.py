@@ -1,0 +1,123 @@
+"""Brings a mirrored run onto this machine, where every command works with it as with any other."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import posixpath
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.object_store import StoreError, is_store_url, open_store, store_errors
+from runner.rundir.checkpoint.files import FileDigest, digest_file, remove_path, write_file
+from runner.rundir.checkpoint.folder import saved_steps
+from runner.rundir.lock import is_locked
+from runner.rundir.mirror.index import Index, object_path, require_index
+from runner.rundir.readers import read_optional_json
+
+FETCHED = Path("outputs", "mirrors")  # the folder of runs that were fetched
+_TRIES = 5  # while the run's own process removes what was just listed
+
+
+def local_run(place: str | Path) -> Path:
+    """Return a run directory of this machine; one that a URL names is fetched first.
+
+    It lies in `outputs/mirrors/`, always in the same folder, and is fetched again only if the
+    mirror has something else.
+
+    Args:
+        place: a folder, or the URL of a mirror.
+
+    Raises:
+        StoreError: if there is no such mirror, or it is damaged.
+        UserError: if its folder here has another run, or is being written.
+    """
+    if not is_store_url(place):
+        return Path(place)
+    url = str(place).rstrip("/")
+    name = f"{posixpath.basename(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+    folder = (FETCHED / name).absolute()
+    FETCHED.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f".{name}.lock")):
+        for attempt in range(1, _TRIES + 1):
+            index = require_index(url)
+            if _is_current(folder, index, url):
+                return folder
+            try:
+                _fetch(index, url, folder)
+            except FileNotFoundError as error:
+                if attempt == _TRIES:
+                    raise StoreError(f"{url}: is not complete: it has no {error}") from error
+    return folder
+
+
+def _is_current(folder: Path, index: Index, url: str) -> bool:
+    """Return whether a folder has the mirrored state, or a later one of the same run.
+
+    Raises:
+        UserError: if it has another run, or is being written.
+    """
+    if not (folder / "meta.json").exists():
+        return False
+    run_id = read_optional_json(folder / "meta.json").get("run_id")
+    if run_id != index.run_id:
+        raise UserError(f"{folder}: has another run than {url} now; move that folder away")
+    if max(saved_steps(folder / "checkpoints"), default=-1) > index.step:
+        return True
+    if all(_has(folder / name, digest) for name, digest in index.files.items()):
+        return True
+    if is_locked(folder):
+        raise UserError(f"{folder}: a run is writing here, and {url} has another state")
+    return False
+
+
+def _has(path: Path, digest: FileDigest) -> bool:
+    try:
+        return digest_file(path) == digest
+    except OSError:
+        return False
+
+
+def _fetch(index: Index, url: str, folder: Path) -> None:
+    """Make a folder anew from what it has already and from the store, and rename it at the end.
+
+    Raises:
+        FileNotFoundError: for an object that is gone.
+        StoreError: for one that is damaged.
+    """
+    size = sum(digest.size for digest in index.files.values())
+    print(f"fetching {url} ({size:,} bytes) into {folder}", file=sys.stderr, flush=True)
+    for stale in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a fetch that was killed
+        remove_path(stale)
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    for name, digest in index.files.items():
+        target = temporary / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if _has(folder / name, digest):
+            os.link(folder / name, target)
+        elif write_file(target, _chunks(url, digest)) != digest:
+            raise StoreError(f"{url}: {name} is damaged: its sha256 is not that of run.json")
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.rename(temporary, folder)
+
+
+def _chunks(url: str, digest: FileDigest) -> Iterator[bytes]:
+    files, root = open_store(url)
+    with store_errors(url), files.open_input_file(object_path(root, digest)) as file:
+        while chunk := file.read(8 << 20):
+            yield chunk
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Wait until no other process fetches the same run."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

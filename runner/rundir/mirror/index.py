@@ -1,0 +1,108 @@
+"""`run.json`: what a mirror holds."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runner.errors import UserError, nearest_hint
+from runner.object_store import StoreError, check_bucket, open_store, store_errors
+from runner.rundir.checkpoint.files import FileDigest, dump_json, parse_json
+from runner.rundir.regular_files import MAX_JSON_BYTES
+
+FORMAT = 1
+INDEX_FILE = "run.json"
+OBJECTS = "objects"
+# What is mirrored: all that a run needs to go on, and what people read of it
+RUN_FILES = (
+    "config.yaml",
+    "meta.json",
+    "result.json",
+    "metrics.jsonl",
+    "perf.jsonl",
+    "log.txt",
+    "report.html",
+)
+_FILE = re.compile(rf"{'|'.join(map(re.escape, RUN_FILES))}|(data|checkpoints/step-\d+)/[^./][^/]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Index:
+    """The files of a run directory at one instant."""
+
+    run_id: str | None
+    step: int  # of the newest checkpoint; -1 if there is none
+    files: Mapping[str, FileDigest]
+
+    def encode(self) -> bytes:
+        """Write the bytes of `run.json`."""
+        files = {name: asdict(digest) for name, digest in self.files.items()}
+        content = {"format": FORMAT, "run_id": self.run_id, "step": self.step, "files": files}
+        return dump_json(content, INDEX_FILE, indent=1)
+
+
+def object_path(root: str, digest: FileDigest) -> str:
+    """Return where a store keeps content with this digest."""
+    return f"{root}/{OBJECTS}/{digest.sha256}"
+
+
+def read_index(url: str) -> Index | None:
+    """Read what a mirror holds; None if there is none.
+
+    Raises:
+        StoreError: if the store refuses it.
+        UserError: for an object of this name that is something else.
+    """
+    files, root = open_store(url)
+    with store_errors(url):
+        try:
+            with files.open_input_file(f"{root}/{INDEX_FILE}") as file:
+                raw = file.read(MAX_JSON_BYTES)
+        except FileNotFoundError:
+            return None
+    try:
+        return _parse(parse_json(raw))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{url}/{INDEX_FILE}: not of a mirrored run: {error}") from error
+
+
+def _parse(content: Any) -> Index:
+    """Check and return the content of `run.json`, which may come from anywhere.
+
+    Raises:
+        ValueError: if it names a file that is none of a run directory, or is of another version.
+    """
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']!r}; this version reads {FORMAT}")
+    files = {name: FileDigest(**entry) for name, entry in content["files"].items()}
+    for name, digest in files.items():
+        if not _FILE.fullmatch(name) or "\\" in name:
+            raise ValueError(f"{name!r} is no file of a run directory")
+        if type(digest.size) is not int or not _SHA256.fullmatch(digest.sha256):
+            raise ValueError(f"{name!r} has no digest")
+    if type(content["step"]) is not int:
+        raise ValueError("its step is no whole number")
+    return Index(content["run_id"], content["step"], files)
+
+
+def require_index(url: str) -> Index:
+    """Read what a mirror holds.
+
+    Raises:
+        StoreError: if there is no mirrored run, with the nearest one.
+    """
+    if (index := read_index(url)) is not None:
+        return index
+    from pyarrow import fs
+
+    check_bucket(url)
+    files, root = open_store(url)
+    parent = posixpath.dirname(root)
+    with store_errors(url):
+        beside = files.get_file_info(fs.FileSelector(parent, allow_not_found=True))
+    near = nearest_hint(posixpath.basename(root), [info.base_name for info in beside])
+    raise StoreError(f"{url}: no run is mirrored there: it has no {INDEX_FILE}{near}")

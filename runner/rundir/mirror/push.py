@@ -1,0 +1,210 @@
+"""Brings a mirror up to the present state of a run directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from runner.errors import UserError
+from runner.object_store import StoreError, open_store, store_errors
+from runner.rundir.checkpoint.files import CHUNK_BYTES, FileDigest
+from runner.rundir.checkpoint.folder import saved_steps, step_folders
+from runner.rundir.checkpoint.manifest import MANIFEST_FILE, read_manifest
+from runner.rundir.mirror.index import (
+    INDEX_FILE,
+    OBJECTS,
+    RUN_FILES,
+    Index,
+    object_path,
+    read_index,
+)
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import open_regular
+
+_TRIES = 100  # to open all files before one of them is replaced or removed
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """A file whose content up to `size` stays, whatever happens to its name."""
+
+    name: str
+    path: Path
+    file: IO[bytes]
+    size: int
+    sha256: str | None  # of a file of a checkpoint, whose manifest says it
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield its first `size` bytes; a log may have more by now."""
+        left = self.size
+        self.file.seek(0)
+        while left and (chunk := self.file.read(min(left, CHUNK_BYTES))):
+            left -= len(chunk)
+            yield chunk
+
+    def is_current(self) -> bool:
+        return os.fstat(self.file.fileno()).st_ino == self.path.stat().st_ino
+
+
+class MirrorWriter:
+    """The one writer of a mirror, which lies in the process that has the run directory's lock."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        """Read what the mirror holds.
+
+        Raises:
+            UserError: as `check_mirror`.
+        """
+        self.folder, self.url = folder, url
+        self._written = check_mirror(folder, url)
+        # name -> inode, time and size of a file, and the digest that it had then
+        self._digests: dict[str, tuple[tuple[int, ...], FileDigest]] = {}
+
+    def push(self) -> int:
+        """Upload what is new, then `run.json`, then remove what it no longer names.
+
+        Returns:
+            The step of the newest checkpoint; -1 if there is none.
+
+        Raises:
+            StoreError: if the store refuses it, or has been written by another process.
+        """
+        if read_index(self.url) != self._written:
+            raise StoreError(f"{self.url}: another process has written there; this one stops")
+        files, root = open_store(self.url)
+        with ExitStack() as stack, store_errors(self.url):
+            opened = self._open_all(stack)
+            there = set(self._written.files.values()) if self._written else set()
+            index = Index(self._run_id(), _newest_step(opened), self._upload(opened, there))
+            if index != self._written:
+                with files.open_output_stream(f"{root}/{INDEX_FILE}") as file:
+                    file.write(index.encode())
+                self._written = index
+                self._remove_others(files, root, index)
+        return index.step
+
+    def _run_id(self) -> str | None:
+        return read_optional_json(self.folder / "meta.json").get("run_id")
+
+    def _open_all(self, stack: ExitStack) -> list[_OpenFile]:
+        """Open all files of the run as they are at one instant.
+
+        Raises:
+            StoreError: if they never are.
+        """
+        for _ in range(_TRIES):
+            attempt = ExitStack()
+            try:
+                opened = []
+                for entry in self._open_each():
+                    attempt.enter_context(entry.file)
+                    opened.append(entry)
+                if all(o.is_current() for o in opened):
+                    stack.push(attempt)
+                    return opened
+            except FileNotFoundError:  # an old checkpoint was removed meanwhile
+                pass
+            attempt.close()
+        raise StoreError(f"{self.folder}: its files change too fast to be mirrored")
+
+    def _open_each(self) -> Iterator[_OpenFile]:
+        # checkpoints first: a log then has at least the rows that they have seen
+        for step in saved_steps(self.folder / "checkpoints"):
+            folder = step_folders(self.folder / "checkpoints")[step]
+            manifest = read_manifest(folder)
+            for name, digest in manifest.files.items():
+                yield _open(f"checkpoints/step-{step}/{name}", folder / name, digest.sha256)
+            yield _open(f"checkpoints/step-{step}/{MANIFEST_FILE}", folder / MANIFEST_FILE)
+        data = self.folder / "data"
+        names = [f"data/{p.name}" for p in sorted(data.iterdir())] if data.is_dir() else []
+        for name in (*names, *RUN_FILES):
+            if (self.folder / name).exists() and not Path(name).name.startswith("."):
+                yield _open(name, self.folder / name)
+
+    def _upload(self, opened: list[_OpenFile], there: set[FileDigest]) -> dict[str, FileDigest]:
+        """Upload each content that the mirror does not have, and return the digests by name."""
+        digests = {}
+        for entry in opened:
+            digest = digests[entry.name] = self._digest(entry)
+            if digest not in there:
+                self._upload_one(entry, digest)
+                there.add(digest)
+        return digests
+
+    def _upload_one(self, entry: _OpenFile, digest: FileDigest) -> None:
+        files, root = open_store(self.url)
+        hashed = hashlib.sha256()
+        with files.open_output_stream(object_path(root, digest)) as target:
+            for chunk in entry.chunks():
+                hashed.update(chunk)
+                target.write(chunk)
+        if hashed.hexdigest() != digest.sha256:  # no run.json names the object, so it is no harm
+            raise StoreError(f"{entry.path}: is damaged: its sha256 is not the one of its manifest")
+
+    def _digest(self, entry: _OpenFile) -> FileDigest:
+        if entry.sha256 is not None:
+            return FileDigest(entry.size, entry.sha256)
+        status = os.fstat(entry.file.fileno())
+        key = (status.st_ino, status.st_mtime_ns, entry.size)
+        if self._digests.get(entry.name, ((), None))[0] != key:
+            hashed = hashlib.sha256()
+            for chunk in entry.chunks():
+                hashed.update(chunk)
+            self._digests[entry.name] = key, FileDigest(entry.size, hashed.hexdigest())
+        return self._digests[entry.name][1]
+
+    def _remove_others(self, files: Any, root: str, index: Index) -> None:
+        """Remove objects that the index does not name, those of a killed writer too."""
+        from pyarrow import fs
+
+        named = {object_path(root, digest) for digest in index.files.values()}
+        selector = fs.FileSelector(f"{root}/{OBJECTS}", allow_not_found=True)
+        for info in files.get_file_info(selector):
+            if info.is_file and info.path not in named:
+                files.delete_file(info.path)
+
+
+def check_mirror(folder: Path, url: str) -> Index | None:
+    """Check that a mirror is of the run in a folder, and not ahead of it.
+
+    Args:
+        folder: the run directory; one without a `meta.json` is that of a new run.
+        url: of the mirror.
+
+    Returns:
+        What the mirror holds.
+
+    Raises:
+        UserError: if it holds another run or a later state, or cannot be read.
+    """
+    index = read_index(url)
+    if index is None or index.step < 0:  # a run without a checkpoint has nothing to lose
+        return index
+    run_id = read_optional_json(folder / "meta.json").get("run_id")
+    if run_id != index.run_id:
+        raise UserError(
+            f"checkpoint.mirror={url}: holds another run (step {index.step:,}); "
+            f"`python -m runner resume {url}` continues that one; this one needs another place"
+        )
+    newest = max(saved_steps(folder / "checkpoints"), default=-1)
+    if newest < index.step:
+        raise UserError(
+            f"checkpoint.mirror={url}: has step {index.step:,}, and {folder} only step "
+            f"{max(newest, 0):,}; `python -m runner resume {url}` goes on from the later one"
+        )
+    return index
+
+
+def _open(name: str, path: Path, sha256: str | None = None) -> _OpenFile:
+    file = os.fdopen(open_regular(path), "rb")
+    return _OpenFile(name, path, file, os.fstat(file.fileno()).st_size, sha256)
+
+
+def _newest_step(opened: list[_OpenFile]) -> int:
+    names = [o.name.split("/") for o in opened if o.name.endswith(f"/{MANIFEST_FILE}")]
+    return max((int(folder.removeprefix("step-")) for _, folder, _ in names), default=-1)

@@ -1,0 +1,3 @@
+"""Ranks of two nodes: network namespaces with host names of their own, joined by torchrun."""
+
+from __future__ import annotations
