@@ -59,6 +59,7 @@ class FlightDataset(BlockDataset):
             reachable=served.reachable,
         )
         self._served, self._servers = served, servers
+        self._identity = served.identity
         self.pad = 0  # of tickets, see `Ticket`; found by the first message
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
@@ -66,7 +67,7 @@ class FlightDataset(BlockDataset):
 
     def claim(self, kind: type[ClaimT], **request: Any) -> ClaimT:
         """Return a request for these data."""
-        return kind(self._served.fingerprint, **request)
+        return kind(self._identity, **request)
 
     def save_fitted_transforms(self, folder: Path) -> None:
         """Fetch the transforms that the servers' rows were encoded with, and save them.
@@ -202,4 +203,4 @@ def open_flight(settings: FlightRecipe, *, workers: int) -> FlightDataset:
         DataError: if none answers, or not all have the same.
     """
     served = Servers(settings).describe()
-    return FlightDataset(served, Servers(settings, Claim(served.fingerprint)), workers)
+    return FlightDataset(served, Servers(settings, Claim(served.identity)), workers)

@@ -6,6 +6,7 @@ the same data answers any ticket, so that servers keep nothing between two of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ class Claim:
     """What a trainer expects of a server, which refuses anything else.
 
     Args:
-        fingerprint: of the data, see `runner.data.prepare.fingerprint`.
+        fingerprint: of the data and of how they lie in blocks, see `ServedData.identity`.
         version: of this protocol.
     """
 
@@ -150,6 +151,15 @@ class ServedData:
     table: Mapping[str, Any]
     has_transforms: bool
     has_seen: bool
+
+    @property
+    def identity(self) -> str:
+        """What all servers of a training have in common, so that any answers any ticket.
+
+        The same data may lie in other blocks, where another version has prepared them.
+        """
+        text = json.dumps([_plain(self.columns), self.blocks, self.window_rows], sort_keys=True)
+        return f"{self.fingerprint}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "columns": _plain(self.columns)})
