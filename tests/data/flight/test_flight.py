@@ -172,7 +172,7 @@ def test_an_iterator_that_is_left_does_not_wait_for_a_stalled_server(files, serv
     assert time.monotonic() - began < 30  # rather than for the timeout of a minute
 
 
-def test_transforms_and_seen_items_come_from_the_servers(files, servers, tmp_path, monkeypatch):
+def test_transforms_and_seen_items_come_from_the_server(files, tmp_path, monkeypatch):
     class Seen:
         def find(self, rows_B):
             return np.repeat(np.arange(len(rows_B)), 2), np.concatenate([rows_B, rows_B + 1])
@@ -182,7 +182,8 @@ def test_transforms_and_seen_items_come_from_the_servers(files, servers, tmp_pat
     fitted.save(tmp_path / "fitted")
     monkeypatch.setattr(files, "transforms_dir", tmp_path / "fitted")
     monkeypatch.setattr(files, "seen_items", lambda split: None if split == "train" else Seen())
-    served = connect(*servers)
+    server = serve(files)
+    served = connect(server)
     served.save_fitted_transforms(tmp_path / "run")
     assert FittedTransforms.load(tmp_path / "run").digest() == fitted.digest()
     rows_B = np.array([3, 5, 250])
@@ -195,6 +196,7 @@ def test_transforms_and_seen_items_come_from_the_servers(files, servers, tmp_pat
     with pytest.raises(DataError, match="cannot be read"):
         served.save_fitted_transforms(tmp_path / "other")
     assert not (tmp_path / "other" / FITTED_FILE).exists()
+    server.shutdown()
 
 
 def test_what_is_served_survives_its_text(files, servers):
