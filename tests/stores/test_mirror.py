@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -164,6 +162,7 @@ def test_a_folder_that_is_ahead_of_the_mirror_is_kept(tmp_path, store, home):
     assert [path.name for path in fetched.parent.iterdir() if path.is_dir()] == [fetched.name]
 
 
+@pytest.mark.slow
 def test_training_does_not_wait_for_the_store(tmp_path, store, runner):
     """It is held from the second state on, until the training of two ranks has its result."""
     folder = tmp_path / "run"
@@ -228,12 +227,13 @@ def evaluate(runner, store, home: Path) -> Path:
     return out
 
 
-def test_outputs_are_folders_of_this_machine(tmp_path):
-    command = [sys.executable, "-m", "runner", f"hydra.run.dir=s3://bucket/{tmp_path.name}"]
-    done = subprocess.run(
-        [*command, "checkpoint.mirror=s3://key:hush@bucket/x"], capture_output=True, text=True
+def test_outputs_are_folders_of_this_machine(tmp_path, runner):
+    words = (
+        f"hydra.run.dir=s3://bucket/{tmp_path.name}",
+        "checkpoint.mirror=s3://key:hush@bucket/x",
     )
-    assert done.returncode == 2
-    assert "checkpoint.mirror=s3://bucket/runs/mine copies a run" in done.stderr
-    assert "with a bucket and without credentials" in done.stderr
-    assert not Path("s3:").exists()
+    done = runner.run(*words, cwd=tmp_path)
+    assert done.code == 2, done.text
+    assert "checkpoint.mirror=s3://bucket/runs/mine copies a run" in done.text
+    assert "with a bucket and without credentials" in done.text
+    assert not list(tmp_path.iterdir())
