@@ -182,6 +182,7 @@ def test_a_schema_is_proposed_from_a_folder_of_a_store(tmp_path, store, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parity("E13")
 def test_a_run_over_a_store_equals_one_over_a_local_copy(tmp_path, store, runner):
     """On two ranks, which are forked after the store was asked for its files."""
