@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 PLANS = ("row_wise", "table_wise", "data_parallel")
 KINDS = ("rowwise_adagrad", "adam")  # TorchRec's exchange on CPU, and ours
-SMALL = ("trainer.num_threads=1", "dataset.max_cardinality=5000")
+SMALL = (
+    "trainer.num_threads=1",
+    "dataset.max_cardinality=5000",
+    "dataset.rows={train: 40000, validation: 2000, test: 2000}",
+)
 
 
 def sent_bytes(operation: str, arguments: Sequence[Any], rank: int, world_size: int) -> float:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bench import check, growing, histories, limit, models, overhead, startup, sweep
+from bench import check, exchange, growing, histories, limit, models, overhead, startup, sweep
 from bench.paired import NOTES, alternate, estimate, ratio, table
 from bench.peers import __main__ as peers
 from bench.startup import Kind, run
@@ -24,6 +24,19 @@ def cells(text: str, first: str) -> list[str]:
     """Of the table row that begins so, what follows."""
     (line,) = [line for line in text.splitlines() if line.startswith(first)]
     return line.removeprefix(first).split()
+
+
+@pytest.mark.slow
+def test_ranks_exchange_what_their_plan_needs_and_save_every_byte_once(capsys):
+    assert exchange.main(["--ranks", "2", "--updates", "1", "--table-mb", "8"]) == 0
+    said = capsys.readouterr().out
+    for plan in exchange.PLANS:
+        for kind in exchange.KINDS:
+            sent, least, share = cells(said, f"{plan}, {kind}, 2")
+            assert float(sent.replace(",", "")) > 100 and float(least.replace(",", "")) > 100
+            assert float(share) <= 1.1
+    _, once, *_ = cells(said, "2  ")
+    assert once == "1.0000"
 
 
 def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):

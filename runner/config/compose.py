@@ -255,8 +255,9 @@ def _compose(
     overridden = {o.key_or_group for o in key_overrides}
     before: Mapping[str, Any] = base.source_config
     if from_run is None and started_ranks is not None:
-        if before := config_before_restart(Path(base.hydra.run.dir), overrides):
-            overridden.discard("trainer.batch_size")  # it was of as many ranks as there were then
+        before = config_before_restart(Path(base.hydra.run.dir), overrides)
+        if before:  # the batch size of the command is that of as many ranks as there were then
+            overridden.discard("trainer.batch_size")
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,

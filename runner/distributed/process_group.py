@@ -12,6 +12,7 @@ from runner.distributed import launcher
 from runner.distributed.collective_order import VARIABLE, check_collective_order
 from runner.distributed.interface import set_gloo_interface
 from runner.distributed.ranks import Ranks, current_ranks
+from runner.errors import UserError
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
@@ -23,6 +24,9 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
 
     Returns:
         The ranks; this process alone without a group.
+
+    Raises:
+        UserError: if nodes have different numbers of ranks.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return current_ranks()
@@ -45,7 +49,14 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     if os.environ.get(VARIABLE) == "1":
         check_collective_order(timeout)
-    return current_ranks()
+    ranks = current_ranks()
+    per_node = ranks.all_gather_object(ranks.local_world_size)
+    if len(set(per_node)) > 1:
+        raise UserError(
+            f"nodes have {min(per_node)} to {max(per_node)} ranks each: give torchrun the same "
+            "--nproc-per-node on all of them"
+        )
+    return ranks
 
 
 def leave_process_group() -> None:

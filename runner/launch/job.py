@@ -165,7 +165,8 @@ def _open_run_dir(
     """Make a run directory, or open the one that exists.
 
     Raises:
-        UserError: if that is not possible; nothing was changed then.
+        ConfigError: for a run directory of which each restart would make a new one.
+        UserError: if it is not possible; nothing was changed then.
     """
     template = _run_dir_template(composed, loop)
     if resume is None:
@@ -196,7 +197,7 @@ def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patie
         patience_s: seconds after which a rank that waits for others in vain has ended.
 
     Raises:
-        UserError: if that is not possible; nothing was changed then.
+        LockedError: if it still is held after that; other errors as of `open_run`.
     """
     until_s = time.monotonic() + patience_s
     while True:

@@ -13,6 +13,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.conftest import ROOT, TINY
@@ -24,7 +25,7 @@ from tests.fault_table import Table, count_faults
 from tests.reliability.cases import fault_seed
 
 LOSSES, PER_JOB = 20, 5
-UPDATES_PER_LOSS = 60
+UPDATES_PER_LOSS = 120
 SETTINGS = (
     *TRACED,
     *TINY,
@@ -39,17 +40,21 @@ ROWS_OF_UPDATE = 120
 class Job:
     """A job on two nodes, each with one rank, of which one node may be lost at a time."""
 
+    plan = ("sharding=row_wise", "trainer.batch_size=30", "trainer.accumulate=2")
+
     def __init__(self, nodes: Nodes, folder: Path, *words: str, elastic: bool = True) -> None:
         self.nodes, self.folder, self.trace = nodes, folder, Path(f"{folder}.trace")
-        self.words = (*SETTINGS, *words, f"hydra.run.dir={folder}", "sharding=row_wise",
-                      "trainer.batch_size=30", "trainer.accumulate=2")  # fmt: skip
+        self.words = (*SETTINGS, *words, *self.plan, f"hydra.run.dir={folder}")
         self.size = {"nodes": "1:2", "restarts": 3} if elastic else {"nodes": "2"}
+        self.name = f"{folder.name}-{time.monotonic_ns()}"
         self.agents = [self.start_agent(number) for number in (0, 1)]
 
     def start_agent(self, number: int) -> subprocess.Popen:
-        env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05"}
+        env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05", "TRACE_ALONE_S": "1"}
         with open(f"{self.folder}.node-{number}.txt", "a") as output:
-            return self.nodes.start_agent(number, self.words, output=output, env=env, **self.size)
+            return self.nodes.start_agent(
+                number, self.words, job=self.name, output=output, env=env, **self.size
+            )
 
     def updates_of_rank(self, rank: int, more: int) -> None:
         wait_for_update(Path(f"{self.trace}.{rank}"), more, self.agents)
@@ -69,10 +74,10 @@ class Job:
 
     def end(self) -> None:
         codes = [agent.wait(timeout=300) for agent in self.agents]
-        assert codes == [0, 0], (codes, self.said())
+        assert codes == [0, 0], (codes, self.said()[-4000:])
 
     def said(self) -> str:
-        return "".join(Path(f"{self.folder}.node-{n}.txt").read_text()[-2000:] for n in (0, 1))
+        return "".join(Path(f"{self.folder}.node-{n}.txt").read_text() for n in (0, 1))
 
 
 def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> str:
@@ -88,21 +93,22 @@ def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> s
         assert other[0].poll() is None, f"it had ended before {lost}"
         # the other one is rank 0 now, and what it trains alone comes after its rank's last update
         wait_for_update(job.trace.with_name(f"{job.trace.name}.0"), rng.randint(3, 12), other)
-        assert other[0].poll() is None, (lost, job.said())
+        assert other[0].poll() is None, (lost, job.said()[-4000:])
         job.bring_back(number)
+        print(lost[-1], file=sys.stderr, flush=True)
     job.end()
     return ", ".join(lost)
 
 
-def train_undisturbed(folder: Path, losses: int) -> None:
-    """Train in one process, with all rows of an update in one batch."""
-    words = (*SETTINGS, f"trainer.max_steps={losses * UPDATES_PER_LOSS}", "trainer.accumulate=1",
-             f"trainer.batch_size={ROWS_OF_UPDATE}", f"hydra.run.dir={folder}")  # fmt: skip
-    environment = {"TRACE_FILE": f"{folder}.trace"}
+def train_undisturbed(folder: Path, *words: str) -> None:
+    """Train on one machine, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "runner", *words], cwd=ROOT, env={**os.environ, **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "runner", *SETTINGS, *words, f"hydra.run.dir={folder}"],
+        cwd=ROOT,
+        env={**os.environ, "TRACE_FILE": f"{folder}.trace"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -130,7 +136,8 @@ def lost_nodes(table: Table, top: Path, *, short: bool) -> None:
         top / "undisturbed",
         random.Random(fault_seed()),
     )
-    train_undisturbed(undisturbed, losses)
+    length = f"trainer.max_steps={losses * UPDATES_PER_LOSS}"
+    train_undisturbed(undisturbed, length, f"trainer.batch_size={ROWS_OF_UPDATE}")
     with make_nodes(2) as nodes:
         for number in range(1 if short else LOSSES // PER_JOB):
 
@@ -138,7 +145,7 @@ def lost_nodes(table: Table, top: Path, *, short: bool) -> None:
                 run = top / f"job-{number}"
                 lost = lose_nodes(nodes, run, losses, rng)
                 assert_same(run, undisturbed)
-                print(lost, file=sys.stderr, flush=True)
+                print(f"well: {lost}", file=sys.stderr, flush=True)
                 return "went on and ended as undisturbed"
 
             table.judge(f"job {number}", judged, weight=losses)

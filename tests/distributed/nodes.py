@@ -20,8 +20,8 @@ from typing import IO
 
 from tests.conftest import ROOT
 
-# With a store that agents share, an agent that has led a round keeps its ranks waiting for a store of
-# its own in a later round that another node leads.
+# With a store that agents share, an agent that has led a round sends its ranks to its own store in
+# a later round, too, which another node leads.
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 STORE = "10.99.0.254", 29400
 _SERVE_STORE = (
@@ -44,13 +44,17 @@ class Nodes:
         number: int,
         words: Sequence[str],
         *,
+        job: str,
         nodes: str,
         output: IO[str],
         env: Mapping[str, str],
         ranks: int = 1,
         restarts: int = 0,
     ) -> subprocess.Popen:
-        """Start torchrun's agent of a node; the process that is returned is the agent itself."""
+        """Start torchrun's agent of a node; the process that is returned is the agent itself.
+
+        A `job` that has ended is over for good: the next one takes another name.
+        """
         agent = subprocess.Popen(
             [
                 *("ip", "netns", "exec", f"{self.prefix}n{number}", "unshare", "--uts"),
@@ -59,7 +63,7 @@ class Nodes:
                 *(f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"),
                 *("--rdzv-backend=c10d", f"--rdzv-endpoint={STORE[0]}:{STORE[1]}"),
                 "--rdzv-conf=is_host=false,last_call_timeout=4,keep_alive_interval=1,join_timeout=300",
-                *("--rdzv-id=job", f"--local-addr=10.99.0.{number + 1}"),
+                *(f"--rdzv-id={job}", f"--local-addr=10.99.0.{number + 1}"),
                 *("--monitor-interval=0.2", "-m", "runner", *words),
             ],
             cwd=ROOT,

@@ -7,7 +7,8 @@ TRACE_KILL: `rank:step` sends SIGKILL to that rank before its step-th update, as
     `rank:count:point` does so at its count-th exchange with other ranks (point `collective`), or at
     its count-th fsync of a checkpoint (`checkpoint`).
 TRACE_STOP: the same with SIGSTOP.
-TRACE_PAUSE_S: seconds of sleep before every update, for faults that need time to happen.
+TRACE_PAUSE_S: seconds of sleep before every update on several ranks, and on one `TRACE_ALONE_S`,
+    for faults that need time to happen.
 TRACE_COUNTS: the prefix of a file for each rank with the number of times it reached each point.
 """
 
@@ -69,7 +70,8 @@ class Traced:
         self.count += 1
         _counts["step"] = self.count
         fail_if_asked(f"{ctx.ranks.rank}:{self.count}")
-        time.sleep(float(os.environ.get("TRACE_PAUSE_S", 0)))
+        pause = "TRACE_PAUSE_S" if ctx.ranks.is_distributed else "TRACE_ALONE_S"
+        time.sleep(float(os.environ.get(pause, 0)))
         output = self.inner.train_step(ctx, batches)
         line = {
             "cursor": [output.cursor.epoch, output.cursor.offset],

@@ -61,6 +61,62 @@ def test_two_jobs_through_a_plugin_give_what_two_processes_give(tmp_path, launch
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S)
+def test_jobs_through_a_plugin_may_have_two_ranks(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="no submitit launcher")
+    words = ["-m", "seed=1,2", "trainer.max_steps=4", "trainer.num_processes=2", *TINY]
+    for name, more in (("there", ["hydra/launcher=submitit_local"]), ("here", [])):
+        done = run(*words, "sharding=row_wise", *more, f"hydra.sweep.dir={tmp_path / name}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(list((tmp_path / name).glob("*/log.rank1.txt"))) == 2
+    there, here = (
+        [(r["seed"], r["validation/auc"]) for r in board(tmp_path / name)]
+        for name in ("there", "here")
+    )
+    assert there == here
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.parity("L18")
+def test_two_nodes_of_a_ray_cluster_train_as_two_ranks_of_this_machine(tmp_path, monkeypatch):
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
+    words = ["seed=1", "trainer.max_steps=4", *TINY]
+    settings = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster = cluster_utils.Cluster(True, head_node_args={**settings, "include_dashboard": False})
+    try:
+        cluster.add_node(**settings)
+        monkeypatch.setitem(ENV, "RAY_ADDRESS", cluster.address)
+        ENV.update({k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")})
+        place = [f"remote.dir={tmp_path / 'far'}", f"hydra.run.dir={tmp_path / 'near'}"]
+        done = run("remote=ray", "remote.nodes=2", *words, *place)
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        cluster.shutdown()
+    here = run(*words, "trainer.num_processes=2", f"hydra.run.dir={tmp_path / 'here'}")
+    assert here.returncode == 0, here.stdout + here.stderr
+    near, local = (json.loads((tmp_path / p / "result.json").read_text()) for p in ("near", "here"))
+    assert near["metrics"] == local["metrics"]
+    assert near["signature"] == local["signature"]
+    assert (tmp_path / "far" / "run" / "log.rank1.txt").exists()
+
+
+def test_several_nodes_of_a_cluster_need_a_folder_that_they_share(tmp_path, monkeypatch):
+    from runner import remote
+    from runner.config.compose import compose
+    from runner.errors import ConfigError
+
+    monkeypatch.setattr(remote, "find_spec", lambda name: name)
+    composed = compose(["remote=ray", "remote.nodes=2", *TINY, f"hydra.run.dir={tmp_path}/run"])
+    with pytest.raises(ConfigError, match=r"remote\.dir names its folder"):
+        remote.run_remotely(composed, [], ("runner", "torch"))
+    sent = ["seed=1", "remote.nodes=2", "trainer.num_processes=4"]
+    assert [o for o in sent if not remote._is_local_override(o, 2)] == ["seed=1"]
+    assert "trainer.num_processes=4" in [o for o in sent if not remote._is_local_override(o, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_ctrl_c_reaches_a_job_that_runs_elsewhere_and_it_saves(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="no submitit launcher")
     words = ["-m", "seed=1", "trainer.max_steps=200000", "trainer.max_epochs=null", *TINY]
@@ -125,7 +181,7 @@ def test_a_plugin_that_is_not_installed_is_reported_at_once(tmp_path, monkeypatc
     from runner.sweep import hydra_launcher
 
     monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: False)
-    with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"is not installed: pip install 'runner\[ray\]'"):
         hydra_launcher.parse_launcher(["hydra/launcher=ray"])
     monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -121,12 +121,7 @@ class RemoteSettings:
     ] = 0
     nodes: Annotated[
         int,
-        Key(
-            "that share the training; each gives num_cpus and num_gpus to trainer.num_processes "
-            "ranks of its own",
-            ge=1,
-            unit="nodes",
-        ),
+        Key("that share the training, each with trainer.num_processes ranks", ge=1, unit="nodes"),
     ] = 1
     dir: Annotated[
         str | None,
