@@ -3,7 +3,7 @@
 Weights and states are maps of files, so that the kernels are those of tables in memory, with the
 same bits. The files have no name: the system frees them when the process ends, however it ends. The
 checkpoint is what lasts.
-V ids of a look-up.
+F features, V ids of a look-up, H those whose rows are in one file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.shards import is_in_file
-from runner.embeddings.interface import EmbeddingTables, Placement
+from runner.embeddings.interface import EmbeddingTables, Layout, Placement
 from runner.errors import ConfigError
 from runner.machine import advise_random_reads
 
@@ -104,13 +105,7 @@ class DiskTables(EmbeddingTables):
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
         super().__init__(engine.layout, engine.settings, device)
         self._engine = engine
-        self._bytes_of: dict[str, list[tuple[np.ndarray, int]]] = {}
-        for key, tensor in engine.state().items():
-            if is_in_file(tensor):
-                flat = tensor.view(torch.uint8).flatten().numpy()
-                table = key.rpartition("/")[0]
-                self._bytes_of.setdefault(table, []).append((flat, len(flat) // len(tensor)))
-        self._table_of = {name: spec.name for spec in self.layout.tables for name in spec.features}
+        self._regions = _regions(self.layout, engine.state())
         self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="table-reader")
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
@@ -128,18 +123,52 @@ class DiskTables(EmbeddingTables):
 
     def _read_ahead(self, kjt: KeyedJaggedTensor) -> None:
         """Read a byte of each row, and of its states where the backward will update it."""
-        values = kjt.values().detach().numpy()
-        stops = np.cumsum(kjt.length_per_key())[:-1]
+        values_V = kjt.values().detach().numpy()
+        feature_V = np.repeat(np.arange(len(self._keys)), kjt.length_per_key())
         reads: list[tuple[np.ndarray, np.ndarray]] = []
-        for name, ids_V in zip(kjt.keys(), np.split(values, stops)):
-            tensors = self._bytes_of.get(self._table_of[name], [])
-            for flat, row_bytes in tensors if torch.is_grad_enabled() else tensors[:1]:
-                places_V = ids_V * row_bytes
-                # an id outside its table is refused by the look-up itself
-                places_V = places_V[(places_V >= 0) & (places_V < len(flat))]
-                reads += [(flat, part) for part in np.array_split(places_V, _NUM_READERS)]
+        for region in self._regions:
+            if not (region.has_weights or torch.is_grad_enabled()):
+                continue
+            # an id outside its table is refused by the look-up itself
+            is_here_V = (values_V >= 0) & (values_V < region.num_rows_F[feature_V])
+            feature_H = feature_V[is_here_V]
+            places_H = values_V[is_here_V] * region.row_bytes_F[feature_H]
+            places_H += region.start_F[feature_H]
+            reads += [(region.data, part) for part in np.array_split(places_H, _NUM_READERS)]
         for _ in self._readers.map(_read_bytes, *zip(*reads)) if reads else ():
             pass
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The bytes of one file: weights, or a state, of the tables of some features."""
+
+    data: np.ndarray
+    has_weights: bool
+    start_F: np.ndarray  # where the first row of the feature's table begins
+    row_bytes_F: np.ndarray
+    num_rows_F: np.ndarray  # 0: the table is not in this file
+
+
+def _regions(layout: Layout, state: Mapping[str, Tensor]) -> list[_Region]:
+    features_of = {spec.name: spec.features for spec in layout.tables}
+    order = {name: f for f, name in enumerate(layout.feature_order)}
+    regions: dict[int, _Region] = {}
+    for key, tensor in state.items():
+        if not is_in_file(tensor):
+            continue
+        table, _, name = key.rpartition("/")
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in regions:
+            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+            sizes = (np.zeros(len(order), np.int64) for _ in range(3))
+            regions[storage.data_ptr()] = _Region(flat.numpy(), name == "weight", *sizes)
+        region = regions[storage.data_ptr()]
+        features_F = [order[feature] for feature in features_of[table]]
+        region.start_F[features_F] = tensor.storage_offset() * tensor.element_size()
+        region.row_bytes_F[features_F] = tensor.stride(0) * tensor.element_size()
+        region.num_rows_F[features_F] = len(tensor)
+    return list(regions.values())
 
 
 def _read_bytes(flat: np.ndarray, places: np.ndarray) -> None:

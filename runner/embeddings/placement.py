@@ -111,6 +111,7 @@ def _shard_stored_tables(
     uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     on_disk = [s for s in specs if sharding.plan_of(s.name) == DISK]
+    assert scratch is not None or not on_disk, "tables on disk need a folder"
     sharded = [s for s in specs if s not in replicated and s not in on_disk]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
     needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)

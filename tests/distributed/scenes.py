@@ -6,8 +6,10 @@ A rank that finds a difference raises an error, with which the process ends.
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,7 +110,15 @@ def steps_equal_one_process(
     settings = parse_sparse({"kind": kind, "lr": 0.1, **settings})
     sharding = ShardingSettings(plan=plan, tables=table_plans, min_columns=4)
     tables = shard_tables(
-        specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
+        specs,
+        FEATURES,
+        settings,
+        sharding,
+        ranks,
+        seed=SEED,
+        device=CPU,
+        batch_size=8,
+        scratch=Path(tempfile.gettempdir()),  # its files have no names
     )
     whole = build_tables(specs, FEATURES, settings, seed=SEED, device=CPU)
     assert_holds(tables, whole, 0, f"{where} at the start")
@@ -160,10 +170,13 @@ def tables_scene(ranks: Ranks) -> None:
     ):
         steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH)
     steps_equal_one_process(ranks, "row_wise", "rowwise_adagrad", mixed, specs=ANY_WIDTH)
+    for plan in ("row_wise", "table_wise", "data_parallel", "disk"):
+        for dtype in ("bf16", "fp16"):
+            steps_equal_one_process(ranks, plan, "adam", {}, specs=ANY_WIDTH, dtype=dtype)
     every_row = {"every_row": True, "l2_tables": 0.1}
     for plan in PLANS:
-        if plan == "column_wise":
-            with pytest.raises(ConfigError, match="column_wise: with"):
+        if plan in ("column_wise", "disk"):
+            with pytest.raises(ConfigError, match=f"{plan}: with"):
                 steps_equal_one_process(ranks, plan, "sgd", {}, **every_row)
             continue
         steps_equal_one_process(ranks, plan, "sgd", {}, specs=ANY_WIDTH, l2_tables=0.1)

@@ -90,6 +90,16 @@ def test_a_killed_run_resumes_bit_for_bit(runner, data, quiet, tmp_path, name):
     assert differences(run, quiet[name]) == []
 
 
+@pytest.mark.slow
+def test_a_killed_run_with_rows_of_16_bits_on_disk_resumes_bit_for_bit(runner, data, tmp_path):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    words = (*TRACED, *data["rewritten"], *EPOCH, "optimizer.sparse.dtype=bf16", "sharding=disk")
+    train(runner, whole, *words, TRACE_FILE=f"{whole}.trace")
+    train(runner, run, *words, code=1, TRACE_FILE=f"{run}.trace", TRACE_KILL="step:13")
+    train(runner, run, *words, TRACE_FILE=f"{run}.trace")
+    assert differences(run, whole) == []
+
+
 @pytest.mark.parametrize("how", ["dataset.workers=2", slow("dataset.prefetch=3")])
 def test_readers_make_no_difference(runner, data, quiet, tmp_path, how):
     words = (*TRACED, *data["rewritten"], *EPOCH, how)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,14 +26,18 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import LocalShard, LocalShards, is_in_file
+from runner.distributed.shards import is_in_file
 from runner.errors import UserError, nearest_hint
-from runner.machine import advise_random_reads
+from runner.rundir.checkpoint.file_tensors import (
+    in_blocks,
+    local_tensors,
+    read_from_front,
+    row_blocks,
+)
 from runner.rundir.checkpoint.files import FileDigest, write_file
 from runner.rundir.checkpoint.manifest import TENSORS_SUFFIX, Checkpoint, DamagedError
 
 _ALIGN_BYTES = 16
-_BLOCK_BYTES = 16 << 20  # of a tensor in a file, held in memory at a time
 _DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -73,7 +77,7 @@ class StagedFile:
         if self.source is None:
             yield buffer.bytes.numpy().data[self.begin : self.end]
             return
-        for rows in _row_blocks(self.source):
+        for rows in row_blocks(self.source):
             yield rows.contiguous().flatten().view(torch.uint8).numpy().data
 
 
@@ -91,7 +95,7 @@ class HostBuffer:
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
         """Allocate every page of the memory for a copy of these tensors (of this rank's shards)."""
-        local = [t for tensor in tensors for t in _local_tensors(tensor) if not is_in_file(t)]
+        local = [t for tensor in tensors for t in local_tensors(tensor) if not is_in_file(t)]
         num_bytes = sum(t.nbytes for t in local) + _ALIGN_BYTES
         self.reserve(num_bytes, pinned=any(t.is_cuda for t in local))
         self.bytes.zero_()  # the system provides a page only when it is first written to
@@ -99,10 +103,6 @@ class HostBuffer:
     def view(self, begin: int, like: Tensor) -> Tensor:
         """Return a view of the bytes from `begin` on, in the shape and dtype of `like`."""
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
-
-
-def _local_tensors(tensor: Tensor) -> list[Tensor]:
-    return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def stage_tensors(
@@ -150,7 +150,7 @@ def write_staged(
     """
     digests = {}
     for file in files:
-        with _read_from_front(file.source):
+        with read_from_front(file.source):
             digests[file.name] = write_file(folder / file.name, file.contents(buffer))
     return digests
 
@@ -181,11 +181,11 @@ def load_tensors(
     """
     reader, metadata = _open(saved)
     _check(saved, metadata.state_dict_metadata, into, partial=partial, convert=convert)
-    in_files = [t for tensor in into.values() for t in _local_tensors(tensor) if is_in_file(t)]
+    in_files = [t for tensor in into.values() for t in local_tensors(tensor) if is_in_file(t)]
     with ExitStack() as stack:
         for tensor in in_files:
-            stack.enter_context(_read_from_front(tensor))
-        _read(saved, reader, metadata, {name: _in_blocks(t) for name, t in into.items()})
+            stack.enter_context(read_from_front(tensor))
+        _read(saved, reader, metadata, {name: in_blocks(t) for name, t in into.items()})
 
 
 def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
@@ -203,41 +203,6 @@ def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
         into[name] = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
     _read(saved, reader, metadata, into)
     return into
-
-
-def _row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Split a tensor by rows into blocks of a size that memory always has."""
-    num_rows = max(1, _BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes))
-    return torch.split(tensor, num_rows)
-
-
-def _in_blocks(tensor: Tensor) -> Tensor:
-    """Return a tensor in a file as many shards, since a shard is read into memory as a whole."""
-    if not any(is_in_file(t) for t in _local_tensors(tensor)):
-        return tensor
-    zeros = (0,) * tensor.dim()
-    shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, zeros)]
-    blocks = []
-    for shard in shards:
-        first_row, *others = shard.offset
-        for rows in _row_blocks(shard.tensor):
-            blocks.append(LocalShard(rows, (first_row, *others)))
-            first_row += len(rows)
-    return LocalShards(tensor.shape, blocks, tensor.dtype, tensor.device)
-
-
-@contextmanager
-def _read_from_front(tensor: Tensor | None) -> Iterator[None]:
-    """Let the system read ahead in the file of a tensor within the block, if it lies in one."""
-    if tensor is None or not tensor.nbytes:
-        yield
-        return
-    storage = tensor.untyped_storage()
-    advise_random_reads(storage.data_ptr(), storage.nbytes(), random=False)
-    try:
-        yield
-    finally:
-        advise_random_reads(storage.data_ptr(), storage.nbytes(), random=True)
 
 
 def _file_of(item: WriteItem, tensor: Tensor, rank: int, number: int) -> StagedFile:
