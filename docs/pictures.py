@@ -129,7 +129,8 @@ def picture_board() -> None:
         run("hydra.run.dir=outputs/dcn", "model=dcn", rows, "report=false", folder=folder)
         diverging = ("optimizer.dense.lr=1e30", "optimizer.sparse.lr=1e30")
         run("hydra.run.dir=outputs/too_fast", *diverging, folder=folder, check=False)
-        words = ("hydra.run.dir=outputs/now", rows, "trainer.max_epochs=500", *EVERY)
+        slow = ("optimizer.dense.lr=0.0003", "optimizer.sparse.lr=0.002", "trainer.max_epochs=500")
+        words = ("hydra.run.dir=outputs/now", rows, *slow, *EVERY)
         with (
             start(*words, folder=folder, out=subprocess.DEVNULL) as training,
             start("board", "outputs", "--port", "0", folder=folder) as board,

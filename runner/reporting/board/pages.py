@@ -203,4 +203,5 @@ def _runs(runs: Sequence[RunRecord]) -> str:
     button = '<form id="compare" action="/compare"><button>Compare the marked runs</button></form>'
     right = ["value", "best step", "step", "time"]
     table = render_table(header, rows, numeric=right, sortable=True)
-    return button + render_table_tools(header) + table
+    # What failed has a list of its own, and the column would widen the table beyond most screens.
+    return button + render_table_tools(header, hidden=["last line"]) + table

@@ -218,13 +218,16 @@ def test_a_page_that_cannot_be_written_is_reported(command, tmp_path):
 
 def test_a_thousand_runs_take_seconds_and_no_torch(tmp_path):
     for number in range(1000):
-        make_run(
+        run = make_run(
             tmp_path / "runs" / f"r{number:04}",
             identity={"optimizer.dense.lr": 10.0 ** -(number % 5), "width": number % 7},
             seed=number % 3,
             auc=0.5 + (number * 37 % 100) / 250,
             num_rows=100,
         )
+        result = json.loads((run / "result.json").read_text())
+        result["metrics"] |= {f"test/m{n}": number / (n + 3) for n in range(20)}
+        (run / "result.json").write_text(json.dumps(result))
     program = (
         "import sys; from runner.__main__ import main; "
         "code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
@@ -242,6 +245,8 @@ def test_a_thousand_runs_take_seconds_and_no_torch(tmp_path):
     assert "1,000 runs: 1,000 completed" in done.stdout
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert seconds < 5  # of the processor, which others may share; about 1
+    assert (tmp_path / "x.html").stat().st_size < 6_000_000
+    assert "further metrics are in the result.json" in (tmp_path / "x.html").read_text()
 
 
 def test_a_finished_run_has_its_page_unless_it_wants_none(command, tmp_path):
