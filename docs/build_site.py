@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,10 +29,12 @@ OUTSIDE = {
     "README.md": "index.md",
     "experiments/README.md": "results_published.md",
     "experiments/FIRST_LOOK.md": "results_first_look.md",
+    "experiments/YARDSTICK.md": "results_yardstick.md",
     "experiments/PLANTED.md": "results_planted.md",
     "docs/notebook.ipynb": "notebook.md",
     "docs/reference.md": "keys.md",
 }
+PICTURE = re.compile(r"^!\[([^\]]*)\]\((\w+)\.png\)$", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
 ROOMS = ("serving", "data", "models", "metrics", "training", "optim", "embeddings")
 ROOMS += ("rundir", "reporting", "sweep", "config", "distributed")
@@ -87,8 +90,18 @@ def with_links(text: str, origin: str, places: dict[str, str], source: Path) -> 
         shutil.copyfile(path, copy)
         return f"{opening}repository/{name}{anchor})"
 
+    text = PICTURE.sub(partial(both_themes, folder=(ROOT / origin).parent), text)
     fences = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in fences)
+
+
+def both_themes(match: re.Match[str], folder: Path) -> str:
+    """Return a picture that has a dark twin as two, of which the site shows one."""
+    words, name = match.groups()
+    if not (folder / f"{name}_dark.png").exists():
+        return match.group(0)
+    light, dark = (f"![{words}]({n}.png)" for n in (name, f"{name}_dark"))
+    return f"{light}{{.only-light}}\n{dark}{{.only-dark}}"
 
 
 def notebook_page(text: str) -> str:

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, EXAMPLES = ROOT / "docs" / "messages.md", ROOT / "docs" / "messages.json"
 HOLE = "…"  # stands for a value in a message
 LONGEST = 400  # characters of an example
+_NO_MAKERS = ("join", "str", "nearest", "sorted", "len", "repr")  # they make parts of a text
 ABOUT = """\
 # Warnings and errors
 
@@ -56,40 +57,44 @@ class Message:
 
 def find_messages() -> list[Message]:
     """Return every message of the package, in the order of files and lines."""
-    trees = {p: ast.parse(p.read_text()) for p in sorted((ROOT / "runner").rglob("*.py"))}
-    errors = _error_classes(trees.values())
-    makers = {
-        name
-        for tree in trees.values()
-        for call in _calls(tree)
-        if _name(call.func) in errors and call.args
-        for inner in _calls(call.args[0])
-        if (name := _name(inner.func)) and not name.startswith(("join", "str", "nearest"))
-    }
+    sources = {p: p.read_text() for p in sorted((ROOT / "runner").rglob("*.py"))}
+    errors = _error_classes("\n".join(sources.values()))
+    makes = re.compile(rf"Iterator\[str\]|warn|problems\.append|\b(?:{'|'.join(errors)})\(")
+    nodes = {p: list(ast.walk(ast.parse(s))) for p, s in sources.items() if makes.search(s)}
+    calls = [n for found in nodes.values() for n in found if isinstance(n, ast.Call) and n.args]
+    raised = [call.args[0] for call in calls if _name(call.func) in errors]
+    inner = (n.func for value in raised for n in ast.walk(value) if isinstance(n, ast.Call))
+    makers = {name for func in inner if not (name := _name(func)).startswith(_NO_MAKERS)}
+    defines = re.compile(rf"def (?:{'|'.join(makers)})\(")
+    for path in sources.keys() - nodes.keys():
+        if defines.search(sources[path]):
+            nodes[path] = list(ast.walk(ast.parse(sources[path])))
     found: dict[Message, None] = {}
-    for path, tree in trees.items():
+    for path in sorted(nodes):
         module = path.relative_to(ROOT).as_posix()
-        for is_warning, value in _texts(tree, errors, makers):
+        for is_warning, value in _texts(nodes[path], errors, makers):
             for form in _forms(value):
                 if len(re.findall(r"(?<!\S)[a-z]{2,}\b", form)) > 1:
                     found[Message(module, is_warning, form)] = None
     return list(found)
 
 
-def _error_classes(trees: Any) -> set[str]:
+def _error_classes(source: str) -> set[str]:
     """Return the names of `UserError` and of all classes below it, and what makes one."""
-    classes = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    bases = re.findall(r"^class (\w+)\(([\w., ]+)\):", source, re.MULTILINE)
     names, before = {"UserError", "combined_error"}, 0
     while len(names) > before:
         before = len(names)
-        names |= {c.name for c in classes if any(_name(base) in names for base in c.bases)}
+        names |= {name for name, of in bases if names & set(re.split(r"[., ]+", of))}
     return names
 
 
-def _texts(tree: ast.AST, errors: set[str], makers: set[str]) -> Iterator[tuple[bool, ast.expr]]:
+def _texts(
+    nodes: list[ast.AST], errors: set[str], makers: set[str]
+) -> Iterator[tuple[bool, ast.expr]]:
     """Yield whether it is a warning, and the expression of each message, in the order of lines."""
     found: list[tuple[bool, ast.expr]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and node.args:
             name = _name(node.func)
             is_warning = name in ("warn", "_warn", "warning")
@@ -99,7 +104,7 @@ def _texts(tree: ast.AST, errors: set[str], makers: set[str]) -> Iterator[tuple[
         elif isinstance(node, ast.FunctionDef):
             is_generator = node.returns is not None and ast.unparse(node.returns) == "Iterator[str]"
             taken = (ast.Yield,) * is_generator + (ast.Return,) * (node.name in makers)
-            inner = (n.value for n in ast.walk(node) if isinstance(n, taken))
+            inner = (n.value for n in ast.walk(node) if isinstance(n, taken)) if taken else ()
             found += [(False, value) for value in inner if value is not None]
     yield from sorted(found, key=lambda pair: pair[1].lineno)
 
@@ -116,10 +121,6 @@ def _forms(value: ast.expr) -> list[str]:
         parts = [p.value if isinstance(p, ast.Constant) else HOLE for p in value.values]
         return [re.sub(f"{HOLE}+", HOLE, "".join(map(str, parts)))]
     return []
-
-
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def _name(node: ast.AST | None) -> str:
@@ -161,6 +162,7 @@ def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str
         ]
         if hits:
             text, test = min(hits, key=lambda hit: (len(hit[0]), hit))
+            text = re.sub(r"^ *\d+\. ", "", text)  # of several mistakes
             found[message.form] = {"text": _without_places(text), "test": test}
     return found
 

@@ -58,7 +58,8 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
     """
     known = list(known)
     near = nearest_hint(name, known)
-    return f"{key}.{name} is not a setting of {owner}{near}; known: {', '.join(known)}"
+    listed = f"known: {', '.join(known)}" if known else "it has none"
+    return f"{key}.{name} is not a setting of {owner}{near}; {listed}"
 
 
 def combined_error(problems: Iterable[str]) -> ConfigError:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Container
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.commands import VERBS
-from tests.conftest import ROOT, Finished, Zygote
+from tests.conftest import ROOT, Finished, Process, Zygote
 from tests.serving.served import serving
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,6 +81,16 @@ def serve_and_ask(runner: Zygote, words: list[str], folder: Path, text: str) -> 
             with urlopen(f"http://{server.address}{path}", body.encode(), timeout=60) as answer:
                 assert answer.status == 200
         return Finished(server.stop(), server.process.text)
+
+
+def start_data_server(runner: Zygote, words: list[str], folder: Path) -> tuple[Process, str]:
+    """Start a data server at a free port; return the port."""
+    process = runner.start(*words, "--port", "0", cwd=folder)
+    until_s = time.monotonic() + 60
+    while not (process.output.exists() and "at grpc://" in process.text):
+        assert time.monotonic() < until_s, words
+        time.sleep(0.05)
+    return process, process.text.rsplit(":", 1)[1].strip()
 
 
 def start_board_and_ask(words: list[str], folder: Path) -> Finished:
@@ -145,6 +156,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
     if page.name != "README.md":  # these begin where the README has left a run
         assert runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).code == 0
     failures = []
+    data_server: Process | None = None
     for command in commands(text):
         if command in RUN_BY_CI or command.startswith("source "):
             continue
@@ -156,6 +168,12 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
         if data and not (ROOT / data[0]).exists():
             continue
         words = [w.replace("../shared", str(ROOT.parent / "shared")) for w in words]
+        if words[:1] == ["data-serve"]:
+            data_server, port = start_data_server(runner, words, tmp_path)
+            text_port = words[words.index("--port") + 1]
+            continue
+        if data_server is not None:
+            words = [w.replace(f"localhost:{text_port}", f"localhost:{port}") for w in words]
         if words[:1] == ["serve"]:
             done = serve_and_ask(runner, words[1:], tmp_path, text)
             expected = 143  # it ends by SIGTERM
@@ -166,4 +184,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
             expected = 2 if "adagard" in command else 0
         if done.code != expected:
             failures.append(f"{command}\nexit {done.code}\n{done.text}")
+    if data_server is not None:
+        data_server.kill(signal.SIGTERM)
+        assert data_server.wait() == 143
     assert not failures, "\n\n".join(failures)

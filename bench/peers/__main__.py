@@ -33,13 +33,14 @@ from bench.paired import Estimate, estimate, machine, ratio, shown, table
 
 OURS = "runner"
 ADAGRAD = "runner_adagrad"
+FBGEMM = "fbgemm-gpu-cpu==1.8.0"
 COMMON = ("torch==2.13.0", "numpy", "pyarrow", "scikit-learn")
 PEERS = {  # the module that trains with it -> what it installs
     "fuxictr": ("fuxictr",),
     "deepctr_torch": ("deepctr-torch", "requests"),
     "torch_rechub": ("torch-rechub",),
-    "torchrec": ("torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0", "torchmetrics==1.0.3"),
-    "lightning": ("lightning", "torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0"),
+    "torchrec": ("torchrec==1.8.0", FBGEMM, "torchmetrics==1.0.3"),
+    "lightning": ("lightning", "torchrec==1.8.0", FBGEMM),
 }
 UNDER_ADAGRAD = ("torchrec", "lightning")
 NUM_TEST_ROWS = 100_000
@@ -69,7 +70,11 @@ def interpreter(environments: Path, name: str) -> Path | str:
     python = folder / "bin" / "python"
     if (folder / "installed").exists():
         return python
-    for words in (["venv", "--clear", str(folder)], ["pip", "install", *COMMON, *PEERS[name]]):
+    steps = [["venv", "--clear", str(folder)], ["pip", "install", *COMMON, *PEERS[name]]]
+    if FBGEMM in PEERS[name]:  # TorchRec asks for the build for CUDA, whose files have its names
+        steps += [["pip", "uninstall", "fbgemm-gpu"]]
+        steps += [["pip", "install", "--reinstall", "--no-deps", FBGEMM]]
+    for words in steps:
         done = subprocess.run(
             ["uv", *words, "--quiet"],
             env={**os.environ, "VIRTUAL_ENV": str(folder)},

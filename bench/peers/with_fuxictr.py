@@ -19,7 +19,9 @@ class DeepFM(BaseModel):
     """As in its model zoo, which its package does not hold."""
 
     def __init__(self, feature_map: FeatureMap, folder: Path) -> None:
-        super().__init__(feature_map, model_id="DeepFM", verbose=0, model_root=f"{folder}/")
+        super().__init__(
+            feature_map, model_id="DeepFM", verbose=0, metrics=["AUC"], model_root=f"{folder}/"
+        )
         self.embedding_layer = FeatureEmbedding(feature_map, WIDTH)
         self.fm = FactorizationMachine(feature_map)
         self.mlp = MLP_Block(input_dim=len(NAMES) * WIDTH, output_dim=1, hidden_units=HIDDEN)

@@ -35,7 +35,11 @@ class Clicks(lightning.LightningModule):
 def train(folder: Path, sizes: list[int], batch_size: int) -> Any:
     module = Clicks(sizes)
     trainer = lightning.Trainer(
-        max_epochs=1, default_root_dir=folder, accelerator="cpu", enable_progress_bar=False
+        max_epochs=1,
+        default_root_dir=folder,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        inference_mode=False,  # in which FBGEMM's look-up of training has no kernel
     )
 
     def loader(rows: Rows, shuffle: bool) -> DataLoader:

@@ -28,7 +28,8 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.machine import set_thread_environment
 
-    given, overrides = make_parser().parse_own(words)
+    given = make_parser().parse(words)
+    overrides = list(given.words)
     raise_combined(_find_problems(given, overrides))
     if given.schema is not None:
         from runner.sweep.local_process import quote_hydra_value
@@ -147,14 +148,16 @@ def make_parser() -> VerbParser:
         "data-serve",
         "Read and encode the rows of a dataset, and stream its batches to trainings, here or on\n"
         "other machines, which use dataset=flight. Several servers of the same files share the\n"
-        "work; they keep nothing, so that each may be killed and restarted at any time. Further\n"
-        "words choose and set the dataset, as for a training.",
+        "work; they keep nothing, so that each may be killed and restarted at any time.",
         examples=(
             "data-serve --schema clicks.yaml",
             "data-serve dataset=csv --schema clicks.yaml dataset.path=data/clicks.csv",
             "data-serve dataset=criteo dataset.path=criteo --host 0.0.0.0 --port 8815 "
             "--tls-cert cert.pem --tls-key key.pem --token-env DATA_TOKEN",
         ),
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY=VALUE", help="the dataset and its keys, as for a training"
     )
     for flag, metavar, kind, default, about in (
         ("--schema", "FILE", Path, None, "the YAML of a table, short for dataset.schema=FILE"),

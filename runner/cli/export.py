@@ -17,6 +17,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.launch import print_status
     from runner.machine import set_thread_environment, usable_cores
+    from runner.rundir.json_files import read_json
     from runner.serving.export_plan import ExportSettings, plan_export, settings_of_base
 
     given = make_parser().parse(words)
@@ -33,6 +34,11 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     if given.since is not None:
         settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
+    tracked = None
+    if given.wandb:
+        from runner.reporting.trackers.wandb_export import TrackedExport
+
+        tracked = TrackedExport(Path(given.folder or ""))
     composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
@@ -42,6 +48,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     out = Path(given.out)
     write = export_run if given.since is None else export_delta
     write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
+    if tracked is not None:
+        tracked.log(out, read_json(out / "manifest.json")["checkpoint"]["step"], print)
     shown = f"python {out / 'score.py'}" if given.since is None else f"apply {given.since} {out}"
     use = "shows how it is loaded" if given.since is None else "brings the model on"
     print_status(f"wrote {out}; `{shown}` {use}")
@@ -95,6 +103,11 @@ def make_parser() -> VerbParser:
         "--since",
         metavar="MODEL",
         help="write only what changed since this exported model: a delta for `apply`",
+    )
+    parser.add_argument(
+        "--wandb",
+        action="store_true",
+        help="add MODEL to the run's W&B run as an artifact by reference; nothing is uploaded",
     )
     parser.add_argument(
         "--trust-native-code",

@@ -91,6 +91,8 @@ def _compose(
     from runner.config.compose import compose_from_run
 
     composed = compose_from_run(folder, overrides, config_dirs=config_dirs)
+    for values in (composed.config, composed.saved_config):  # the mirror is the first run's
+        values["checkpoint"].pop("mirror", None)
     source = (meta.get("source") or {}).get("path")
     if meta.get("kind") != "eval" or source is None:
         return composed

@@ -31,6 +31,7 @@ from runner.optim.dense_arguments import dense_arguments
 ALIAS_MODULES = "argument_types"  # modules of this name hold types of arguments, and no torch
 # Where parts lie; what lies elsewhere is none, which the builder tells
 _PART_PACKAGES = (
+    "runner.data.flight.option",
     "runner.data.flight.settings",
     "runner.data.sets",
     "runner.data.streaming",

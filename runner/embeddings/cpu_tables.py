@@ -92,7 +92,11 @@ class CpuTables(EmbeddingTables):
     def _gather_and_pool(
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
     ) -> Tensor:
-        """Look up bf16 rows, for which FBGEMM has no CPU kernel; sums are in fp32."""
+        """Look up bf16 rows, for which FBGEMM has no CPU kernel; sums are in fp32.
+
+        Raises:
+            IndexError: for an id outside its table.
+        """
         num_features = len(self.layout.table_of)
         size = (len(offsets) - 1) // num_features
         pooled_BE = torch.zeros(size, self.output_width)

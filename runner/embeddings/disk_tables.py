@@ -74,6 +74,7 @@ def build_in_files(
 
     Raises:
         ConfigError: if the disk has too little room.
+        OSError: if the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free

@@ -91,6 +91,9 @@ def build_uninitialized_tables(
     """Build tables on the fastest engine of the device, with their weights not yet set.
 
     With `scratch`, a folder, they lie in files there.
+
+    Raises:
+        ConfigError: for 16-bit rows on a GPU, and for a disk with too little room.
     """
     if scratch is not None:
         build = partial(build_uninitialized_tables, specs, feature_order, settings, device)

@@ -150,8 +150,8 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     for key in ("every_row", "l2_tables") if parsed.is_16_bit else ():
         if getattr(parsed, key):
             raise ConfigError(
-                f"{where}.dtype={parsed.dtype}: does not work with {where}.{key}, which passes over "
-                "all rows and would round each of them again; l2_lookups works"
+                f"{where}.dtype={parsed.dtype}: does not work with {where}.{key}, which passes "
+                "over all rows and would round each of them again; l2_lookups works"
             )
     return parsed
 

@@ -52,7 +52,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         elif runs := _runs_below(folder):
             newest = max(runs, key=lambda run: (run / "meta.json").stat().st_mtime)
             hint = (
-                f"; it is a folder of {len(runs)} runs, of which {newest} is the newest; "
+                f"; it is a folder of runs, of which {newest} is the newest; "
                 f"`python -m runner report {shlex.quote(str(folder))}` lists them"
             )
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
@@ -61,7 +61,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    found = (p.parent for depth in ("*", "*/*") for p in folder.glob(f"{depth}/meta.json"))
+    found = (p.parent for depth in ("*", "*/*", "*/*/*") for p in folder.glob(f"{depth}/meta.json"))
     return [run for run in found if not run.is_symlink()]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from runner.errors import UserError
+from runner.metrics.factory import make_metrics
 from runner.metrics.names import parse_cutoff
 from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
@@ -68,8 +69,8 @@ def evaluate_index(
         evaluated = evaluate_split(job, split)
     assert evaluated is not None
     found = _evaluate_through(job, scorer, index, split)
-    names = MetricSettings(**config["metrics"]).ranking_metrics
-    shown = [key for key in evaluated if key.partition("/")[0] in names]
+    names = MetricSettings(**config["metrics"]).ranking_metrics  # of all rows, not of slices
+    shown = [key for key in evaluated if key in found and key.partition("/")[0] in names]
     return {
         "split": split,
         "evaluated": {key: evaluated[key] for key in shown},
@@ -85,7 +86,8 @@ def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) ->
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     settings = MetricSettings(**job.config["metrics"])
     depth = max(parse_cutoff(name)[1] or MRR_DEPTH for name in settings.ranking_metrics)
-    metrics = job.make_metrics(True)
+    rankings = replace(settings, eval=list(settings.ranking_metrics), slice_by=None)
+    metrics = make_metrics(job.dataset.schema, job.device, rankings, True)
     for root in job.context.root_modules():
         root.eval()
     with job.context.evaluation_weights(), torch.no_grad():

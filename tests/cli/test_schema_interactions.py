@@ -112,6 +112,14 @@ def test_other_columns_are_left_out_and_said(propose):
     assert "interactions.sequences puts ids into the histories" in shown
 
 
+def test_what_may_be_the_type_of_an_event_is_told_how_to_declare_it(propose):
+    kinds = np.resize(["view", "cart", "buy"], ROWS)
+    _, shown = propose(columns(event_type=kinds, price=np.arange(ROWS) / 7))
+    [told] = [part for part in shown.split("event_type")[1:] if "interactions.events" in part]
+    assert "with train_on: every" in told
+    assert shown.count("interactions.events") == 1  # price is no type
+
+
 def test_a_table_without_times_or_items_is_no_table_of_interactions(propose):
     for table in (columns(timestamp=None), columns(item_id=None, price=np.linspace(0, 9, ROWS))):
         proposed, shown = propose(table)
@@ -163,3 +171,12 @@ def test_names_of_items_are_those_and_no_others():
     yes = ("item", "itemId", "movie_ids", "parent_asin", "song", "articles", "ad_id", "video_key")
     no = ("item_count", "user_id", "price", "item_category", "movie_year", "id", "code")
     assert [n for n in yes if not names_item(n)] == [n for n in no if names_item(n)] == []
+
+
+def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(propose):
+    table = columns(timestamp=None, place=np.arange(ROWS) % 50)
+    _, shown = propose(table)
+    assert "it has users and items, but no column that looks like a time: --task next_item" in shown
+    proposed, shown = propose(table, "--task", "next_item", "--time", "place")
+    assert proposed["interactions"]["time"] == "place"
+    assert "no column that looks like a time" not in shown

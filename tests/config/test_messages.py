@@ -1,5 +1,7 @@
 """Messages about mistakes in a command line, before anything is written."""
 
+import os
+
 import pytest
 
 from tests.fake_job import fake_command
@@ -146,6 +148,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["reume", "x"], ["'reume': no such verb", "nearest: 'resume'"]),
         (["resume"], ["resume: name a run"]),
         (["resume", "nowhere"], ["nowhere: no such run directory"]),
+        (["dataset=csv"], ["runner schema PATH --out schema.yaml` proposes one"]),
         (["ls", "optimiser"], ["no such group", "nearest: 'optimizer'"]),
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
     ],
@@ -155,6 +158,29 @@ def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(comma
     message = command.refused(*words)
     for part in said:
         assert part in message
+
+
+def test_a_folder_of_runs_is_told_with_its_newest_run(command, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    for number, name in enumerate(("new/b", "old")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "meta.json").touch()
+        os.utime(folder / name / "meta.json", (9 - number, 9 - number))
+    (folder / "latest").symlink_to("new/b")
+    message = command.refused("resume", str(folder))
+    assert f"a folder of runs, of which {folder}/new/b is the newest" in message
+    assert f"`python -m runner report {folder}` lists them" in message
+
+
+def test_an_option_that_lies_in_conf_here_is_told_with_the_flag_for_it(
+    command, tmp_path_factory, monkeypatch
+):
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "conf" / "experiments").mkdir(parents=True)
+    (folder / "conf" / "experiments" / "first.yaml").write_text("# @package _global_\n")
+    monkeypatch.chdir(folder)
+    message = command.refused("experiments=first")
+    assert "no such option of experiments; ./conf has it: add --config-dir conf" in message
 
 
 def test_ranks_that_torchrun_started_count_as_well(command, monkeypatch):

@@ -237,7 +237,11 @@ def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, serv
 @pytest.mark.parametrize(
     ("url", "module", "says"),
     [
-        ("https://x.org/*.parquet", "aiohttp", r"not installed: pip install 'runner\[http\]' \(.*"),
+        (
+            "https://x.org/*.parquet",
+            "aiohttp",
+            r"not installed \(.*\): pip install 'runner\[http\]'",
+        ),
         ("abfs://bucket/a.parquet", "adlfs", r"not installed \(.*adlfs"),
     ],
 )

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import check_same_schema, open_parquet_file
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet
@@ -205,7 +207,7 @@ def test_a_wrong_declaration_names_its_key(schema, shown):
         ({"path": "*.nothing"}, "no file matches"),
         ({"path": "memry://x"}, "nearest: 'memory'"),
         ({"path": None}, r"dataset\.path is not set"),
-        ({"schema": None}, "schema PATH --out FILE"),
+        ({"schema": None}, "--out schema.yaml"),
         ({"schema": "clicks.yml"}, r"dataset\.schema=clicks\.yml: no such file"),
         ({"on_bad_rows": "ignore"}, "one of error, skip"),
         ({"split": {"random": {"train": 0.5}}}, "add up to 0.5"),
@@ -231,6 +233,19 @@ def test_a_cut_file_is_named(tmp_path, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(DataError, match=r"part-0\.parquet: not a readable Parquet file"):
         open_dataset(path=str(path))
+
+
+def test_a_file_of_another_format_is_named_with_the_option_that_reads_it(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("user,click\n1,0\n")
+    with pytest.raises(DataError, match=r"x\.csv: not a readable Parquet file .*dataset=csv"):
+        open_parquet_file(DataFile(str(path)))
+
+
+def test_a_missing_column_is_named_with_the_file_that_declares_it(tmp_path):
+    schemas = {"a.csv": pa.schema([("age", pa.int64())])}
+    with pytest.raises(DataError, match=r"a\.csv: no column 'agee', which b\.yaml declares; near"):
+        check_same_schema(schemas, ["agee"], "b.yaml declares")
 
 
 def test_a_file_without_rows_and_an_empty_split_are_named(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from experiments import first_look
+from tests.whole.test_never_below_yardstick import Comparison
 
 
 def write_run(folder, validation, test):
@@ -56,3 +57,12 @@ def test_movielens_is_joined_into_one_table_without_what_tells_the_label(tmp_pat
         "1,7,F,25,10,48067,Sabrina (1995),Comedy|Romance,1",
         "2,7,M,56,16,70072,Sabrina (1995),Comedy|Romance,0",
     ]
+
+
+def test_the_two_commands_leave_both_aucs_for_the_page(tmp_path, monkeypatch):
+    found = Comparison(0.71, 0.69, 0.7, 0.01, 0.01)
+    monkeypatch.setattr(first_look, "PLANTED_ROWS", 200)
+    monkeypatch.setattr(first_look, "run_two_commands", lambda *words: found)
+    first_look.run_first_commands("avazu", tmp_path, tmp_path / "avazu")
+    both = json.loads((tmp_path / "avazu" / "both.json").read_text())
+    assert both == {"ours": 0.71, "logistic_regression": 0.7}

@@ -125,3 +125,41 @@ def test_metrics_of_lists_need_the_catalogue():
     settings = MetricSettings(eval=["gini@10"], train=[], candidates="full")
     task = (TaskSpec("click"),)
     assert math.isnan(make_metrics(Schema((), (), task), CPU, settings, True).compute()["gini@10"])
+
+
+# what the classes of RecBole 1.2.1 in recbole.evaluator.metrics say of `recbole_lists`
+RECBOLE = {
+    "recall@5": 0.171875,
+    "recall@10": 0.28125,
+    "ndcg@5": 0.080392565018,
+    "ndcg@10": 0.114257042903,
+    "mrr": 0.091106227222,
+    "hit_rate@5": 0.171875,
+    "hit_rate@10": 0.28125,
+    "coverage@5": 0.98,
+    "coverage@10": 0.98,
+    "gini@5": 0.1905,
+    "gini@10": 0.0943125,
+}
+
+
+def recbole_lists():
+    """Return the best ten of 50 items for 64 users, by a formula, and each user's right item."""
+    user, item = np.arange(64)[:, None], np.arange(50)
+    scores = (item + 1) * (user + 3) * 7 % 997  # without ties: 997 is a prime number
+    order = np.argsort(-scores, axis=1)
+    right = (np.arange(64) * 13 + 5) % 50
+    p = prediction(np.zeros(64), np.ones(64), np.ones(64), np.arange(64))
+    p.aux["rank_B"] = torch.tensor(np.argmax(order == right[:, None], axis=1) + 1).float()
+    p.aux["top_BK"] = torch.tensor(order[:, :10].copy())
+    p.aux["popularity_I"] = torch.ones(50, dtype=torch.int64)
+    return p
+
+
+def test_full_rankings_and_lists_equal_recboles():
+    p = recbole_lists()
+    metrics = empty(tuple(RECBOLE), candidates="full")
+    metrics.update(p, no_loss(p))
+    found = metrics.compute()
+    for name, value in RECBOLE.items():
+        assert found[name] == pytest.approx(value, abs=1e-6), name

@@ -1,7 +1,8 @@
 """An object store in a process of its own: moto's S3, whose requests are counted and made to fail.
 
 `python -m tests.stores.server` prints its port. A POST to /_faults sets faults and clears the log,
-and a GET of /_log returns the requests since then.
+and a GET of /_log returns the requests since then. A POST to /_hold makes all PUTs wait until one
+to /_release.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 from urllib.request import Request, urlopen
@@ -30,6 +32,8 @@ class FaultyStore:
 
     def __init__(self, app: Any) -> None:
         self.app, self.log, self.faults = app, [], {}
+        self.released = threading.Event()
+        self.released.set()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -39,11 +43,18 @@ class FaultyStore:
             body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
             self.faults, self.log = json.loads(body), []
             return self._answer(start_response, "200 OK", b"{}")
+        if path in ("/_hold", "/_release"):
+            (self.released.clear if path == "/_hold" else self.released.set)()
+            return self._answer(start_response, "200 OK", b"{}")
         number, method = len(self.log), environ["REQUEST_METHOD"]
         entry = {"method": method, "path": path, "query": environ.get("QUERY_STRING", "")}
         entry |= {"range": environ.get("HTTP_RANGE"), "bytes": 0}
+        name = f"{method} {path.rpartition('/')[2]}"
+        count = sum(name == f"{e['method']} {e['path'].rpartition('/')[2]}" for e in self.log)
+        fault = self.faults.get(str(number), self.faults.get(f"{name} {count}"))
         self.log.append(entry)
-        fault = self.faults.get(str(number))
+        if method == "PUT":
+            self.released.wait()
         if isinstance(fault, int) and fault > 1000:  # a process, which dies at this request
             os.kill(fault, signal.SIGKILL)
             fault = "drop"
@@ -88,8 +99,13 @@ class StoreServer:
         with urlopen(request, timeout=60) as answer:
             return answer.read()
 
-    def set_faults(self, faults: dict[int, Any] | None = None) -> None:
-        """Clear the log; requests with these numbers then fail: a status, cut, drop, or a pid."""
+    def set_faults(self, faults: dict[int | str, Any] | None = None) -> None:
+        """Clear the log, and let requests fail from now on.
+
+        Args:
+            faults: the number of a request, or its method, last name and how often these have come
+                (`PUT run.json 2`) -> a status, cut, drop, or the pid of a process that is killed.
+        """
         self.ask("/_faults", json.dumps(faults or {}).encode())
 
     def log(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.rundir.json_files import read_json
 from tests.conftest import TINY, Process, Zygote
 from tests.whole.compare_runs import differences, examples_by_cursor
 
@@ -152,9 +153,13 @@ def test_two_trainings_share_the_servers_and_one_has_two_ranks(runner, local, se
 
 @pytest.mark.parity("T15")
 def test_a_run_is_evaluated_and_counted_on_the_servers(runner, local, servers, tmp_path):
-    words = ("loop=eval", f"run={local}", f"hydra.run.dir={tmp_path}/eval")
+    words = ("--allow", "tests", "loop=eval", f"run={local}", f"hydra.run.dir={tmp_path}/eval")
     done = runner.run(*words, *servers.words)
     assert done.code == 0, done.text
+    found, trained = (
+        read_json(run / "result.json")["metrics"] for run in (tmp_path / "eval", local)
+    )
+    assert found and all(trained[name] == value for name, value in found.items())
     auto = runner.run("schedule", "trainer.max_epochs=2", "trainer.batch_size=auto", *servers.words)
     assert "auto, for 40,000 train rows" in auto.text
     servers.kill(0, 1)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms, copy_fitted_transforms
-from runner.data.flight.pieces import from_message, misalignment
+from runner.data.flight.pieces import ALIGNMENT, from_message, misalignment
 from runner.data.flight.protocol import (
     SEEN,
     TABLE_FILE,
@@ -59,6 +59,7 @@ class FlightDataset(BlockDataset):
             reachable=served.reachable,
         )
         self._served, self._servers = served, servers
+        self._identity = served.identity
         self.pad = 0  # of tickets, see `Ticket`; found by the first message
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
@@ -66,7 +67,7 @@ class FlightDataset(BlockDataset):
 
     def claim(self, kind: type[ClaimT], **request: Any) -> ClaimT:
         """Return a request for these data."""
-        return kind(self._served.fingerprint, **request)
+        return kind(self._identity, **request)
 
     def save_fitted_transforms(self, folder: Path) -> None:
         """Fetch the transforms that the servers' rows were encoded with, and save them.
@@ -183,7 +184,7 @@ class ServedWindows(WindowSource):
 
     def _receive(self, message: pa.RecordBatch, ticket: Ticket) -> Rows:
         if missed := misalignment(message):
-            self._dataset.pad = (ticket.pad + 8 - missed) % 8
+            self._dataset.pad = (ticket.pad - missed) % ALIGNMENT
         return from_message(message, self._dataset.columns)
 
     def cancel(self) -> None:
@@ -202,4 +203,4 @@ def open_flight(settings: FlightRecipe, *, workers: int) -> FlightDataset:
         DataError: if none answers, or not all have the same.
     """
     served = Servers(settings).describe()
-    return FlightDataset(served, Servers(settings, Claim(served.fingerprint)), workers)
+    return FlightDataset(served, Servers(settings, Claim(served.identity)), workers)

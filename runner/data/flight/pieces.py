@@ -2,8 +2,9 @@
 
 A message is a record batch of one row, with a list for each array of a batch in the layout that the
 batch has in memory, so that the trainer takes the received buffers for its tensors. Buffers that do
-not lie at multiples of 8 bytes are copied: compilers take aligned tensors for granted. gRPC aligns
-a message that arrives in many parts, so that large batches are not copied and small ones may be.
+not lie at multiples of 16 bytes, as NumPy's own arrays do, are copied: matrix products round
+otherwise there, and a run would not equal one on files. gRPC aligns a message that arrives in many
+parts, so that large batches are not copied and small ones may be.
 
 Shape legend: B rows of a piece, D dense features, F single ids, L list columns, S sequences, T
 tasks, G groups, V values.
@@ -25,18 +26,20 @@ from runner.data.read.column_arrays import JaggedColumn
 from runner.data.read.decode import Rows
 from runner.errors import DataError
 
-# Offsets are those of list columns and of sequences alone, from 0: single ids need none.
+ALIGNMENT = 16  # bytes
+# Offsets are those of list columns and of sequences alone, from 0: single ids need none. They come
+# last, since their odd lengths would shift what follows.
 ARRAYS: Mapping[str, type] = {
     "dense": np.float32,  # [B, D]
     "ids": np.int64,  # [F * B + V]: feature-major, the values of lists at the end
-    "list_offsets": np.int64,  # [L * B + 1]
-    "list_weights": np.float32,  # [V], or [0] if no column of lists has weights
-    "sequences": np.int64,  # [V]
-    "sequence_offsets": np.int64,  # [S * B + 1]
     "labels": np.float32,  # [B, T]
     "weights": np.float32,  # [B]
     "rows": np.int64,  # [B]
     "groups": np.int64,  # [B, G]
+    "sequences": np.int64,  # [V]
+    "list_weights": np.float32,  # [V], or [0] if no column of lists has weights
+    "list_offsets": np.int64,  # [L * B + 1]
+    "sequence_offsets": np.int64,  # [S * B + 1]
 }
 MESSAGE = pa.schema(
     [(name, pa.large_list(pa.from_numpy_dtype(dtype))) for name, dtype in ARRAYS.items()]
@@ -74,9 +77,9 @@ def _as_list(values: np.ndarray) -> pa.Array:
 
 
 def misalignment(message: pa.RecordBatch) -> int:
-    """Return by how many bytes the buffers of a message miss the alignment of 8 bytes."""
-    buffer = message.column("rows").values.buffers()[1]
-    return buffer.address % 8 if buffer is not None else 0
+    """Return by how many bytes the first array of a message misses its alignment."""
+    buffers = (message.column(name).values.buffers()[1] for name in ARRAYS)
+    return next((b.address % ALIGNMENT for b in buffers if b is not None), 0)
 
 
 def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
@@ -123,7 +126,7 @@ def _values(column: pa.Array) -> np.ndarray:
     dtype = np.dtype(values.type.to_pandas_dtype())
     if buffer is None or not len(values):
         return np.empty(0, dtype)
-    if buffer.address % dtype.itemsize:
+    if buffer.address % ALIGNMENT:
         return np.frombuffer(buffer, dtype, len(values)).copy()
     # NumPy's own view would be read-only, of which torch makes no tensor without a warning
     viewed: np.ndarray = from_dlpack(values).numpy()

@@ -6,6 +6,7 @@ the same data answers any ticket, so that servers keep nothing between two of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ class Claim:
     """What a trainer expects of a server, which refuses anything else.
 
     Args:
-        fingerprint: of the data, see `runner.data.prepare.fingerprint`.
+        fingerprint: of the data and of how they lie in blocks, see `ServedData.identity`.
         version: of this protocol.
     """
 
@@ -107,7 +108,8 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
             f"the trainer speaks version {version!r} of the protocol, and this server version "
             f"{PROTOCOL_VERSION}: run the same version of the package on both"
         )
-    ranges = {"window": 0, "epoch": 0, "start": 0, "total": 1, "batch_size": 1, "world_size": 1}
+    ranges = dict.fromkeys(("window", "epoch", "start", "seed"), (0, 2**63))
+    ranges |= dict.fromkeys(("total", "batch_size", "world_size"), (1, 2**62)) | {"pad": (0, 64)}
     try:
         claim = kind(**values)
     except TypeError as error:
@@ -116,7 +118,8 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
         value = getattr(claim, name)
         if type(value) is not type(default) and not (name == "seed" and type(value) is int):
             raise DataError(f"no request of a trainer: {name}={value!r}")
-        if value is not None and name in ranges and not ranges[name] <= value < 2**62:
+        low, stop = ranges.get(name, (0, 0))
+        if value is not None and name in ranges and not low <= value < stop:
             raise DataError(f"no request of a trainer: {name}={value!r}")
     return claim
 
@@ -148,6 +151,15 @@ class ServedData:
     table: Mapping[str, Any]
     has_transforms: bool
     has_seen: bool
+
+    @property
+    def identity(self) -> str:
+        """What all servers of a training have in common, so that any answers any ticket.
+
+        The same data may lie in other blocks, where another version has prepared them.
+        """
+        text = json.dumps([_plain(self.columns), self.blocks, self.window_rows], sort_keys=True)
+        return f"{self.fingerprint}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "columns": _plain(self.columns)})

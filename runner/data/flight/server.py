@@ -71,6 +71,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         self._complaints: set[str] = set()
         self._seen: dict[str, SeenItems | None] = {}
         self._reading_seen = threading.Lock()
+        self.identity = self.describe().identity
         more: dict[str, Any] = {}
         if certificate is not None:
             more["tls_certificates"] = [certificate]
@@ -150,10 +151,10 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         return self.describe().to_json().encode()
 
     def _check(self, claim: Any) -> Any:
-        if claim.fingerprint != self.fingerprint:
+        if claim.fingerprint != self.identity:
             raise DataError(
                 f"the trainer wants the data {claim.fingerprint[:64]}, and this server has "
-                f"{self.fingerprint}: other files, another schema or other settings"
+                f"{self.identity}: other files, another schema or other settings"
             )
         return claim
 

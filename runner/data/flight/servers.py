@@ -79,11 +79,11 @@ class Servers:
             raise DataError(f"dataset.locations: no data server answers: {self._problems()}")
         first, *others = found
         for other in others:
-            if found[other].fingerprint != found[first].fingerprint:
+            if found[other].identity != found[first].identity:
                 raise DataError(
-                    f"dataset.locations: {other} serves the data {found[other].fingerprint}, and "
-                    f"{first} the data {found[first].fingerprint}; all must serve the same files, "
-                    "schema and settings"
+                    f"dataset.locations: {other} serves the data {found[other].identity}, and "
+                    f"{first} the data {found[first].identity}; all must serve the same files, "
+                    "schema and settings, prepared by the same version"
                 )
         return found[first]
 

@@ -1,6 +1,6 @@
-"""The option `dataset=flight`: batches come from data servers. Imports no torch.
+"""The settings of `dataset=flight`, and what the servers have. Imports no torch.
 
-What the servers have is asked before torch is imported, by a process of its own (`ask.py`): gRPC
+It is asked before torch is imported, by a process of its own (`ask.py`): gRPC
 starts threads, and a process with threads must not fork the ranks.
 """
 
@@ -15,17 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from runner.data.core.argument_types import DATA_SERVER, Locations, Seconds, Workers
+from runner.data.core.argument_types import DATA_SERVER, Locations, Seconds
 from runner.data.core.columns import Columns
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.flight.protocol import ServedData, is_loopback
 from runner.errors import ConfigError, DataError, raise_combined
-from runner.parts import dataset_option
-
-if TYPE_CHECKING:
-    from runner.data.flight.dataset import FlightDataset
 
 
 @dataclass(frozen=True)
@@ -110,9 +105,6 @@ class FlightRecipe:
                 )
 
 
-recipe = FlightRecipe
-
-
 def read_token(name: str | None, key: str) -> str | None:
     """Return the token that an environment variable holds; None if none is named.
 
@@ -129,21 +121,6 @@ def read_token(name: str | None, key: str) -> str | None:
     if not token:
         raise ConfigError(f"{key}{name}: no such environment variable, or it is empty")
     return token
-
-
-@dataset_option
-def flight(*, workers: Workers = 2, **settings: Any) -> FlightDataset:
-    """Return the dataset of the option `flight`.
-
-    Args:
-        workers: windows that as many threads fetch in advance.
-        settings: the fields of `FlightRecipe`.
-    """
-    from runner.data.flight.dataset import open_flight  # imports torch
-
-    flight_recipe = recipe(**settings)
-    flight_recipe.check()
-    return open_flight(flight_recipe, workers=workers)
 
 
 @lru_cache(maxsize=4)

@@ -26,6 +26,7 @@ from runner.errors import UserError
 TASKS = ("next_item", "label")
 # history windows that do not overlap hold every event once, as a target or before one
 TRAIN_ON, MAX_LENGTH = "windows", 50
+MAX_EVENT_TYPES = 20
 
 
 class UnclearColumnError(UserError):
@@ -132,10 +133,11 @@ def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dic
     """Return the role of each column: its part in an event, or that it is left out."""
     parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
     unused = "no part of an event; interactions.sequences puts ids into the histories"
+    kinds = "a type? interactions.events predicts some of them, with train_on: every"
     return {
         f.name: Role("interactions", f"the {parts[f.name]}")
         if f.name in parts
-        else Role("", unused)
+        else Role("", kinds if _may_be_event_type(f) else unused)
         for f in columns
     }
 
@@ -143,6 +145,10 @@ def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dic
 def _is_id(f: ColumnStatistics) -> bool:
     is_single = not (pt.is_nested(f.type) or f.separator)
     return is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
+
+
+def _may_be_event_type(f: ColumnStatistics) -> bool:
+    return is_text(f.type) and 2 <= f.num_distinct <= MAX_EVENT_TYPES and not f.separator
 
 
 def _may_be_rating(f: ColumnStatistics) -> bool:

@@ -238,6 +238,11 @@ def _choose_events(
             f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
             f"{events.time}{other}"
         )
+    elif all(_has_part(free, given)[:2]):
+        notes.append(
+            "it has users and items, but no column that looks like a time: --task next_item --time "
+            "COLUMN proposes each user's history in the order of COLUMN, and the next item"
+        )
     return events
 
 

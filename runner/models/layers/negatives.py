@@ -62,7 +62,8 @@ class NegativeSampler(nn.Module):
         for name, count in (("uniform", uniform), ("popularity", popularity)):
             if not 0 <= count <= num_items:
                 raise ValueError(
-                    f"negatives.{name}={count}: must be from 0 to the {num_items:,} items"
+                    f"negatives.{name}={count}: must be from 0 to the {num_items:,} items; "
+                    f"next-item models take all of them with every=true {name}=0"
                 )
         if all_items and (uniform or popularity):
             raise ValueError("negatives.every=true: takes all items; set uniform=0 popularity=0")

@@ -53,7 +53,7 @@ class Page:
         least_width = _AXIS_WIDTH * axes
         said = escape(f"Figure: {heading or describe_figure(figure)}")
         place = (
-            f'<div id="{name}" data-figure="{name}" role="img" aria-label="{said}" '
+            f'<div id="{name}" data-figure="{name}" role="figure" aria-label="{said}" '
             f'style="height:{height}px;min-width:{least_width}px"></div>'
         )
         return f'<div class="figure">{head}{place}</div>'
@@ -142,7 +142,9 @@ class Cell:
     is_html: bool = False  # the text is HTML already
 
     def render(self) -> str:
-        sort = "" if self.value is None else f' data-v="{escape(self.value)}"'
+        value = f"{self.value:.7g}" if isinstance(self.value, float) else str(self.value)
+        shown = self.value is None or value == self.text
+        sort = "" if shown else f' data-v="{escape(value)}"'
         kind = f' class="{self.css_class}"' if self.css_class else ""
         return f"<td{kind}{sort}>{self.text if self.is_html else escape(self.text)}</td>"
 
@@ -167,12 +169,14 @@ def render_table(
     heads = "".join(
         f'<th scope="col" class="{"num" if name in right else ""}" title="{escape(name)}"{sort}>'
         f"{_BREAKS.sub(_BREAK, escape(name))}</th>"
+        if name
+        else "<td></td>"
         for name in header
     )
     body = "".join(f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable else ""
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        '<div class="scroll" tabindex="0" role="group" aria-label="table">'
         f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -203,7 +207,7 @@ def status_cell(status: str) -> Cell:
 
 def link_cell(address: str, text: str) -> Cell:
     """Return a cell with a link, sorted by its text."""
-    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', text, is_html=True)
+    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', is_html=True)
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:

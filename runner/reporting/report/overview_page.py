@@ -41,6 +41,7 @@ _MAX_AXES = 12  # of parallel coordinates
 _MAX_EFFECTS = 6
 _LONGEST_LABEL = 80  # characters of a curve's name in the legend
 _METRICS_SHOWN = 5  # columns; the others can be chosen
+_MOST_NUMBERS = 12_000  # of metrics in the table, so that the page stays below 6 MB
 
 
 class Links(Protocol):
@@ -123,15 +124,16 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
 
 
 def _runs(board: Leaderboard, links: Links) -> str:
-    right = [*board.metrics, "best step", "step", "time"]
+    metrics = board.metrics[: max(_METRICS_SHOWN, _MOST_NUMBERS // len(board.runs))]
+    right = [*metrics, "best step", "step", "time"]
     seed = ["seed"] if board.seeds_vary else []
     settings = [board.headings[k] for k in board.keys]
-    header = ["status", *board.metrics[:1], *settings, *seed, *board.metrics[1:], *right[-3:]]
+    header = ["status", *metrics[:1], *settings, *seed, *metrics[1:], *right[-3:]]
     header.append("run")
-    best = {m: _best_value(board, m, fewest=2) for m in board.metrics}
+    best = {m: _best_value(board, m, fewest=2) for m in metrics}
     rows = []
     for run in board.runs:
-        numbers = [_number_cell(run, name, best[name]) for name in board.metrics]
+        numbers = [_number_cell(run, name, best[name]) for name in metrics]
         row = [status_cell(run.status), *numbers[:1]]
         row += [Cell(v) for v in format_run_settings(run, board.keys)]
         row += [Cell("" if run.seed is None else str(run.seed)) for _ in seed]
@@ -141,9 +143,11 @@ def _runs(board: Leaderboard, links: Links) -> str:
         row.append(link_cell(links.run(run), run.label))
         rows.append(row)
     table = render_table(header, rows, numeric=right, sortable=True)
-    whole = [name for name in board.metrics if name.count("/") == 1]  # of all tasks and rows
-    hidden = set(board.metrics) - {*whole[:_METRICS_SHOWN], *board.metrics[:1]}
-    return render_table_tools(header, hidden) + table
+    whole = [name for name in metrics if name.count("/") == 1]  # of all tasks and rows
+    hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1]}
+    left_out = len(board.metrics) - len(metrics)
+    more = f'<p class="note">{left_out:,} further metrics are in the result.json of each run.</p>'
+    return render_table_tools(header, hidden) + table + more * bool(left_out)
 
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:

@@ -1,11 +1,33 @@
 // Draws the figures of #figures; tables can be sorted, filtered, and shown in part.
+// A figure is drawn when it comes near to what is seen, or is printed: of a thousand runs the table is
+// there at once. Printed pages are light.
 let figures = {};
-function draw(place, figure) {
+const night = matchMedia("(prefers-color-scheme: dark)");
+function shade(layout) {
+  const axes = Object.keys(layout).filter((key) => /^[xy]axis/.test(key));
+  const lines = { gridcolor: "#334155", linecolor: "#475569" };
+  const shaded = axes.map((key) => [key, { ...layout[key], ...lines }]);
+  const font = { ...layout.font, color: "#e2e8f0" };
+  return { ...layout, ...Object.fromEntries(shaded), font, plot_bgcolor: "rgba(0,0,0,0)" };
+}
+function draw(place, dark = night.matches) {
+  const figure = figures[place.dataset.figure];
   const flat = figure.data.every((trace) => trace.type !== "parcoords");
   const buttons = [flat ? ["toImage", "zoom2d", "pan2d", "resetScale2d"] : ["toImage"]];
   const config = { responsive: true, displaylogo: false, modeBarButtons: buttons };
-  Plotly.react(place, figure.data, figure.layout, config);
+  Plotly.react(place, figure.data, dark ? shade(figure.layout) : figure.layout, config);
+  near.unobserve(place);
+  document.documentElement.dataset.drawn = document.querySelectorAll(".js-plotly-plot").length;
 }
+const near = new IntersectionObserver(
+  (entries) => entries.filter((one) => one.isIntersecting).forEach((one) => draw(one.target)),
+  { rootMargin: "300px" },
+);
+const drawAll = (selector, dark) =>
+  document.querySelectorAll(selector).forEach((place) => draw(place, dark));
+addEventListener("beforeprint", () => drawAll("[data-figure]", false));
+addEventListener("afterprint", () => drawAll(".js-plotly-plot"));
+night.addEventListener("change", () => drawAll(".js-plotly-plot"));
 const valueOf = (cell) => cell.dataset.v ?? cell.textContent;
 function sortRows(table, column, down) {
   table.querySelectorAll("th").forEach((head, number) => {
@@ -59,18 +81,22 @@ function startTools(tools) {
   showColumns();
 }
 function start() {
+  near.disconnect();
   for (const place of document.querySelectorAll("[data-figure]")) {
-    draw(place, figures[place.dataset.figure]);
+    // What is seen is drawn at once, so that a page of the board that changes does not flicker.
+    const { top, bottom } = place.getBoundingClientRect();
+    bottom > 0 && top < innerHeight ? draw(place) : near.observe(place);
   }
   for (const select of document.querySelectorAll("select[data-draws]")) {
     const place = document.getElementById(select.dataset.draws);
     select.addEventListener("change", () => {
-      draw(place, figures[select.value]);
+      place.dataset.figure = select.value;
+      draw(place);
       place.setAttribute("aria-label", `Figure: ${select.selectedOptions[0].textContent}`);
     });
   }
   for (const table of document.querySelectorAll("table.sortable")) {
-    table.querySelectorAll("th").forEach((head, column) => {
+    table.querySelectorAll("thead th").forEach((head, column) => {
       const sort = () => sortRows(table, column, head.classList.contains("up"));
       head.addEventListener("click", sort);
       head.addEventListener("keydown", (event) => {
@@ -81,7 +107,7 @@ function start() {
     });
   }
   document.querySelectorAll(".tools").forEach(startTools);
-  document.documentElement.dataset.drawn = document.querySelectorAll(".js-plotly-plot").length;
+  document.documentElement.dataset.drawn ??= 0;
 }
 figures = JSON.parse(document.getElementById("figures").textContent);
 start();

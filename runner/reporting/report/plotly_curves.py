@@ -124,7 +124,7 @@ def curve_figures(
             "layout": figure_layout(
                 xaxis={"title": {"text": "updates"}},
                 yaxis={"title": {"text": name}, **y_range_without_outliers(traces)},
-                height=440,
+                height=440 + 16 * min(len(groups), MAX_COLOURED),  # the legend has half of it
             ),
         }
     return figures

@@ -50,7 +50,7 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
         "name": "best so far",
         "x": [n for n, _, _ in measured],
         "y": to_json_numbers(list(best)),
-        "line": {"color": "#0f172a", "width": 1.5, "shape": "hv"},
+        "line": {"color": "#64748b", "width": 1.5, "shape": "hv"},
         "hoverinfo": "skip",
     }
     return {

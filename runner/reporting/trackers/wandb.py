@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.errors import UserError
+from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.trackers.histogram import Histogram
-from runner.reporting.trackers.tracker import RunInfo
+from runner.reporting.trackers.tracker import TRACKERS_FILE, RunInfo
+from runner.rundir.readers import read_optional_json
 
 FINISH_LIMIT_S = 20
+_EVALUATED = ("validation", "test", TRAIN_EVALUATION)
 
 
 class WandB:
@@ -40,6 +43,7 @@ class WandB:
         notes: what the run is for, in words.
         artifact: best or last: that checkpoint becomes an artifact of type `model` when the run
             ends. It is a reference: hashes, sizes and place of the files, which are not uploaded.
+            The checkpoint of a warm start is named as what it was made from.
 
     Raises:
         ValueError: if the mode or the artifact is unknown.
@@ -63,6 +67,8 @@ class WandB:
         self._options["notes"] = notes
         self._artifact = artifact
         self._run_dir: Path | None = None  # of a run whose checkpoint becomes an artifact
+        self._parent: Path | None = None  # whose weights the run began with
+        self._parts: dict[str, dict[str, float]] = {}  # split -> last metrics of tasks and slices
         self._id = ""
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -73,6 +79,8 @@ class WandB:
         self._id = state["id"] if state else secrets.token_hex(4)
         if self._artifact is not None and not run.get("shared"):
             self._run_dir = Path(run["dir"])
+            init = (run["config"].get("checkpoint") or {}).get("init_from")
+            self._parent = Path(init) if init else None
         root = str(Path(__file__).resolve().parents[3])
         # without this, the telemetry of wandb can delay the end by 8 s
         env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
@@ -104,6 +112,9 @@ class WandB:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"the process of wandb ended with code {self._process.returncode}")
+        parts = {name: value for name, value in metrics.items() if "/" in name}
+        if parts and split in _EVALUATED:
+            self._parts[split] = parts
         self._send(step=step, row={f"{split}/{name}": value for name, value in metrics.items()})
 
     def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
@@ -117,6 +128,7 @@ class WandB:
     def finish(self, status: str) -> None:
         if self._process is None:
             return
+        self._send_tables()
         self._send_artifact()
         self._send(finish=status)
         self._lines.put(None)
@@ -148,8 +160,37 @@ class WandB:
         except UserError as error:
             self._messages.append(f"no artifact: {error}")
             return
-        folder = str(checkpoint.path.absolute())
-        self._send(artifact=folder, step=checkpoint.step, alias=self._artifact)
+        parent = parent_artifact(self._parent) if self._parent else None
+        self.log_folder(
+            "checkpoint", "model", checkpoint.path, checkpoint.step, self._artifact, parent
+        )
+
+    def log_folder(
+        self, name: str, kind: str, folder: Path, step: int, alias: str, parent: str | None
+    ) -> None:
+        """Log a folder as an artifact by reference.
+
+        Args:
+            name: of the artifact, before the run's id.
+            kind: the artifact's type.
+            folder: whose files it refers to.
+            step: of the weights.
+            alias: a further name beside the step's.
+            parent: the artifact that it was made from; None for none.
+        """
+        facts = {"name": name, "type": kind, "step": step, "alias": alias, "parent": parent}
+        self._send(artifact=str(folder.absolute()), **facts)
+
+    def _send_tables(self) -> None:
+        """Send a table of the tasks and slices of each evaluated split, as it was last."""
+        tables = {}
+        for split, parts in self._parts.items():
+            names = list(dict.fromkeys(key.partition("/")[0] for key in parts))
+            places = list(dict.fromkeys(key.partition("/")[2] for key in parts))
+            rows = [[place, *(parts.get(f"{n}/{place}") for n in names)] for place in places]
+            tables[f"{split}/slices"] = [["slice", *names], rows]
+        if tables:
+            self._send(tables=tables)
 
     def _send(self, **line: Any) -> None:
         self._lines.put(json.dumps(line, default=str) + "\n")
@@ -171,6 +212,18 @@ class WandB:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._messages.append(json.loads(line)["message"])
+
+
+def parent_artifact(source: Path) -> str | None:
+    """Return the name of the artifact that a checkpoint of a run is, if the run was tracked.
+
+    Args:
+        source: a run directory, of which it is the best one, or a checkpoint's own folder.
+    """
+    is_run = (source / TRACKERS_FILE).exists()
+    run, alias = (source, "best") if is_run else (source.parent.parent, source.name)
+    state = read_optional_json(run / TRACKERS_FILE).get("wandb") or {}
+    return f"checkpoint-{state['id']}:{alias}" if state.get("id") else None
 
 
 def _import_paths(root: str) -> list[str]:

@@ -43,7 +43,10 @@ def main() -> None:
             status = message["finish"]
             break
         if "artifact" in message:
-            log_artifact(run, message)
+            log_artifact(run, message, say)
+            continue
+        if "tables" in message:
+            log_tables(run, message["tables"], last_step)
             continue
         row = {**message["row"], **to_wandb_histograms(message.get("histograms", {}))}
         if options.get("shared"):  # the steps of the run belong to another process
@@ -67,14 +70,33 @@ def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
     return {n: wandb.Histogram(np_histogram=tuple(bins)) for n, bins in histograms.items()}
 
 
-def log_artifact(run: Any, message: Mapping[str, Any]) -> None:
-    """Log a checkpoint by reference, as an output of the run."""
+def log_artifact(run: Any, message: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Log a folder by reference, as an output of the run, and what it was made from as an input.
+
+    W&B records inputs only online; the metadata names them in any case.
+    """
     import wandb
 
-    step = message["step"]
-    artifact = wandb.Artifact(f"checkpoint-{run.id}", "model", metadata={"step": step})
+    step, parent = message["step"], message.get("parent")
+    metadata = {"step": step, **({"made from": parent} if parent else {})}
+    name = f"{message['name']}-{run.id}"
+    artifact = wandb.Artifact(name, message["type"], metadata=metadata)
     artifact.add_reference(f"file://{message['artifact']}", checksum=True)
+    if parent and not run.offline:
+        try:
+            run.use_artifact(parent)
+        except Exception as error:  # of another project, or never logged: the metadata has it
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            say(f"the artifact {parent} is not linked as an input: {first_line}")
     run.log_artifact(artifact, aliases=[message["alias"], f"step-{step}"])
+
+
+def log_tables(run: Any, tables: Mapping[str, Any], step: int) -> None:
+    """Log tables of (columns, rows) by name."""
+    import wandb
+
+    shown = {n: wandb.Table(columns=head, data=rows) for n, (head, rows) in tables.items()}
+    run.log(shown, step=step)
 
 
 def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:

@@ -207,7 +207,8 @@ def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
 
 def _row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
     """Split a tensor by rows into blocks of a size that memory always has."""
-    return tensor.split(max(1, _BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes)))
+    num_rows = max(1, _BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes))
+    return torch.split(tensor, num_rows)
 
 
 def _in_blocks(tensor: Tensor) -> Tensor:

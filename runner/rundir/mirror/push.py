@@ -62,6 +62,9 @@ class MirrorWriter:
         """
         self.folder, self.url = folder, url
         self._written = check_mirror(folder, url)
+        # of a request that failed it is not known whether the store has done it
+        self._attempted = self._written
+        self._is_tidy = False  # a writer that was killed may have left objects
         # name -> inode, time and size of a file, and the digest that it had then
         self._digests: dict[str, tuple[tuple[int, ...], FileDigest]] = {}
 
@@ -74,7 +77,10 @@ class MirrorWriter:
         Raises:
             StoreError: if the store refuses it, or has been written by another process.
         """
-        if read_index(self.url) != self._written:
+        current = read_index(self.url)
+        if current == self._attempted:
+            self._written = current
+        elif current != self._written:
             raise StoreError(f"{self.url}: another process has written there; this one stops")
         files, root = open_store(self.url)
         with ExitStack() as stack, store_errors(self.url):
@@ -82,10 +88,13 @@ class MirrorWriter:
             there = set(self._written.files.values()) if self._written else set()
             index = Index(self._run_id(), _newest_step(opened), self._upload(opened, there))
             if index != self._written:
+                self._attempted = index
                 with files.open_output_stream(f"{root}/{INDEX_FILE}") as file:
                     file.write(index.encode())
-                self._written = index
+                self._written, self._is_tidy = index, False
+            if not self._is_tidy:
                 self._remove_others(files, root, index)
+                self._is_tidy = True
         return index.step
 
     def _run_id(self) -> str | None:

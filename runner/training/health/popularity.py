@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
+from runner.metrics.factory import make_metrics
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.sequences import single_ids
 from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids, find_seen_items
@@ -52,8 +54,9 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
         counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
     metrics: dict[str, float] = {}
+    rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists
     for split in splits:
-        measured = job.make_metrics(True)
+        measured = make_metrics(job.dataset.schema, job.device, rankings, True)
         for prediction in _predict(job, split, counts_I, settings):
             measured.update(prediction, {})
         for key, value in measured.compute().items():

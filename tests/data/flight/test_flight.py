@@ -9,12 +9,13 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from runner.batch import DataPosition
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.flight import servers as flight_servers
 from runner.data.flight.pieces import ARRAYS, MESSAGE, from_message, misalignment, to_message
-from runner.data.flight.protocol import ServedData
+from runner.data.flight.protocol import ServedData, Ticket
 from runner.data.read import block_dataset
 from runner.data.read.collate import collate
 from runner.data.read.stream import BatchSlice, RankSlice
@@ -69,7 +70,7 @@ def test_a_rank_without_a_row_gets_the_same_row_of_weight_0(files, servers):
     assert ours.weights_B.tolist() == [0.0]
 
 
-@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("shift", [0, 3, 8])
 def test_tensors_are_the_received_buffers_where_these_are_aligned(files, shift):
     batch = next(files.batches("train", batch_size=20, seed=0))
     serialised = to_message(batch, 2).serialize()
@@ -86,7 +87,18 @@ def test_tensors_are_the_received_buffers_where_these_are_aligned(files, shift):
     tensors |= {"sequences": again.sequences.values(), "rows": again.rows_B}
     for name, tensor in tensors.items():
         assert (tensor.data_ptr() == received[name]) == (not shift), name
-        assert tensor.data_ptr() % 4 == 0
+        assert tensor.data_ptr() % 16 == 0  # as matrix products need, to round as for files
+
+
+def test_a_message_is_padded_as_the_ticket_asks(files, servers):
+    served = connect(servers[0], workers=0)
+    served.pad = 5
+    list(served.batches("train", batch_size=500))
+    assert 0 <= served.pad < 16
+    ticket = served.claim(Ticket, total=500, batch_size=500, pad=7)
+    client = flight.FlightClient(location(servers[0]))
+    (chunk,) = client.do_get(flight.Ticket(ticket.to_bytes()))
+    assert len(chunk.app_metadata) == 8
 
 
 @pytest.mark.parametrize("rank", range(3))

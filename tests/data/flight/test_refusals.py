@@ -60,14 +60,14 @@ def test_a_token_is_needed_and_both_sides_say_so(files, monkeypatch, capfd):
 
 
 @pytest.mark.parity("T15")
-def test_other_data_are_refused_at_once_and_both_sides_say_so(files, server, capfd):
+def test_other_data_are_refused_at_once_and_both_sides_say_so(files, server, tmp_path, capfd):
     recipe = FlightRecipe([location(server)])
     servers = Servers(recipe, Claim("f" * 16))
     with pytest.raises(DataError, match=f"every data server refuses: .*{'f' * 16}.*{FINGERPRINT}"):
         servers.fetch(0, lambda client, options: None)
     assert f"wants the data {'f' * 16}, and this server has" in capfd.readouterr().err
     other = serve(files)
-    other.fingerprint = "e" * 16
+    other.dataset = open_files(tmp_path, window_rows=32)
     with pytest.raises(DataError, match="all must serve the same files"):
         connect(server, other)
     other.shutdown()
@@ -147,7 +147,7 @@ def test_what_is_no_ticket_is_refused(text):
 def test_a_position_that_is_not_there_is_refused(server):
     client = flight.FlightClient(location(server))
     for wrong in ({"window": 99}, {"start": 500, "total": 501}, {"rank": 3}, {"split": "none"}):
-        ticket = Ticket(FINGERPRINT, **{"total": 500, "batch_size": 10, **wrong})
+        ticket = Ticket(server.identity, **{"total": 500, "batch_size": 10, **wrong})
         with pytest.raises(flight.FlightServerError, match=r"there is no (such position|split)"):
             client.do_get(flight.Ticket(ticket.to_bytes())).read_all()
     with pytest.raises(flight.FlightServerError, match="there is no action 'shutdown'"):

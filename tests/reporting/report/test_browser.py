@@ -84,7 +84,7 @@ def test_a_browser_draws_every_figure_without_an_error(name, tmp_path):
         [
             str(BROWSER),
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-            *("--window-size=1280,4000", "--virtual-time-budget=10000", "--dump-dom"),
+            *("--window-size=1280,9000", "--virtual-time-budget=10000", "--dump-dom"),
             f"--user-data-dir={tmp_path / 'profile'}",
             (tmp_path / "page.html").as_uri(),
         ],

@@ -126,7 +126,7 @@ def test_tables_can_be_filtered_and_headings_are_reached_by_the_keyboard(tmp_pat
     assert (
         '<th scope="col" class="num" title="validation/auc" tabindex="0" aria-sort="none">' in text
     )
-    assert text.count('role="img" aria-label="Figure: ') == text.count("data-figure=") > 3
+    assert text.count('role="figure" aria-label="Figure: ') == text.count("data-figure=") > 3
 
 
 def test_a_notebook_shows_the_result_and_the_curves_without_a_script(tmp_path):

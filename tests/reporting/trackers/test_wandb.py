@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import UserError
 from runner.reporting.trackers import Histogram, wandb
-from runner.reporting.trackers.wandb import WandB
+from runner.reporting.trackers.wandb import WandB, parent_artifact
+from runner.reporting.trackers.wandb_export import TrackedExport
 from runner.rundir import find_checkpoint
 from runner.rundir.checkpoint.manifest import Checkpoint, Manifest
 from tests.reporting.trackers.wandb_server import FakeServer
@@ -41,9 +44,9 @@ def server(monkeypatch) -> Iterator[FakeServer]:
     server.close()
 
 
-def started(folder: Path, state=None, **options) -> WandB:
+def started(folder: Path, state=None, config=None, **options) -> WandB:
     tracker = WandB(project="p", **options)
-    run = {"name": "n", "dir": folder, "config": {"model": {"width": 8}}}
+    run = {"name": "n", "dir": folder, "config": config or {"model": {"width": 8}}}
     tracker.start(run | {"group": "sweep", "job_type": "train"}, state)
     return tracker
 
@@ -229,6 +232,55 @@ def test_notes_tags_and_the_checkpoint_by_reference_are_in_the_file_that_is_sent
         f"file://{folder}/weights.safetensors",
     ):
         assert recorded(tmp_path, text, "offline-"), text
+
+
+def test_slices_are_tables_and_the_parent_of_a_warm_start_is_named_in_the_file_that_is_sent(
+    tmp_path, monkeypatch
+):
+    parent, run = tmp_path / "parent", tmp_path / "run"
+    a_checkpoint(parent, 3)
+    (parent / "trackers.json").write_text('{"wandb": {"id": "abcd1234"}}')
+    assert parent_artifact(parent) == "checkpoint-abcd1234:best"
+    assert parent_artifact(parent / "checkpoints" / "step-3") == "checkpoint-abcd1234:step-3"
+    assert parent_artifact(run) is None
+    found = Checkpoint(7, a_checkpoint(run, 7), {}, Manifest(7, {}))
+    monkeypatch.setattr(find_checkpoint, "find_checkpoint", lambda *a, **k: found)
+    config = {"checkpoint": {"init_from": str(parent)}}
+    tracker = started(run, mode="offline", artifact="best", config=config)
+    tracker.log("train", 7, {"loss": 0.5, "lr/dense": 0.001})
+    tracker.log("test", 7, {"auc": 0.7, "auc/country=1": 0.75, "auc/country=2": 0.625})
+    tracker.finish("completed")
+    assert tracker.messages() == []
+    assert recorded(run, "checkpoint-abcd1234:best", "offline-")
+    [table] = run.glob("wandb/offline-run-*/files/media/table/test/slices*.json")
+    assert json.loads(table.read_text()) == {
+        "columns": ["slice", "auc"],
+        "data": [["country=1", 0.75], ["country=2", 0.625]],
+    }
+
+
+@pytest.mark.slow
+def test_an_export_is_an_artifact_of_the_run_that_trained_it(tmp_path):
+    run, model = tmp_path / "run", tmp_path / "model"
+    a_checkpoint(run, 7)
+    model.mkdir()
+    (model / "weights.safetensors").write_bytes(b"\0" * 10)
+    (run / "meta.json").write_text('{"name": "n", "signature": "s"}')
+    (run / "trackers.json").write_text('{"wandb": {"id": "abcd1234"}}')
+    (run / "config.yaml").write_text("tracker: {}\n")
+    with pytest.raises(UserError, match="was not tracked by W&B"):
+        TrackedExport(run)
+    node = "{_target_: runner.reporting.trackers.wandb.WandB, project: p, mode: offline}"
+    (run / "config.yaml").write_text(f"tracker: {{wandb: {node}}}\n")
+    said: list[str] = []
+    TrackedExport(run).log(model, 7, said.append)
+    assert said == []
+    for text in (
+        "export-abcd1234",
+        "checkpoint-abcd1234:step-7",
+        f"file://{model}/weights.safetensors",
+    ):
+        assert recorded(run, text, "offline-"), text
 
 
 @pytest.mark.slow

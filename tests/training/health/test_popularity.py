@@ -84,11 +84,12 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     done = runner.run(
         f"model={model}", "dataset=amazon_beauty", f"dataset.path={tmp_path}",
         "dataset.negatives={train: 0, validation: 0, test: 0}", "trainer.batch_size=64",
-        "metrics.eval=[recall@5,ndcg@5]", "metrics.train=[]", "metrics.candidates=full",
+        "metrics.eval=[recall@5,ndcg@5,coverage@5]", "metrics.train=[]", "metrics.candidates=full",
         "checkpoint.monitor={metric: validation/recall@5, direction: max}",
         "trainer.num_threads=1", "model.net.uniform=4", f"hydra.run.dir={run}",
     )  # fmt: skip
     assert done.code == 0, done.text
+    assert "no yardstick" not in done.text
     assert "recall@5 of popularity" in done.text and "ndcg@5 of popularity" in done.text
     found = json.loads((run / "result.json").read_text())["yardstick"]
     learnt = [set(range(1 if model == "two_tower" else 0, len(u) - 2)) for u in users]
