@@ -15,12 +15,14 @@ rank has gained since its tables were built (they are `--table-mb` large on all 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,46 +190,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words.add_argument("more", nargs="*", help="overrides of every job")
     options = words.parse_args(arguments)
     counts = [int(n) for n in options.ranks.split(",")]
+    print(count_plans(counts, options.batch_size, options.updates, options.more), "\n")
+    print(save_tables(counts, options.table_mb, options.more))
+    return 0
+
+
+def count_plans(counts: Sequence[int], batch_size: int, updates: int, more: Sequence[str]) -> str:
+    """Return the table of what is exchanged under every plan, by TorchRec and by us."""
     rows = []
-    for plan in PLANS:
-        for kind in KINDS:
-            for num_ranks in counts:
-                job = [f"trainer.batch_size={options.batch_size}", *options.more]
-                plans = [f"sharding={plan}", f"optimizer.sparse.kind={kind}"]
-                found = on_ranks(
-                    num_ranks, [*job, *plans], lambda job: count_updates(job, options.updates)
-                )
-                sent = sum(sum(by_name.values()) for by_name, _ in found) / options.updates
-                least = sum(value for _, value in found) / options.updates
-                ratio = f"{sent / least:.3f}" if least else "-"
-                shown = [f"{value / 1e3:,.1f}" for value in (sent, least)]
-                rows.append([f"{plan}, {kind}, {num_ranks}", *shown, ratio])
-    print(table(["plan, optimizer, ranks", "kB an update", "least", "ratio"], rows), "\n")
+    for plan, kind, num_ranks in itertools.product(PLANS, KINDS, counts):
+        plans = [f"sharding={plan}", f"optimizer.sparse.kind={kind}"]
+        found = on_ranks(
+            num_ranks,
+            [f"trainer.batch_size={batch_size}", *more, *plans],
+            lambda job: count_updates(job, updates),
+        )
+        sent = sum(sum(by_name.values()) for by_name, _ in found) / updates
+        least = sum(value for _, value in found) / updates
+        shown = [f"{value / 1e3:,.1f}" for value in (sent, least)]
+        ratio = f"{sent / least:.3f}" if least else "-"
+        rows.append([f"{plan}, {kind}, {num_ranks}", *shown, ratio])
+    return table(["plan, optimizer, ranks", "kB an update", "least", "ratio"], rows)
+
+
+def save_tables(counts: Sequence[int], table_mb: int, more: Sequence[str]) -> str:
+    """Return the table of what ranks write and hold when they save and load one large table."""
     rows = []
-    table_rows = options.table_mb * 10**6 // (4 * 16)
-    big = [*options.more, "sharding=row_wise", "model.net.embedding_dim=16"]
+    size = table_mb * 10**6 // (4 * 16)
+    columns = {"num_single": 1, "num_lists": 0, "min_cardinality": size, "max_cardinality": size}
+    words = [
+        *(f"dataset.{key}={value}" for key, value in columns.items()),
+        *("sharding=row_wise", "model.net.embedding_dim=16", *more),
+    ]
     for num_ranks in counts:
         with tempfile.TemporaryDirectory() as folder:
-            sizes = [
-                f"dataset.{key}={value}"
-                for key, value in {
-                    "num_single": 1,
-                    "num_lists": 0,
-                    "min_cardinality": table_rows,
-                    "max_cardinality": table_rows,
-                }.items()
-            ]
-            found = on_ranks(
-                num_ranks,
-                [*big, *sizes],
-                lambda job, folder=folder: save_and_load(job, Path(folder)),
-            )
+            save = partial(save_and_load, folder=Path(folder))
+            found = on_ranks(num_ranks, words, save)
         once = found[0]["written"] / found[0]["tensors"]
         gained = ", ".join(f"{f['gained']:.0f}" for f in found)
         rows.append([str(num_ranks), f"{found[0]['written'] / 1e6:.1f}", f"{once:.4f}", gained])
-    header = ["ranks", "MB saved", "of the tensors'", "MB gained by each rank"]
-    print(table(header, rows))
-    return 0
+    return table(["ranks", "MB saved", "of the tensors'", "MB gained by each rank"], rows)
 
 
 if __name__ == "__main__":

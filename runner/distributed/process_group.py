@@ -47,8 +47,6 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
             master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
         )
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-    if os.environ.get(VARIABLE) == "1":
-        check_collective_order(timeout)
     ranks = current_ranks()
     per_node = ranks.all_gather_object(ranks.local_world_size)
     if len(set(per_node)) > 1:
@@ -56,6 +54,8 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
             f"nodes have {min(per_node)} to {max(per_node)} ranks each: give torchrun the same "
             "--nproc-per-node on all of them"
         )
+    if os.environ.get(VARIABLE) == "1":
+        check_collective_order(timeout)
     return ranks
 
 
