@@ -148,7 +148,7 @@ def lost_nodes(table: Table, top: Path, *, short: bool) -> None:
                 print(f"well: {lost}", file=sys.stderr, flush=True)
                 return "went on and ended as undisturbed"
 
-            table.judge(f"job {number}", judged, weight=losses)
+            table.judge(f"job {number}", judged)
 
 
 if __name__ == "__main__":

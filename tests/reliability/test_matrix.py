@@ -31,10 +31,10 @@ def assignment(file: Path, **more) -> Assignment:
 
 
 def test_every_fault_of_every_script_stands_in_a_row_and_every_test_of_a_row_exists():
-    assert [row.number for row in ROWS] == list(range(1, 26))
+    assert [row.number for row in ROWS] == list(range(1, 27))
     parts = [part for row in ROWS for part in row.parts]
     named = {part.fault for part in parts if isinstance(part, Faults)}
-    assert named == {*DATA, *SAME_SEED, *CHECKPOINT, *SWEEP, *WHOLE, "lost_ranks"}
+    assert named == {*DATA, *SAME_SEED, *CHECKPOINT, *SWEEP, *WHOLE, "lost_ranks", "lost_nodes"}
     for part in parts:
         if not isinstance(part, Faults):
             name = part.test.partition("[")[0]
