@@ -25,9 +25,11 @@ _FLOAT_BYTES = 4
 def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
     """Return the bytes of a rank's device that tables may take: all but the storage reserve.
 
-    Collective. The smallest device of all ranks counts, as nodes may differ.
+    Collective on several nodes, which may differ: the smallest device of all ranks counts.
     """
-    least = -ranks.all_reduce_max(-_device_bytes(sharding, ranks, device))
+    least = _device_bytes(sharding, ranks, device)
+    if ranks.local_world_size < ranks.world_size:
+        least = -ranks.all_reduce_max(-least)
     return int(least * (1 - sharding.storage_reserve))
 
 

@@ -24,7 +24,7 @@ def table() -> dict[str, dict]:
         ("bad_ids", 40),
         ("other_columns", 4),
         ("read_only", 2),
-        ("attacks", 5),
+        ("attacks", 4),
         ("every_position", 5),
         ("every_resume", 1),
         ("every_resume_of_ranks", 1),

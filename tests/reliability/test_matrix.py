@@ -166,7 +166,7 @@ def test_the_page_names_what_failed_but_no_folder_of_the_machine(tmp_path):
     ("words", "says"),
     [
         (["--rows", "3"], "one of the arguments --full --share --count --page is required"),
-        (["--full", "--rows", "3,27"], "there is no row 27; rows: 1 to 25"),
+        (["--full", "--rows", "3,27"], "there is no row 27; rows: 1 to 26"),
         (["--share", "nan"], "nan is not above 0 and up to 1"),
         (["--count", "0"], "0 is below 1"),
     ],

@@ -14,7 +14,7 @@ def table() -> dict[str, dict]:
     return run_fault_script(MODULE, "--short")
 
 
-@pytest.mark.parametrize(("fault", "least"), [("edits", 20), ("callables", 2000)])
+@pytest.mark.parametrize(("fault", "least"), [("edits", 10), ("callables", 2000)])
 def test_a_hostile_directory_is_refused_or_does_no_harm(table, fault, least) -> None:
     check_row(table[fault], least)
 
