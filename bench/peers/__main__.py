@@ -76,7 +76,7 @@ def interpreter(environments: Path, name: str) -> Path | str:
         steps += [["pip", "install", "--reinstall", "--no-deps", FBGEMM]]
     for words in steps:
         done = subprocess.run(
-            ["uv", *words, "--quiet"],
+            [sys.executable, "-m", "uv", *words, "--quiet"],
             env={**os.environ, "VIRTUAL_ENV": str(folder)},
             capture_output=True,
             text=True,
