@@ -11,22 +11,16 @@ from typing import Any
 from runner.errors import UserError, nearest_hint
 from runner.object_store import StoreError, check_bucket, open_store, store_errors
 from runner.rundir.checkpoint.files import FileDigest, dump_json, parse_json
-from runner.rundir.regular_files import MAX_JSON_BYTES
+from runner.rundir.lock import LOCK_FILE
+from runner.rundir.regular_files import MAX_JSON_BYTES, RUN_FILES
 
 FORMAT = 1
 INDEX_FILE = "run.json"
 OBJECTS = "objects"
 # What is mirrored: all that a run needs to go on, and what people read of it
-RUN_FILES = (
-    "config.yaml",
-    "meta.json",
-    "result.json",
-    "metrics.jsonl",
-    "perf.jsonl",
-    "log.txt",
-    "report.html",
-)
-_FILE = re.compile(rf"{'|'.join(map(re.escape, RUN_FILES))}|(data|checkpoints/step-\d+)/[^./][^/]*")
+MIRRORED_FILES = (*(name for name in RUN_FILES if name != LOCK_FILE), "report.html")
+_NAMES = "|".join(map(re.escape, MIRRORED_FILES))
+_FILE = re.compile(rf"{_NAMES}|(data|checkpoints/step-\d+)/[^./][^/]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

@@ -17,8 +17,8 @@ from runner.rundir.checkpoint.folder import saved_steps, step_folders
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE, read_manifest
 from runner.rundir.mirror.index import (
     INDEX_FILE,
+    MIRRORED_FILES,
     OBJECTS,
-    RUN_FILES,
     Index,
     object_path,
     read_index,
@@ -131,7 +131,7 @@ class MirrorWriter:
             yield _open(f"checkpoints/step-{step}/{MANIFEST_FILE}", folder / MANIFEST_FILE)
         data = self.folder / "data"
         names = [f"data/{p.name}" for p in sorted(data.iterdir())] if data.is_dir() else []
-        for name in (*names, *RUN_FILES):
+        for name in (*names, *MIRRORED_FILES):
             if (self.folder / name).exists() and not Path(name).name.startswith("."):
                 yield _open(name, self.folder / name)
 
