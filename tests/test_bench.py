@@ -39,6 +39,7 @@ def test_ranks_exchange_what_their_plan_needs_and_save_every_byte_once(capsys):
     assert once == "1.0000"
 
 
+@pytest.mark.long
 def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):
     sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32,64"]
     assert overhead.main([*sizes, *TINY]) == 0
@@ -57,6 +58,7 @@ def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):
     assert "2 pairs of 5 updates, turns of 1" in said
 
 
+@pytest.mark.long
 def test_overhead_notices_a_bare_loop_that_learns_from_other_rows(monkeypatch):
     from bench import bare
 
@@ -72,6 +74,7 @@ def test_overhead_refuses_a_mistake_like_the_runner(capsys):
     assert "model.net.tops" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_limit_is_two_forms_of_a_step_that_ends_with_our_weights(capsys):
     sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
     assert limit.main([*sizes, *TINY]) == 0
@@ -83,6 +86,7 @@ def test_the_limit_is_two_forms_of_a_step_that_ends_with_our_weights(capsys):
     assert "2 pairs of 10 updates, turns of 3" in said
 
 
+@pytest.mark.long
 def test_the_limit_notices_a_step_that_leaves_something_out(monkeypatch):
     from bench import lean
 
@@ -132,6 +136,7 @@ def test_the_ids_of_an_update_are_timed_for_each_kind_of_table(capsys):
             assert 0 < median <= longest
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 def test_on_ids_that_drift_a_growing_table_beats_hashing_into_as_many_rows():
     found = growing.show_drift(60_000, ["growing, lru", "hash"])
@@ -139,6 +144,7 @@ def test_on_ids_that_drift_a_growing_table_beats_hashing_into_as_many_rows():
     assert found["growing, lru"] > 0.7
 
 
+@pytest.mark.long
 def test_startup_times_each_kind_of_process(capsys):
     assert startup.main(["--repeats", "1", "--only", "compose,mistake,ls"]) == 0
     said = capsys.readouterr().out
@@ -205,6 +211,7 @@ def test_a_table_stands_in_columns():
     ]
 
 
+@pytest.mark.long
 def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     assert sweep.main(["--pairs", "1", "--empty", "6", "--only", "empty"]) == 0
     said = capsys.readouterr().out
@@ -216,6 +223,7 @@ def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     assert "no such kind: empties" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_sweep_runs_all_its_jobs_and_says_if_one_fails(tmp_path):
     from bench.sweep import run as run_command
 

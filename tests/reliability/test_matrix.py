@@ -61,6 +61,7 @@ def matrix(folder: Path, *words: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.long
 def test_a_killed_matrix_goes_on_and_runs_each_case_once(tmp_path):
     words = ("--rows", "9", "--share", "0.2", "--resume")
     first = matrix(tmp_path, *words)
@@ -77,6 +78,7 @@ def test_a_killed_matrix_goes_on_and_runs_each_case_once(tmp_path):
     assert "| 500 | 500 | 100 | 0 |" in (tmp_path / "page.md").read_text()
 
 
+@pytest.mark.long
 def test_repeated_tests_are_cases_with_a_seed_each(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import os, pytest\n"
