@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         which = os.environ["LONG_TESTS"] = str(int(commit or "0", 16) % 4)
     if which not in ("", "0", "1", "2", "3"):
-        raise pytest.UsageError(f"LONG_TESTS={which}: it is quarter, a number from 0 to 3, or empty")
+        raise pytest.UsageError(f"LONG_TESTS={which}: it is quarter, 0, 1, 2, 3 or empty")
 
 
 def pytest_report_header() -> str:

@@ -7,7 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from bench import check, exchange, growing, histories, limit, models, overhead, startup, sweep
+from bench import (
+    check,
+    exchange,
+    growing,
+    histories,
+    limit,
+    models,
+    overhead,
+    startup,
+    sweep,
+    waits,
+)
 from bench.paired import NOTES, alternate, estimate, ratio, table
 from bench.peers import __main__ as peers
 from bench.startup import Kind, run
@@ -24,6 +35,19 @@ def cells(text: str, first: str) -> list[str]:
     """Of the table row that begins so, what follows."""
     (line,) = [line for line in text.splitlines() if line.startswith(first)]
     return line.removeprefix(first).split()
+
+
+@pytest.mark.long
+def test_waits_of_ranks_have_their_causes(capsys, monkeypatch):
+    monkeypatch.setattr(waits, "PLANS", ("row_wise",))
+    assert waits.main(["--ranks", "2", "--updates", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "other"
+    for line, kind in zip(lines[2:], waits.KINDS, strict=True):
+        assert line.startswith(f"row_wise, {kind}, 2 ")
+        whole_ms, *by_cause_ms, other_ms = (float(v) for v in line.split()[3:])
+        assert other_ms == 0 and all(ms > 0 for ms in by_cause_ms)
+        assert sum(by_cause_ms) < whole_ms
 
 
 @pytest.mark.slow
