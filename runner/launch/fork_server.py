@@ -82,7 +82,7 @@ def _import_all(num_threads: int) -> str:
     gc.collect()
     gc.freeze()  # the collector of a job need not write to the pages that all jobs share
     num_running = len(os.listdir("/proc/self/task"))
-    return "" if num_running == 1 else f"the imports have started {num_running - 1} threads"
+    return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
 
 
 def _watch_sources() -> Callable[[], bool]:

@@ -18,14 +18,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from runner.distributed import parent_death
-from runner.rundir.readers import last_line
+from runner.rundir.readers import last_line_of
 
 SERVER = ("-m", "runner.launch.fork_server")  # what Python runs
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_MAX_ANSWER = 4096  # bytes
+_MAX_ANSWER = 4096  # bytes, and those of the errors' end that are looked at
 
 
 def no_fork(command: Sequence[str], output: int) -> None:
@@ -163,8 +162,11 @@ class ForkServer:
         if answer:
             raise _RefusedError(answer)
         code = self._process.wait()
-        line = last_line(Path(f"/proc/self/fd/{self._errors}"))
-        raise _RefusedError(line or f"it has ended with exit code {code}")
+        size = os.fstat(self._errors).st_size
+        text = os.pread(self._errors, _MAX_ANSWER, max(0, size - _MAX_ANSWER)).decode(
+            errors="replace"
+        )
+        raise _RefusedError(last_line_of(text) or f"it has ended with exit code {code}")
 
 
 class _RefusedError(Exception):

@@ -138,7 +138,7 @@ def test_a_job_that_needs_other_imports_is_a_new_process(start, other):
         ("s._watch_sources = lambda: lambda: True", "the runner's code has changed since"),
         (
             "import threading, time; threading.Thread(target=time.sleep, args=(9,)).start()",
-            "the imports have started 1 threads",
+            "threads that the imports have started: 1",
         ),
         (
             "import sys, types; sys.modules['torch.cuda'] = "
