@@ -188,6 +188,7 @@ def _children(pid: int) -> list[int]:
     return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_forked_jobs_and_the_same_command_goes_on(tmp_path):
     request = {"grid": {"steps": 60, "step_s": 0.005, "seed": [1, 2]}, "start": "forked"}
     sweep = begin(tmp_path, **request)
