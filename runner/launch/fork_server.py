@@ -3,8 +3,9 @@
 Started as `python -m runner.launch.fork_server SOCKET THREADS` by `runner/sweep/forked_jobs.py`,
 where the messages are described. It never builds anything, reads data or draws numbers, and forks
 only while it has one thread: then a fork differs from a new process in nothing but the time that
-the imports took. A job is forked twice, so that the kernel gives it to the sweep as its child,
-which alone waits for it, signals it, and takes it along when it dies.
+the imports took, and in the seed of Python's hashes, which all forks share and no result rests on.
+A job is forked twice, so that the kernel gives it to the sweep as its child, which alone waits for
+it, signals it, and takes it along when it dies.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import runpy
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from pathlib import Path
 
 from runner.distributed.parent_death import become_job
 from runner.machine import set_thread_environment
@@ -30,6 +31,7 @@ MODULES = (
     *("runner.data.prepare.outline", "runner.data.sets.planted_model", "runner.training.builder"),
     *("runner.reporting.console", "runner.training.loops.train", "runner.training.health.compare"),
 )
+_PACKAGE = Path(__file__).parent.parent
 _JEMALLOC_SETTINGS = "JE_ARROW_MALLOC_CONF"  # of the allocator that comes with Arrow
 _MAX_REQUEST = 1 << 20  # bytes
 
@@ -40,14 +42,14 @@ def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] 
     Returns:
         In a job that was forked: its command. In this process, at the end: None.
     """
+    sources = _source_versions()
     problem = _import_all(num_threads)
     connection.send(problem.encode() or b"ready")
-    has_changed = _watch_sources()
     while not problem:
         message, fds, _, _ = socket.recv_fds(connection, _MAX_REQUEST, 2)
         if not message:
             return None
-        if has_changed():
+        if _source_versions() != sources:
             problem = "the runner's code has changed since it was imported"
             connection.send(problem.encode())
             return None
@@ -85,22 +87,16 @@ def _import_all(num_threads: int) -> str:
     return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
 
 
-def _watch_sources() -> Callable[[], bool]:
-    """Return what tells whether our sources differ from those that were imported.
+def _source_versions() -> dict[str, tuple[int, int]]:
+    """Return what tells our sources from those of another time.
 
     A job records the state of the sources at its start, which must be those that it runs.
     """
-    files = [m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "runner"]
-    began = {file: _version(file) for file in files if file}
-    return lambda: any(_version(file) != version for file, version in began.items())
-
-
-def _version(file: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+    found = {}
+    for path in _PACKAGE.rglob("*.py"):
+        status = path.stat()
+        found[str(path)] = status.st_mtime_ns, status.st_size
+    return found
 
 
 def _fork_twice() -> int | None:
@@ -121,8 +117,9 @@ def _fork_twice() -> int | None:
         except OSError:
             os._exit(1)
         if pid:
-            os.write(write, b"%d" % pid)
             os._exit(0)
+        os.setsid()  # before the sweep hears of it, which may kill the whole session at once
+        os.write(write, b"%d" % os.getpid())
         os.close(read)
         os.close(write)
         return 0
@@ -135,7 +132,6 @@ def _fork_twice() -> int | None:
 
 def _enter_job(sweep: int, output: int, permit: int) -> None:
     """Make of a fork what a new process of the sweep is when it starts."""
-    os.setsid()
     for fd in (1, 2):
         os.dup2(output, fd)
     os.close(output)
