@@ -192,6 +192,7 @@ def children_cpu_s() -> float:
 
 def forked(folder: Path, pairs: int) -> str:
     """Return a table: a training as a fork, as a new process, and the ratio of the two."""
+    folder.mkdir()
     trainings = Trainings(folder)
     for is_forked in (False, True):  # the first prepares the data, the second imports
         trainings.run(is_forked=is_forked)
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trained: list[Spent] = []
     with tempfile.TemporaryDirectory() as made:
         if "forked" in kinds:
-            print(forked(Path(made), options.pairs), flush=True)
+            print(forked(Path(made) / "forked", options.pairs), flush=True)
         for turn in range(options.pairs + 1):  # the first prepares the data and does not count
             folder = Path(made) / str(turn)
             folder.mkdir()
