@@ -3,7 +3,7 @@
     python -m bench.growth [--only rows,report] [--turns 3] [--largest 10000000]
         [--write docs/growth.md]
 
-Each measurement is a process of its own, and the sizes take turns. An exponent is the slope in
+Each turn is a process of its own, which measures all sizes of an axis. An exponent is the slope in
 logarithms, by least squares over all sizes and between the last two alone: what a start costs hides
 growth in the first and not in the second. A cost whose last slope lies in every turn more than 0.1
 above what its work grows with is marked as growing faster, and the exit code is 1. `--write` draws
@@ -32,24 +32,23 @@ from bench.paired import machine
 from runner.config.locations import PROJECT
 
 
-def measure(name: str, size: int, folder: Path) -> Costs:
-    """Measure one size in a process of its own.
+def measure(name: str, sizes: Sequence[int], folder: Path) -> list[Costs]:
+    """Measure sizes of an axis, one after another, in a process of its own.
 
     Raises:
         RuntimeError: with the end of its output if it failed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "bench.growth", "--one", name, str(size), str(folder)],
+        [sys.executable, "-m", "bench.growth", "--one", name, str(folder), *map(str, sizes)],
         env={**os.environ, "RUNNER_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
         cwd=PROJECT,
         capture_output=True,
         text=True,
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
-    if done.returncode or not said:
-        raise RuntimeError(f"{name}, {size:,}: {(done.stderr or done.stdout)[-2000:]}")
-    found: Costs = json.loads(said[-1].removeprefix("measured "))
-    return found
+    if done.returncode or len(said) != len(sizes):
+        raise RuntimeError(f"{name}: {(done.stderr or done.stdout)[-2000:]}")
+    return [json.loads(line.removeprefix("measured ")) for line in said]
 
 
 def slopes(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
@@ -59,14 +58,13 @@ def slopes(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]
 
 
 def measure_axis(name: str, axis: Axis, turns: int) -> list[Growth]:
-    """Measure every size of an axis in turns; return how each of its costs grows."""
-    found: dict[int, list[Costs]] = {size: [] for size in axis.sizes}
-    with tempfile.TemporaryDirectory(prefix="growth-") as folder:
-        for size in axis.sizes * turns:
-            found[size].append(measure(name, size, Path(folder)))
+    """Measure every size of an axis in each turn; return how each of its costs grows."""
+    with tempfile.TemporaryDirectory(prefix="growth-") as name_of_folder:
+        folder = Path(name_of_folder)
+        found = [measure(name, axis.sizes, folder) for _ in range(turns)]
     grown = []
     for cost, expected in axis.costs.items():
-        by_turn = [[found[size][turn][cost] for size in axis.sizes] for turn in range(turns)]
+        by_turn = [[costs[cost] for costs in turn] for turn in found]
         fits, lasts = zip(*(slopes(axis.sizes, values) for values in by_turn))
         medians = tuple(float(value) for value in np.median(by_turn, axis=0))
         grown.append(Growth(cost, expected, medians, fits, lasts))
@@ -84,18 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words.add_argument("--largest", type=float, default=math.inf, help="leave larger sizes out")
     words.add_argument("--sizes", help="of one axis, in place of its own")
     words.add_argument("--write", type=Path, help="a page with two marks for each axis")
-    words.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    words.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     given = words.parse_args(argv)
     if given.one:
-        name, size, folder = given.one
-        print("measured", json.dumps(AXES[name].measure(int(size), Path(folder))))
+        name, folder, *sizes = given.one
+        for size in sizes:
+            found = AXES[name].measure(int(size), Path(folder))
+            print("measured", json.dumps(found), flush=True)
         return 0
     chosen: Mapping[str, Axis] = {name: AXES[name] for name in given.only.split(",")}
     print(machine(1), flush=True)
     is_faster = False
     for name, axis in chosen.items():
-        sizes = tuple(int(size) for size in given.sizes.split(",")) if given.sizes else axis.sizes
-        sized = replace(axis, sizes=tuple(size for size in sizes if size <= given.largest))
+        chosen_sizes = [int(size) for size in given.sizes.split(",")] if given.sizes else axis.sizes
+        sized = replace(axis, sizes=tuple(n for n in chosen_sizes if n <= given.largest))
         began = time.monotonic()
         grown = measure_axis(name, sized, given.turns)
         is_faster |= any(one.is_faster for one in grown)
