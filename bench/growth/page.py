@@ -57,8 +57,9 @@ def cells(axis: Axis, grown: Sequence[Growth], name: str) -> tuple[list[str], li
     ]
     for words, slopes in (("exponent", "fits"), ("of the last step", "lasts")):
         found = [getattr(one, slopes) for one in grown]
+        ends = [(statistics.median(f), min(f), max(f)) for f in found]
         rows.append(
-            [words, *(f"{statistics.median(f):.2f} ({min(f):.2f} to {max(f):.2f})" for f in found)]
+            [words, *(f"{mid:z.2f} ({low:z.2f} to {high:z.2f})" for mid, low, high in ends)]
         )
     judged = (f"{g.expected:g}" + (": GROWS FASTER" if g.is_faster else "") for g in grown)
     rows.append(["of its work", *judged])
