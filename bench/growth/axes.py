@@ -54,6 +54,7 @@ class Axis:
 
 
 def measure_rows(size: int, folder: Path) -> Costs:
+    import runner.data.tabular.table  # noqa: F401  # is no part of the index
     from bench.data import BATCH_SIZE, opened, read, schemas, write_rows
 
     source, place = folder / "rows.parquet", folder / f"rows-{size}"
