@@ -238,8 +238,11 @@ def main() -> None:
     only = set(filter(None, given.only.split(",")))
     import torch
 
+    from runner.machine import keep_freed_memory
+
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
+    keep_freed_memory()  # as in the runner's process
     print(machine(1))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
