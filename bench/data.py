@@ -28,6 +28,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from bench.paired import alternate, machine, note, ratio, shown, table
+from runner.machine import keep_freed_memory
 
 BATCH_SIZE = 4096
 BLOCKS_AT_ONCE = 16
@@ -238,10 +239,9 @@ def main() -> None:
     only = set(filter(None, given.only.split(",")))
     import torch
 
-    from runner.machine import keep_freed_memory
-
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
+    keep_freed_memory()  # as in the runner's process, for both sides
     keep_freed_memory()  # as in the runner's process
     print(machine(1))
     with tempfile.TemporaryDirectory() as name:
