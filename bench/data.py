@@ -242,7 +242,6 @@ def main() -> None:
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
     keep_freed_memory()  # as in the runner's process, for both sides
-    keep_freed_memory()  # as in the runner's process
     print(machine(1))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
