@@ -28,6 +28,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from bench.paired import alternate, machine, note, ratio, shown, table
+from runner.machine import keep_freed_memory
 
 BATCH_SIZE = 4096
 BLOCKS_AT_ONCE = 16
@@ -240,6 +241,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
+    keep_freed_memory()  # as in the runner's process, for both sides
     print(machine(1))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

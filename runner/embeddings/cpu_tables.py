@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -17,6 +18,7 @@ from torch.nn.functional import embedding_bag
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import EmbeddingTables, Layout
+from runner.embeddings.row_copies import put_rows, take_rows
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
@@ -54,6 +56,7 @@ class CpuTables(EmbeddingTables):
         self._groups = _width_groups(layout, settings, self._lookup[0].state())
         self._first_row_F1 = _first_rows(layout)[:, None]
         self._num_rows_F = torch.tensor([layout.tables[t].num_rows for t in layout.table_of])
+        self._sorted_apart = _first_features(layout)
         self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
         self._next_update = UpdateStep(settings, settings.lr, 0)
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
@@ -113,7 +116,7 @@ class CpuTables(EmbeddingTables):
             low, high = int(offsets[bags.start]), int(offsets[bags.stop])
             if low == high:
                 continue
-            vectors_VD = group.weight.index_select(0, rows_V[low:high] - group.first_row).float()
+            vectors_VD = take_rows(group.weight, rows_V[low:high] - group.first_row).float()
             pooled_ND = embedding_bag(
                 torch.arange(high - low),
                 vectors_VD,
@@ -171,23 +174,25 @@ class CpuTables(EmbeddingTables):
             return flat.repeat_interleave(lengths, output_size=values_V.numel())
 
         rows_V = values_V + repeat_for_ids(rows_FB)
+        starts = offsets[::batch_size][self._sorted_apart].tolist()
         if weights_V is None:
-            return *_sort_pairs(rows_V, repeat_for_ids(bags_FB), bags_FB.numel()), None
-        rows_V, order_V = _sort_pairs(rows_V, torch.arange(values_V.numel()), values_V.numel())
+            return *_sort_pairs(rows_V, repeat_for_ids(bags_FB), bags_FB.numel(), starts), None
+        order_V = torch.arange(values_V.numel())
+        rows_V, order_V = _sort_pairs(rows_V, order_V, values_V.numel(), starts)
         return rows_V, repeat_for_ids(bags_FB)[order_V], weights_V[order_V]
 
     def _step_rows(
         self, group: _WidthGroup, rows_U: Tensor, grad_UD: Tensor, update: UpdateStep
     ) -> None:
         stored = (group.weight, *group.states)
-        weight_UD, *states = (tensor.index_select(0, rows_U) for tensor in stored)
+        weight_UD, *states = (take_rows(tensor, rows_U) for tensor in stored)
         if group.rounding is not None:
             weight_UD = weight_UD.float()
         UPDATE_RULES[self.settings.kind](weight_UD, states, grad_UD, update)
         if group.rounding is not None:
             weight_UD = group.rounding.round(weight_UD, rows_U, update.step)
         for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
-            tensor.index_copy_(0, rows_U, rows)
+            put_rows(tensor, rows_U, rows)
 
     def _rows_and_bags(self, batch_size: int) -> tuple[Tensor, Tensor]:
         """Return, [F, B] each, the table's first row and the bag's row in the group's gradients."""
@@ -226,15 +231,19 @@ class _LookupWithUpdate(torch.autograd.Function):
         return None, None, None, None, None
 
 
-def _sort_pairs(high_V: Tensor, low_V: Tensor, num_low: int) -> tuple[Tensor, Tensor]:
+def _sort_pairs(
+    high_V: Tensor, low_V: Tensor, num_low: int, starts: list[int]
+) -> tuple[Tensor, Tensor]:
     """Sort pairs of int64 in ascending order, with the low ones in [0, num_low).
 
     A pair is packed into one key. NumPy's sort of int64 is vectorised and three times as fast as
-    torch's. Equal keys are equal pairs, so the sort need not be stable.
+    torch's. Equal keys are equal pairs, so the sort need not be stable. At `starts` runs begin, of
+    which each lies wholly below the next; they are sorted one by one, each in the caches.
     """
     bits = num_low.bit_length()
     key_V = (high_V << bits).bitwise_or_(low_V)
-    key_V.numpy().sort()
+    for keys in np.split(key_V.numpy(), starts[1:]):
+        keys.sort()
     return key_V >> bits, key_V.bitwise_and_((1 << bits) - 1)
 
 
@@ -273,6 +282,13 @@ def _width_groups(
         feature += num_features
         column += num_features * dim
     return tuple(groups)
+
+
+def _first_features(layout: Layout) -> list[int]:
+    """Return the features with which the ids of another table begin, if tables come in order."""
+    tables = layout.table_of
+    in_order = sorted(tables) == list(tables)
+    return [tables.index(t) for t in dict.fromkeys(tables)] if in_order else [0]
 
 
 def _first_rows(layout: Layout) -> Tensor:

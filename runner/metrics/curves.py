@@ -26,6 +26,9 @@ def group_by_score(
     """Return the positive and negative weight at each distinct score, ascending: two [K]."""
     if not len(scores_N):
         return np.zeros(0), np.zeros(0)
+    has_labels = np.array_equal(positive_N, positive_N > 0) and np.all(positive_N + negative_N == 1)
+    if has_labels and scores_N.dtype == np.float32 and not np.isnan(scores_N).any():
+        return _group_labels_by_score(scores_N, positive_N)
     order_N = np.argsort(scores_N)
     sorted_N = scores_N[order_N]
     starts_K = np.concatenate(([0], 1 + np.flatnonzero(sorted_N[1:] != sorted_N[:-1])))
@@ -33,6 +36,25 @@ def group_by_score(
         np.add.reduceat(positive_N[order_N], starts_K),
         np.add.reduceat(negative_N[order_N], starts_K),
     )
+
+
+def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, Floats]:
+    """Group rows of weight 1 by one sort of keys that hold score and label.
+
+    It takes half the time of a sort of row numbers, with which the rest would have to be gathered.
+    """
+    bits_N = (scores_N + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0, with which it ties
+    # Unsigned, the bits of positive numbers are ordered as the numbers, of negative ones reversed.
+    bits_N ^= np.where(bits_N >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
+    keys_N = bits_N.astype(np.uint64)
+    keys_N <<= np.uint64(1)
+    keys_N |= labels_N.astype(np.uint64)
+    keys_N.sort()
+    labels_N = (keys_N & np.uint64(1)).astype(np.float64)
+    keys_N >>= np.uint64(1)
+    starts_K = np.concatenate(([0], 1 + np.flatnonzero(keys_N[1:] != keys_N[:-1])))
+    positive_K = np.add.reduceat(labels_N, starts_K)
+    return positive_K, np.diff(starts_K, append=len(keys_N)) - positive_K
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:

@@ -11,6 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
 from runner.embeddings.interface import make_layout
+from runner.embeddings.row_copies import put_rows, take_rows
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from tests.devices import CPU, CUDA, DEVICES, ON_GPU, tolerance
@@ -355,6 +356,35 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
     for name, tensor in first.items():
         assert torch.equal(tensor, again[name]), name
         assert torch.equal(tensor, two[name]), name
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ids_sorted_table_by_table_give_the_bits_of_ids_sorted_at_once(weighted):
+    features = ("s1", "s2", "b", "a")  # the tables come one after another
+    parts, whole = (engine_of(CpuTables, settings_of("adam"), SPECS, features) for _ in range(2))
+    assert parts._sorted_apart == [0, 2, 3]
+    whole._sorted_apart = [0]
+    for tables in (parts, whole):
+        for step in (1, 2, 3):
+            kjt = jagged(step, weighted=weighted)
+            kjt = kjt.permute([FEATURES.index(name) for name in features])
+            tables.set_lr_and_step(0.05, step)
+            pooled = tables(kjt)
+            pooled.backward(pooled.detach().sign())
+    for name, tensor in parts.state().items():
+        assert torch.equal(tensor, whole.state()[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(9,), (9, 3)])
+def test_rows_are_taken_and_put_as_torch_does_it(dtype, shape):
+    rows_U = torch.tensor([7, 0, 3])
+    ours = torch.randn(shape).to(dtype)
+    theirs = ours.clone()
+    taken = take_rows(ours, rows_U)
+    assert torch.equal(taken, theirs.index_select(0, rows_U))
+    put_rows(ours, rows_U, -taken)
+    assert torch.equal(ours, theirs.index_copy_(0, rows_U, -taken))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -11,6 +11,7 @@ from sklearn import metrics as sklearn_metrics
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics import MetricSet
+from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.names import METRICS
 from runner.metrics.settings import MetricSettings
 
@@ -374,3 +375,17 @@ def test_a_restored_set_counts_the_losses_that_waited():
     for name, tensor in restored.state().items():
         tensor.copy_(metrics.state()[name])
     assert restored.compute()["loss"] == metrics.compute()["loss"]
+
+
+def test_scores_of_plain_rows_are_sorted_like_any_others():
+    rng = np.random.default_rng(0)
+    scores_N = rng.normal(size=1000).round(1).astype(np.float32)
+    scores_N[:7] = [-0.0, 0.0, np.inf, -np.inf, 1e-45, -1e-45, -0.0]
+    labels_N = (rng.random(1000) < 0.3).astype(np.float64)
+    labels_N[:2] = [1, 0]  # whose scores tie
+    levels = group_by_score(scores_N, labels_N, 1 - labels_N)
+    of_any_rows = group_by_score(scores_N.astype(np.float64), labels_N, 1 - labels_N)
+    np.testing.assert_array_equal(levels, of_any_rows)
+    finite_N = scores_N.clip(-9, 9)  # scikit-learn takes no infinity
+    auc = sklearn_metrics.roc_auc_score(labels_N, finite_N)
+    assert roc_auc(*levels) == pytest.approx(auc, abs=1e-12)

@@ -30,11 +30,11 @@ def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
 def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
     """Return splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
     mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
+    shifted = np.empty_like(mixed)  # for all three, since new memory costs as much as a step
+    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= np.right_shift(mixed, np.uint64(bits), out=shifted)
+        mixed *= np.uint64(factor)
+    mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
     return mixed
 
 
@@ -45,4 +45,7 @@ def hash_ids(values: np.ndarray, num_rows: int, salt: int) -> np.ndarray:
     """
     mixed = splitmix64(values.astype(np.int64).view(np.uint64), salt)
     # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.
-    return ((mixed >> np.uint64(32)) * np.uint64(num_rows) >> np.uint64(32)).view(np.int64)
+    mixed >>= np.uint64(32)
+    mixed *= np.uint64(num_rows)
+    mixed >>= np.uint64(32)
+    return mixed.view(np.int64)

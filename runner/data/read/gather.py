@@ -9,9 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from runner.data.read.arrow_views import view_as_arrow, view_as_numpy
 
 
 def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
@@ -35,20 +32,19 @@ class RowGather:
 
     order: np.ndarray | slice
     num_selected: int
-    arrow_indices: pa.Array | None  # for Arrow's gather, which takes half the time of NumPy's
 
     @classmethod
     def from_order(cls, order: np.ndarray | slice, num_rows: int) -> RowGather:
-        if isinstance(order, slice):
-            return cls(order, len(range(num_rows)[order]), None)
-        return cls(order, len(order), view_as_arrow(order))
+        selected = range(num_rows)[order] if isinstance(order, slice) else order
+        return cls(order, len(selected))
 
     def gather_into(self, out_W: np.ndarray, values_R: np.ndarray) -> None:
-        if self.arrow_indices is None:
+        """Write the selected rows of a column into an array, whose type may be another one."""
+        if isinstance(self.order, slice):
             out_W[:] = values_R[self.order]
-        else:
-            taken = pc.take(view_as_arrow(values_R), self.arrow_indices, boundscheck=False)
-            out_W[:] = view_as_numpy(taken)
+        else:  # converted before they are gathered, so that nothing lies between column and array
+            column_R = values_R.astype(out_W.dtype, copy=False)
+            np.take(column_R, self.order, out=out_W, mode="clip")  # no index is outside
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
@@ -64,7 +60,7 @@ def gather_lists(
     values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
 ) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
     """Return the values of the selected lists, their positions in `values`, and W + 1 offsets."""
-    starts, stops = offsets_R1[:-1][order], offsets_R1[1:][order]
+    starts, stops = gather_rows(offsets_R1[:-1], order), gather_rows(offsets_R1[1:], order)
     lengths = stops - starts
     offsets_W1 = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets_W1[1:])
@@ -72,7 +68,7 @@ def gather_lists(
         at = slice(starts[0], starts[0] + offsets_W1[-1])
         return values[at], at, offsets_W1
     # Positions are a running sum of steps: 1 within a list, a jump from the end of one to the next.
-    non_empty = np.flatnonzero(lengths)
+    non_empty = np.flatnonzero(lengths != 0)  # of flags it takes a quarter of the time
     steps = np.ones(offsets_W1[-1], np.int64)
     if len(non_empty):
         jumps_from = np.concatenate([[0], stops[non_empty][:-1] - 1])

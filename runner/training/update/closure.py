@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,12 @@ class _NotFiniteError(ArithmeticError):
 
 def needs_closure(optimizer: Optimizer) -> bool:
     """Return whether the `step` of an optimizer requires a closure."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return _requires_closure(type(optimizer).step)
+
+
+@cache  # every update asks
+def _requires_closure(step: Callable[..., object]) -> bool:
+    closure = inspect.signature(step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
 
 
