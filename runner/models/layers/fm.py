@@ -31,7 +31,8 @@ class _PairwiseDotSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_B1: Tensor) -> Tensor:
         (x_BND,) = ctx.saved_tensors
-        return (x_BND.sum(1, keepdim=True) - x_BND).mul_(grad_B1[:, :, None])
+        others_BND: Tensor = x_BND.sum(1, keepdim=True) - x_BND
+        return others_BND.mul_(grad_B1[:, :, None])
 
 
 def _dot_sum(x_BND: Tensor) -> Tensor:

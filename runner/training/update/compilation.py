@@ -27,6 +27,7 @@ class CompiledDense:
     sizes that it meets first: which loops threads share, how an end is treated. A process that
     resumes at the short batch of an epoch's end would get other kernels than one that began with a
     full batch, and differ in the last bits. So the first call traces full batches, whatever it has.
+    Sizes that depend on the data besides the rows, such as places of histories, are its own.
 
     Args:
         model: whose `dense` it is.
