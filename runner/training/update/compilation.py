@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from pathlib import Path
 
 import torch
 
@@ -17,7 +18,6 @@ from runner.models.layers.update_state import UpdateState
 
 _COMPILERS = ("g++", "clang++", "c++")
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
-_USERS_CACHE = os.environ.get(_CACHE)  # torch sets the variable itself when it first compiles
 
 
 class CompiledDense:
@@ -75,14 +75,15 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     Raises:
         ConfigError: if the compiler that the device needs is not installed.
     """
-    named = os.environ.get("CXX")
-    candidates = [named] if named else _COMPILERS
+    chosen = os.environ.get("CXX")
+    candidates = [chosen] if chosen else _COMPILERS
     if device.type == "cpu" and not any(map(shutil.which, candidates)):
         raise ConfigError(
             "trainer.compile=true: needs a C++ compiler on CPU, and there is none of "
             f"{', '.join(candidates)}; trainer.compile=false needs none"
         )
     import torch._inductor.config  # takes two seconds, so only where it is needed
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
@@ -91,5 +92,8 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     torch._inductor.config.compile_threads = 1
     facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    os.environ[_CACHE] = _USERS_CACHE or str(cache_root() / "compiled" / digest)
+    folder, default = cache_root() / "compiled" / digest, default_cache_dir()
+    named = os.environ.get(_CACHE, default)  # torch may have set it to its default
+    if named == default or Path(named).parent == folder.parent:  # no user has chosen it
+        os.environ[_CACHE] = str(folder)
     model.dense = CompiledDense(model, num_rows)  # type: ignore[method-assign]

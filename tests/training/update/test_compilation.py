@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from runner.errors import ConfigError
 from runner.training.update import compilation
@@ -68,15 +69,14 @@ def test_whatever_batch_comes_first_the_compiler_sees_full_ones(monkeypatch, fir
 
 def test_code_is_kept_apart_by_what_it_depends_on(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "set back after the test")
-    monkeypatch.setattr(compilation, "_USERS_CACHE", None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())  # as torch's imports do
     folders = set()
     for processor, rows in (("one", 64), ("one", 32), ("other", 64), ("one", 64)):
         monkeypatch.setattr(compilation, "cpu_name", lambda processor=processor: processor)
         compile_dense(make_context().model, CPU, rows)
         folders.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert len(folders) == 3 and all(f.startswith(f"{tmp_path}/compiled/") for f in folders)
-    monkeypatch.setattr(compilation, "_USERS_CACHE", "/users/own")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
     compile_dense(make_context().model, CPU, 64)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/users/own"
 
