@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -52,8 +53,15 @@ class CompiledDense:
         """Collective. Run the rows again and again as a full batch, without a trace in the run."""
         device = batch.labels_BT.device
         rows_N = torch.arange(self._num_rows, device=device) % len(batch.labels_BT)
+        full = dense_rows(batch, rows_N)
+        if batch.groups_BG.shape[1] == 0:  # strides of what is empty are arbitrary, and guarded
+            strides = batch.groups_BG.stride()
+            empty = torch.empty_strided(
+                (len(rows_N), 0), strides, dtype=batch.groups_BG.dtype, device=device
+            )
+            full = replace(full, groups_BG=empty)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._compiled(embeddings.detached(rows_N), dense_rows(batch, rows_N))
+            self._compiled(embeddings.detached(rows_N), full)
         for module in self._model.modules():
             if isinstance(module, UpdateState):
                 module.forget_update()
