@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,14 @@ def pytest_configure(config: Any) -> None:
         lines = process.output.read_text(errors="replace").splitlines() if process.output else []
         return "\n".join(re.sub(r"^(?:error|warning|  \d+\.):? ", "", line) for line in lines)
 
+    def answered(self: HTTPResponse, *args: Any) -> bytes:
+        """Read what a server that a test has started answers: a refusal has an `error`."""
+        content = read(self, *args)
+        if content.startswith(b'{"error"'):
+            note(json.loads(content)["error"])
+        return content
+
+    read, HTTPResponse.read = HTTPResponse.read, answered  # type: ignore
     UserError.__init__ = after(UserError.__init__, lambda self, *args: self)  # type: ignore
     View.warn = after(View.warn, lambda self, text: text)  # type: ignore
     Process.wait = after(Process.wait, printed)  # type: ignore
