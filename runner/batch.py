@@ -164,7 +164,7 @@ class Embeddings:
     def row_lookups(self) -> tuple[Tensor, ...]:
         return (self.pooled_BE, *self.sequences_BLD)
 
-    def detached(self, rows: slice = slice(None)) -> Embeddings:
+    def detached(self, rows: slice | Tensor = slice(None)) -> Embeddings:
         """Copy some rows' values into leaves that collect the gradient at the boundary."""
         pooled, *sequences = (t.detach()[rows].requires_grad_() for t in self.row_lookups())
         return Embeddings(
@@ -174,6 +174,18 @@ class Embeddings:
             {name: t[rows] for name, t in self.per_row.items()},
             self.per_batch,
         )
+
+
+def dense_rows(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Return some rows of a batch as the dense half takes them: the ids stay those of all rows."""
+    return replace(
+        batch,
+        dense_BD=batch.dense_BD[rows],
+        labels_BT=batch.labels_BT[rows],
+        weights_B=batch.weights_B[rows],
+        rows_B=batch.rows_B[rows],
+        groups_BG=batch.groups_BG[rows],
+    )
 
 
 def split_micro_batches(
@@ -188,12 +200,4 @@ def split_micro_batches(
         return
     for start in range(0, batch.size, num_rows):
         rows = slice(start, start + num_rows)
-        micro_batch = replace(
-            batch,
-            dense_BD=batch.dense_BD[rows],
-            labels_BT=batch.labels_BT[rows],
-            weights_B=batch.weights_B[rows],
-            rows_B=batch.rows_B[rows],
-            groups_BG=batch.groups_BG[rows],
-        )
-        yield micro_batch, embeddings.detached(rows)
+        yield dense_rows(batch, rows), embeddings.detached(rows)

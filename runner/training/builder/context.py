@@ -119,10 +119,6 @@ def make_context(
     check_growth(config, dataset, model)
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
-    if trainer.compile and not config["loop"]["_target_"].startswith(
-        "runner.training.loops.debug."
-    ):
-        compile_dense(model, device)  # debug observes modules, which a compiled half hides
     optimizers = build_dense_optimizers(
         config["optimizer"]["dense"],
         parameters,
@@ -149,6 +145,11 @@ def make_context(
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
+    if trainer.compile and not config["loop"]["_target_"].startswith(
+        "runner.training.loops.debug."
+    ):  # debug observes modules, which a compiled half hides
+        update_rows = rank_batch_size(trainer.batch_size, trainer.accumulate)
+        compile_dense(model, device, context.rows_at_once(update_rows))
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs

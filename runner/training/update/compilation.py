@@ -2,39 +2,106 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from runner.batch import Batch, Embeddings, Prediction, dense_rows
+from runner.data.core.cache import cache_root
 from runner.errors import ConfigError
+from runner.machine import cpu_name
 from runner.models.layers.recommender import Recommender
+from runner.models.layers.update_state import UpdateState
 
 _COMPILERS = ("g++", "clang++", "c++")
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def compile_dense(model: Recommender, device: torch.device) -> None:
-    """Replace the model's `dense` by a compiled version, in place.
+class CompiledDense:
+    """A model's dense half, compiled for training; evaluations run it as it is written.
 
-    The names of the parameters stay. One kernel serves every batch size (`dynamic`): otherwise the
-    kernel of a batch would depend on the sizes that this process has met before, and a resumed run
-    would differ in the last bits. Results differ from eager ones by rounding.
+    One kernel serves every batch size. The code that the compiler writes for it also depends on the
+    sizes that it meets first: which loops threads share, how an end is treated. A process that
+    resumes at the short batch of an epoch's end would get other kernels than one that began with a
+    full batch, and differ in the last bits. So the first call traces full batches, whatever it has.
+    Sizes that depend on the data besides the rows, such as places of histories, are its own.
+
+    Args:
+        model: whose `dense` it is.
+        num_rows: of a full batch.
+    """
+
+    def __init__(self, model: Recommender, num_rows: int) -> None:
+        self._model, self._num_rows = model, num_rows
+        self._eager = model.dense
+        self._compiled = torch.compile(model.dense, dynamic=True)
+        self._is_traced = False
+
+    def __call__(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        if not self._model.training:
+            return self._eager(embeddings, batch)
+        if not self._is_traced:
+            self._trace(embeddings, batch)
+            self._is_traced = True
+        return self._compiled(embeddings, batch)
+
+    def _trace(self, embeddings: Embeddings, batch: Batch) -> None:
+        """Collective. Run the rows again and again as a full batch, without a trace in the run."""
+        device = batch.labels_BT.device
+        rows_N = torch.arange(self._num_rows, device=device) % len(batch.labels_BT)
+        full = dense_rows(batch, rows_N)
+        if batch.groups_BG.shape[1] == 0:  # strides of what is empty are arbitrary, and guarded
+            strides = batch.groups_BG.stride()
+            empty = torch.empty_strided(
+                (len(rows_N), 0), strides, dtype=batch.groups_BG.dtype, device=device
+            )
+            full = replace(full, groups_BG=empty)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._compiled(embeddings.detached(rows_N), full)
+        for module in self._model.modules():
+            if isinstance(module, UpdateState):
+                module.forget_update()
+
+
+def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> None:
+    """Replace the model's `dense` by a version that is compiled in training, in place.
+
+    The names of the parameters stay. Results differ from eager ones by rounding. What the compiler
+    writes is kept in the cache, so that a later process loads it in place of compiling: apart for
+    each version of torch, processor, number of threads and batch size, on which it depends.
+    `$TORCHINDUCTOR_CACHE_DIR` is another place for it.
+
+    Args:
+        model: gets another `dense`.
+        device: on which it is compiled.
+        num_rows: that the dense half takes at once, at most.
 
     Raises:
         ConfigError: if the compiler that the device needs is not installed.
     """
-    named = os.environ.get("CXX")
-    candidates = [named] if named else _COMPILERS
+    chosen = os.environ.get("CXX")
+    candidates = [chosen] if chosen else _COMPILERS
     if device.type == "cpu" and not any(map(shutil.which, candidates)):
         raise ConfigError(
             "trainer.compile=true: needs a C++ compiler on CPU, and there is none of "
             f"{', '.join(candidates)}; trainer.compile=false needs none"
         )
     import torch._inductor.config  # takes two seconds, so only where it is needed
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
         raise ConfigError("trainer.compile=true: needs Triton on CUDA, which is not installed")
     # no pool of compiling processes, which would outlive a run that is killed
     torch._inductor.config.compile_threads = 1
-    model.dense = torch.compile(model.dense, dynamic=True)  # type: ignore[method-assign]
+    facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    folder, default = cache_root() / "compiled" / digest, default_cache_dir()
+    named = os.environ.get(_CACHE, default)  # torch may have set it to its default
+    if named == default or Path(named).parent == folder.parent:  # no user has chosen it
+        os.environ[_CACHE] = str(folder)
+    model.dense = CompiledDense(model, num_rows)  # type: ignore[method-assign]

@@ -141,13 +141,13 @@ class Context:
         """Log a number: a row of the train log has its mean since the last row, over all ranks."""
         self.logged_means.add(name, value)
 
-    def rows_at_once(self, batch: Batch) -> int:
-        """Return how many rows of an update the dense half takes at once.
+    def rows_at_once(self, num_rows: int) -> int:
+        """Return how many of the rows of an update on this rank the dense half takes at once.
 
         A micro-batch; or all, if a batch norm has the statistics of the update.
         """
         if any(norm.scope == UPDATE_SCOPE for norm in self.batch_norms):
-            return batch.size
+            return num_rows
         return self.micro_batch_size
 
     def autocast(self) -> AbstractContextManager[object]:

@@ -105,7 +105,7 @@ class Supervised:
             capture: gets an entry for each micro-batch.
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        num_rows = ctx.rows_at_once(batch)
+        num_rows = ctx.rows_at_once(batch.size)
         for micro_batch, boundary in split_micro_batches(batch, embeddings, num_rows):
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, micro_batch)

@@ -99,6 +99,14 @@ def test_dot_products_are_of_low_precision_under_autocast_only(size, dtype, devi
     torch.testing.assert_close(x.grad, full.grad, rtol=0.1, atol=0.1)
 
 
+def test_the_sum_of_dot_products_is_that_of_the_pairs_with_its_gradients():
+    x = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
+    expected = pairs_by_hand(x).sum(1, keepdim=True)
+    torch.testing.assert_close(pairwise_dot_sum(x), expected)
+    assert torch.autograd.gradcheck(pairwise_dot_sum, x)
+    assert torch.autograd.gradgradcheck(pairwise_dot_sum, x)
+
+
 def test_pairs_of_a_row_of_zeros_have_a_gradient():
     x = torch.zeros(2, 3, 4, requires_grad=True)
     pairwise_dot_sum(x).sum().backward()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Prediction
+from runner.training.update.compilation import CompiledDense
 from runner.training.update.context import Context
 from runner.training.update.task import StepOutput, Supervised
 
@@ -21,7 +22,7 @@ class Pairs:
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         one, other = next(batches), next(batches)
         threads = sorted(t.name for t in threading.enumerate())
-        compiled = isinstance(ctx.model.dense, torch._dynamo.eval_frame.OptimizeContext)
+        compiled = isinstance(ctx.model.dense, CompiledDense)
         print(f"threads {threads} compiled {compiled}")
         breakpoint()
         first = Supervised().train_step(ctx, iter([one]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from runner.errors import ConfigError
 from runner.training.update import compilation
@@ -18,12 +20,16 @@ from tests.whole.compare_runs import differences
 
 def assert_same_updates(sizes: list[int], atol: float) -> None:
     plain, compiled = make_context("adagrad"), make_context("adagrad")
-    compile_dense(compiled.model, CPU)
+    compile_dense(compiled.model, CPU, 64)
     assert list(plain.model.state_dict()) == list(compiled.model.state_dict())
     torch._dynamo.utils.counters.clear()
     for seed, size in enumerate(sizes):
         for context in (plain, compiled):
             Supervised().train_step(context, iter([random_batch(size, seed)]))
+            with torch.no_grad():
+                context.model.eval()
+                Supervised().eval_step(context, random_batch(size, seed))
+                context.model.train()
     theirs = dict(compiled.model.named_parameters())
     for name, parameter in plain.model.named_parameters():
         torch.testing.assert_close(theirs[name], parameter, rtol=0, atol=atol)
@@ -40,6 +46,41 @@ def test_one_graph_serves_all_batch_sizes_with_the_results_of_eager(monkeypatch)
     assert_same_updates([64, 64, 33], atol=0)
 
 
+@pytest.mark.parametrize("first", [33, 96])
+def test_whatever_batch_comes_first_the_compiler_sees_full_ones(monkeypatch, first):
+    """The sizes that it sees first decide how it cuts loops, and so the last bits of sums."""
+    seen: list[set[int]] = []
+
+    def backend(graph, inputs):
+        seen.append({int(size) for x in inputs if isinstance(x, torch.Tensor) for size in x.shape})
+        return graph.forward
+
+    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    context, untouched = make_context(), make_context()
+    compile_dense(context.model, CPU, 64)
+    before = torch.get_rng_state()
+    for each in (context, untouched):
+        torch.set_rng_state(before)
+        Supervised().train_step(each, iter([random_batch(first)]))
+    assert 64 in seen[0] and first not in seen[0]
+    for ours, plain in zip(context.model.parameters(), untouched.model.parameters(), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_code_is_kept_apart_by_what_it_depends_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())  # as torch's imports do
+    folders = set()
+    for processor, rows in (("one", 64), ("one", 32), ("other", 64), ("one", 64)):
+        monkeypatch.setattr(compilation, "cpu_name", lambda processor=processor: processor)
+        compile_dense(make_context().model, CPU, rows)
+        folders.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert len(folders) == 3 and all(f.startswith(f"{tmp_path}/compiled/") for f in folders)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
+    compile_dense(make_context().model, CPU, 64)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/users/own"
+
+
 @pytest.mark.slow
 def test_compiled_kernels_give_the_results_of_eager_to_rounding():
     assert_same_updates([64, 33, 64, 40], atol=1e-6)
@@ -49,7 +90,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"trainer.compile=true: needs a C\+\+ compiler"):
-        compile_dense(make_context().model, CPU)
+        compile_dense(make_context().model, CPU, 64)
 
 
 def test_a_debug_run_observes_modules_and_is_eager(runner):
@@ -59,13 +100,15 @@ def test_a_debug_run_observes_modules_and_is_eager(runner):
 
 
 @pytest.mark.slow
-def test_a_compiled_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path):
+@pytest.mark.parametrize("more", [(), ("trainer.amp=true", "model.net.norm=batch")])
+def test_a_compiled_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more):
+    """It goes on at the short batch of an epoch's end, whose 13 rows would make other kernels."""
     run, quiet = tmp_path / "run", tmp_path / "quiet"
-    words = (*TINY, "trainer.compile=true", "trainer.ema.decay=0.9", "model.net.dropout=0.1")
+    words = (*TINY, "trainer.compile=true", "trainer.ema.decay=0.9", "model.net.dropout=0.1", *more)
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    data = "dataset.rows={train: 1011, validation: 100, test: 100}"  # a short batch ends each epoch
+    data = ("dataset.rows={train: 1005, validation: 100, test: 100}", "checkpoint.save_every=31")
     for folder, kill in ((quiet, ""), (run, "step:34"), (run, "")):
         env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
-        done = runner.run(*traced, *words, data, f"hydra.run.dir={folder}", env=env)
+        done = runner.run(*traced, *words, *data, f"hydra.run.dir={folder}", env=env)
         assert done.code == (-9 if kill else 0), done.text
     assert differences(run, quiet) == []
