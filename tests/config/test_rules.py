@@ -53,7 +53,6 @@ MISTAKES: list[tuple[Changes, str]] = [
         {"trainer.early_stop.patience": 2, "trainer.early_stop.metric": "tset/auc"},
         "there is no split tset.*: validation/auc",
     ),
-    ({"optimizer.dense.lr": -1.0}, "dense.lr=-1.0: a learning rate is a number from 0"),
     ({"optimizer.dense._target_": None}, "dense._target_: is missing; a class of torch.optim"),
     ({"metrics.own": {"mine": {"a": 1}}}, "metrics.own.mine: needs a _target_: a class of torch"),
 ]
