@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import re
 import socket
@@ -75,6 +76,7 @@ def find_messages() -> list[Message]:
         module = path.relative_to(ROOT).as_posix()
         for is_warning, value in _texts(nodes[path], errors, makers):
             for form in _forms(value):
+                form = re.sub("%[sd]", HOLE, form) if is_warning else form  # of a log record
                 if len(re.findall(r"(?<!\S)[a-z]{2,}\b", form)) > 1:
                     found[Message(module, is_warning, form)] = None
     return list(found)
@@ -179,12 +181,19 @@ _heard: dict[str, str] = {}
 
 def pytest_configure(config: Any) -> None:
     """Note the texts of errors and warnings of this process, and what its commands print."""
+    from runner.config import rules
+    from runner.config.rules import check, check_config
     from runner.errors import UserError
     from runner.reporting.console.view import View
     from tests.conftest import Process
 
     def note(text: object) -> None:
         _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0])
+
+    def checked(*args: Any, **more: Any) -> list[str]:
+        problems = check_config(*args, **more)
+        note("\n".join(problems))
+        return problems
 
     def after(function: Callable[..., Any], read: Callable[..., object]) -> Callable[..., Any]:
         def noted(self: Any, *args: Any, **more: Any) -> Any:
@@ -206,6 +215,8 @@ def pytest_configure(config: Any) -> None:
         return content
 
     read, HTTPResponse.read = HTTPResponse.read, answered  # type: ignore
+    check.check_config = rules.check_config = checked
+    logging.Logger.handle = after(logging.Logger.handle, lambda self, record: record.getMessage())  # type: ignore
     UserError.__init__ = after(UserError.__init__, lambda self, *args: self)  # type: ignore
     View.warn = after(View.warn, lambda self, text: text)  # type: ignore
     Process.wait = after(Process.wait, printed)  # type: ignore

@@ -11,7 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
-from runner.config.proposed_length import AUTO_OVERRIDES, propose_length, stop_overrides
+from runner.config.proposed_length import (
+    AUTO_OVERRIDES,
+    NEXT_ITEM_LENGTH,
+    propose_length,
+    stop_overrides,
+)
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
@@ -30,14 +35,9 @@ START_OVERRIDES = (
     " model=wide_and_deep checkpoint.init_linear=true"
     ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 )
-# SASRec learns at every place of a history: of a million planted events, 1,500 updates of 32 rows
-# found .18 of the next items among 10, 1,000 of 128 rows, which cost half as much again, .07
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
-NEXT_ITEM_OVERRIDES = (
-    " model=sasrec optimizer=adam trainer.batch_size=32 trainer.max_steps=3000 "
-    "trainer.eval_every=1000"
-)
+NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} trainer.eval_every=1000"
 FEW_ROWS = 100_000  # of which a start is not left in large steps
 SMALL_STEPS = " optimizer.sparse.lr=0.005"
 

@@ -26,6 +26,10 @@ RUN_FILES = (
     "metrics.jsonl",
     "perf.jsonl",
     "log.txt",
+    "data.json",
+    "calibration.json",
+    "hardest.json",
+    "warm_start.json",
 )
 RUN_FOLDERS = ("checkpoints", "data", "tensorboard", "wandb", "follow")
 MAX_JSON_BYTES = 1 << 26

@@ -40,3 +40,28 @@ def test_the_help_of_all_verbs_needs_no_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["apply"], "apply: name a model and its deltas in their order: apply MODEL DELTA"),
+        (["explain"], "explain: name a key, such as trainer.batch_size"),
+        (["--allow"], "--allow: needs a package, such as"),
+        (["--config-dir"], "--config-dir: needs a folder"),
+        (["importance"], "importance: name a run: importance DIR"),
+        (["index"], "index: name an exported model: index MODEL"),
+        (["init", "a", "b"], "init: one name: init NAME"),
+        (["ls", "a", "b"], "ls: one group at most: ls [GROUP]"),
+        (["predict"], "predict: name a run and what to score: predict DIR INPUT"),
+        (["reproduce"], "reproduce: name a run: reproduce DIR"),
+        (["export"], "export: name a run: export DIR --out MODEL"),
+        (["completion", "fish"], "completion bash, or completion zsh"),
+        (["apply", "x", "y"], "apply: --out is not set"),
+        (["serve", "x", "--batch-wait-ms", "5000"], "--batch-wait-ms 5000: must lie in 0 to 1000"),
+    ],
+)
+def test_a_verb_without_its_words_says_which_it_takes(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert said in capsys.readouterr().err

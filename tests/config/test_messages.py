@@ -160,6 +160,54 @@ def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(comma
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["checkpoint.init_names={a: 3}", "checkpoint.init_optimizer=true",
+          "checkpoint.init_average=true"],
+         ["checkpoint.init_names: renames weights", "checkpoint.init_optimizer=true: takes the",
+          "checkpoint.init_average=true: takes the", "init_names.a=3: needed is the name"]),
+        (["checkpoint.init_tables={a: 3, b: {from: nowhere, tabel: x, table: 3}}",
+          "checkpoint.init_linear=true", "trainer.num_processes=2"],
+         ["init_from and init_tables give the start", "works on one rank", "init_tables.a=3: write",
+          "b.tabel: there is no such key; nearest: 'table'", "b.table=3: needed is the name of a",
+          "nowhere: no such folder"]),
+        (["trainer.eval_splits=[]", "optimizer.sparse.every_row=3"],
+         ["eval_splits=[]: needs a split: train", "eval_splits=[]: must hold validation",
+          "optimizer.sparse.every_row=3: must be true or false"]),
+        (["trainer.eval_splits=[train,train]"], ["eval_splits=train: is listed twice"]),
+        (["loop=eval", "loop.follow=true", "loop.split=[train,test]"],
+         ["loop.follow=true follows one split; start a process", "under way: run=DIR"]),
+        (["loop=online", "dataset=parquet", "dataset.schema=s.yaml", "trainer.max_epochs=2",
+          "trainer.early_stop.patience=2", "dataset.mix=true"],
+         ["max_epochs=2: loop=online learns from each row once", "loop=online has none",
+          "the order of the files: dataset.mix=false"]),
+        (["dataset=folder", "dataset.path=x"], ["dataset=folder: is a stream", "loop=online"]),
+        (["+metrics.own.a=3", "+metrics.own.b={_target_: torchmetrics.AUROC, tasks: []}",
+          "~optimizer.dense._target_"],
+         ["metrics.own.a: needs a _target_", "metrics.own.b.tasks=[]: a list of tasks",
+          "optimizer.dense._target_: is missing; a class of torch.optim"]),
+        (["trainer.early_stop.min_delta=0.1", "trainer.lr_on_plateau.patience=2",
+          "trainer.lr_on_plateau.metric=valid/auc"],
+         ["min_delta=0.1: does nothing without trainer.early_stop.patience", "no split valid"]),
+        (["optimizer.parts=[{pattern: x, name: 'a b'}]"], ["parts[0].name='a b': must consist of"]),
+        (["optimizer.parts=[{pattern: x, frozen: 3}]"], ["frozen=3: must be true or false"]),
+        (["optimizer.parts=[{pattern: x, dense: 4}]"], ["dense=4: must be a group of keys"]),
+        (["model=two_tower", "model.net.memory_warmup=5"], ["no effect without model.net.memory"]),
+        (["model=two_tower", "model.net.memory=50", "model.net.in_batch=true",
+          "trainer.num_processes=2"], ["use one process, or model.net.memory=0"]),
+        (["sharding.min_columns=6"], ["sharding.min_columns=6: must be a multiple of 4"]),
+        (["optimizer=lbfgs", "trainer.amp=true", "trainer.amp_dtype=fp16"],
+         ["loss scaling would change it; trainer.amp_dtype=bf16 works"]),
+        (["dataset.conflict=1"], ["dataset.conflict=1: needs several tasks"]),
+        (["dataset.mean_lengths=[3]"], ["mean_lengths=[3]: expected none, or one for each list"]),
+    ],
+)  # fmt: skip
+def test_mistakes_of_one_group_are_told_together(command, words, said):
+    message = command.refused(*words)
+    assert [part for part in said if part not in message] == [], message
+
+
 def test_a_folder_of_runs_is_told_with_its_newest_run(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     for number, name in enumerate(("new/b", "old")):

@@ -21,6 +21,7 @@ def write_state(folder: Path, step: int, *, seed: int = 0) -> None:
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "config.yaml").write_text("seed: 0\n")
     (folder / "data" / "learnt.json").write_text("{}")
+    (folder / "hardest.json").write_text("{}")
     with (folder / "metrics.jsonl").open("a") as log:
         log.write(f'{{"step": {step}}}\n')
     checkpoint = folder / "checkpoints" / f"step-{step}"

@@ -89,7 +89,7 @@ def _find_problems(settings: ServeSettings) -> Iterator[str]:
         if getattr(settings, name) < 1:
             yield f"--{name.replace('_', '-')} {getattr(settings, name)}: must be at least 1"
     if not 0 <= settings.batch_wait_ms <= 1000:
-        yield f"--batch-wait-ms {settings.batch_wait_ms}: must lie in 0 to 1000"
+        yield f"--batch-wait-ms {settings.batch_wait_ms:g}: must lie in 0 to 1000"
 
 
 def bind(settings: ServeSettings) -> socket.socket:

@@ -35,6 +35,7 @@ from runner.metrics.names import evaluation_name
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
 from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings
+from runner.models.layers.next_item import NextItemModel
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
@@ -131,7 +132,8 @@ def build_job(
     cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
-        for warning in preflight_warnings(cadence, trainer, length):
+        of_places = isinstance(context.model, NextItemModel)
+        for warning in preflight_warnings(cadence, trainer, length, of_places=of_places):
             view.warn(warning)
     check_rankings(metric_settings, dataset, context.model)
     count_item_popularity(context.model, dataset, context.ranks, metric_settings)

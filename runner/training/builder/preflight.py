@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import Interval
-from runner.config.proposed_length import FEW_UPDATES, propose_length
+from runner.config.proposed_length import FEW_UPDATES, NEXT_ITEM_LENGTH, propose_length
 
 if TYPE_CHECKING:
     from runner.config.settings import TrainerSettings
@@ -40,18 +40,30 @@ class RunLength:
 
 
 def preflight_warnings(
-    cadence: Cadence, trainer: TrainerSettings, length: RunLength
+    cadence: Cadence, trainer: TrainerSettings, length: RunLength, *, of_places: bool = False
 ) -> Iterator[str]:
-    """Yield a warning of too few updates, and for each interval and patience never reached."""
+    """Yield a warning of too few updates, and for each interval and patience never reached.
+
+    Args:
+        cadence: when the run logs, evaluates and saves.
+        trainer: its settings.
+        length: of the run.
+        of_places: whether a row is a history whose every place is learnt.
+    """
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
-        if proposed.batch_size <= length.rows_per_update:
+        tried = (
+            NEXT_ITEM_LENGTH
+            if of_places
+            else f"{' '.join(proposed.overrides())} (auto in place of a number takes what is "
+            "proposed)"
+        )
+        if of_places or proposed.batch_size <= length.rows_per_update:
             yield (
                 f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
                 f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn; try "
-                f"{' '.join(proposed.overrides())} (auto in place of a number takes what is "
-                "proposed)"
+                f"{tried}"
             )
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),

@@ -1,0 +1,115 @@
+"""A request that cannot be read is told by the field or the tensor that is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.errors import DataError
+from runner.serving.artifact import GraphSpec, LookupGroup
+from runner.serving.server.columns import ServedColumn, make_table
+from runner.serving.server.prepared import read_arrays
+from runner.serving.server.tensors import Tensor, parse_request
+
+AGE = {"name": "age", "datatype": "FP64", "shape": [2], "data": [1.0, 2.0]}
+
+
+def binary(datatype: str, size: Any) -> dict[str, Any]:
+    spec = {"name": "age", "datatype": datatype, "shape": [1]}
+    return {"inputs": [{**spec, "parameters": {"binary_data_size": size}}]}
+
+
+BODIES: list[tuple[Any, bytes, str]] = [
+    (b"{", b"", "the request is no JSON: "),
+    ([], b"", "the request is no JSON object"),
+    ({"parameters": 5}, b"", "the request: parameters is no object"),
+    ({"inputs": 5}, b"", "inputs: is no list of objects"),
+    ({"inputs": []}, b"", "inputs: the request has none"),
+    ({"inputs": [{"datatype": "FP32"}]}, b"", "inputs: a tensor has no name"),
+    ({"inputs": [AGE, AGE]}, b"", "inputs: two tensors are called 'age'"),
+    ({"inputs": [AGE]}, b"12345678", "bytes, but its tensors end at"),
+    ({"inputs": [{**AGE, "shape": [-1]}]}, b"", r"'age': shape \[-1\]: expected 1 to 3 sizes"),
+    ({"inputs": [{**AGE, "shape": [3]}]}, b"", r"has 2 elements, but the shape \[3\] has 3"),
+    ({"inputs": [{**AGE, "data": None}]}, b"", "'age': has neither data"),
+    ({"inputs": [{**AGE, "data": [1.0, "x"]}]}, b"", "'age': \"x\" is no element of FP64"),
+    (binary("FP64", "8"), b"", "'age': binary_data_size '8' is no size"),
+    (binary("FP64", 7), b"1234567", "'age': 7 bytes are no multiple of the 8 of FP64"),
+    (binary("BYTES", 5), b"\x09\x00\x00\x00a", "'age': text 0 ends behind the tensor's bytes"),
+    (binary("BYTES", 5), b"\x01\x00\x00\x00\xff", "'age': holds a text that is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("content", "tail", "told"), BODIES)
+def test_a_body_that_cannot_be_read_is_told_by_field_and_tensor(content, tail, told):
+    head = content if isinstance(content, bytes) else json.dumps(content).encode()
+    with pytest.raises(DataError, match=told):
+        parse_request(head + tail, str(len(head)))
+
+
+def test_a_length_of_the_json_that_is_none_is_refused():
+    with pytest.raises(DataError, match="'9' is no length within the 2 bytes"):
+        parse_request(b"{}", "9")
+
+
+def tensor(name: str, values: list[Any], kind: pa.DataType, datatype: str, *shape: int) -> Tensor:
+    return Tensor(name, datatype, shape or (len(values),), pa.array(values, kind))
+
+
+def ids(name: str, values: list[Any], *shape: int) -> Tensor:
+    return tensor(name, values, pa.int64(), "INT64", *shape)
+
+
+COLUMNS = (ServedColumn("a", "INT64"), ServedColumn("b", "INT64", is_list=True))
+TABLES = [
+    ([ids("a", [1, 2]), ids("b", [1], 1, 1)], "column 'b' has 1 rows, but 'a' has 2"),
+    ([ids("a", [1, 2], 1, 2)], r"column 'a': shape \[1, 2\]: expected one value for each row"),
+    ([ids("a.valid", [1, 2])], "tensor 'a.valid': expected BOOL, an element for each row"),
+    ([ids("b", [1, 2])], "column 'b' holds lists: give 'b.lengths'"),
+    (
+        [tensor("b.lengths", [1.0], pa.float64(), "FP64")],
+        "tensor 'b.lengths': expected INT64, a length for each row",
+    ),
+    (
+        [ids("b.lengths", [1, 2])],
+        "'b.lengths': its lengths must not be negative, and add up to the 2 elements",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "told"), TABLES)
+def test_columns_that_do_not_fit_are_told_by_name(changed, told):
+    good = [ids("a", [1, 2]), ids("b", [1, 2], 2, 1)]
+    with pytest.raises(DataError, match=told):
+        make_table(COLUMNS, {t.name: t for t in [*good, *changed]})
+
+
+GOOD = {
+    "dense": tensor("dense", [0.5, 1.0], pa.float32(), "FP32", 2, 1),
+    "values_0": ids("values_0", [1, 2]),
+    "lengths_0": ids("lengths_0", [1, 1], 1, 2),
+}
+INPUTS = [
+    (ids("value_0", [1]), "'value_0': no input of graph model; nearest: 'values_0'"),
+    (ids("dense", [1, 2], 2, 1), "'dense': expected FP32, without missing elements"),
+    (
+        tensor("dense", [1.0, np.inf], pa.float32(), "FP32", 2, 1),
+        "'dense': holds a value that is not finite",
+    ),
+    (
+        tensor("values_0", [[1], [2]], pa.list_(pa.int64()), "INT64"),
+        "'values_0': nested lists must have the form of its shape",
+    ),
+    (ids("lengths_0", [1, 1, 1], 1, 3), r"'lengths_0': has shape \[1, 3\], expected \[1, 2\]"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), INPUTS)
+def test_prepared_ids_that_do_not_fit_are_told_by_tensor(wrong, told):
+    spec = GraphSpec("model", ("age",), (LookupGroup(("a",)),), (), ("logits",))
+    assert read_arrays(spec, GOOD)[1] == 2
+    with pytest.raises(DataError, match=told):
+        read_arrays(spec, {**GOOD, wrong.name: wrong})
