@@ -1,4 +1,4 @@
-# make setup | run | test | test-all | test-gpu | lint | docs | bench | bench-check | clean       (VARIANT=gpu for CUDA machines)
+# make setup | run | test | test-all | test-gpu | lint | docs | bench | bench-gpu | bench-check | clean   (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
 LONG_TESTS ?= quarter
@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup run test test-all test-gpu lint docs bench bench-check clean
+.PHONY: setup run test test-all test-gpu lint docs bench bench-gpu bench-check clean
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
@@ -33,6 +33,7 @@ test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 test-gpu: $(READY)
+	$(BIN)/python -m bench.gpu --check
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
 
 lint: $(READY)
@@ -50,6 +51,9 @@ bench: $(READY)
 	$(BIN)/python -m bench.startup
 	$(BIN)/python -m bench.sweep
 	$(BIN)/python -m bench.sparse
+
+bench-gpu: $(READY)
+	$(BIN)/python -m bench.gpu $(ARGS)
 
 bench-check: $(READY)
 	$(BIN)/python -m bench.check $(ARGS)

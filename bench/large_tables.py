@@ -1,13 +1,11 @@
-"""How the cost of tables grows, and what a table costs that memory cannot hold.
+"""What rows of 16 bits cost, and a table that memory cannot hold.
 
-    python -m bench.large_tables [--only size,number,pooling,dtype,disk] [--largest 10000000]
-        [--cgroup /sys/fs/cgroup/memory/NAME] [--limit-gb 1]
+    python -m bench.large_tables [--only dtype,disk] [--cgroup /sys/fs/cgroup/memory/NAME]
+        [--limit-gb 1]
 
-size: one update, the start and a save by rows of a table. number: the same look-ups in 26, 260 and
-1,000 tables. pooling: 1, 10 and 50 ids of a bag. dtype: rows in 16 bits. An exponent is the slope
-between the first and the last in logarithms; 0: the cost does not grow, 1: it grows as what it is
-compared with. disk: a table three times the limit of a new memory cgroup, in a process of that
-cgroup, beside the same in memory without a limit; hits are ids of 20,000 rows.
+dtype: one update, the start and a save with rows in 16 bits. disk: a table three times the limit of
+a new memory cgroup, in a process of that cgroup, beside the same in memory without a limit; hits
+are ids of 20,000 rows. How cost grows with rows and tables: `bench.growth`.
 """
 
 from __future__ import annotations
@@ -37,27 +35,32 @@ from runner.machine import keep_freed_memory
 from runner.optim.settings import parse_sparse
 from runner.rundir.checkpoint import Checkpointer
 
-CPU, DIM, LOOKUPS, HOT_ROWS = torch.device("cpu"), 16, 26 * 4096, 20_000
+CPU, DIM, HOT_ROWS = torch.device("cpu"), 16, 20_000
 HIT_RATES = (1.0, 0.99, 0.9, 0.5)
 
 
 def build(
-    num_tables: int, num_rows: int, dtype: str = "fp32", scratch: Path | None = None
+    num_tables: int,
+    num_rows: int,
+    dtype: str = "fp32",
+    scratch: Path | None = None,
+    dim: int = DIM,
 ) -> EmbeddingTables:
-    specs = [TableSpec(f"t{i}", num_rows, DIM, (f"f{i}",)) for i in range(num_tables)]
+    specs = [TableSpec(f"t{i}", num_rows, dim, (f"f{i}",)) for i in range(num_tables)]
     settings = parse_sparse({"kind": "rowwise_adagrad", "lr": 0.01, "dtype": dtype})
     order = [f"f{i}" for i in range(num_tables)]
     return build_tables(specs, order, settings, seed=0, device=CPU, scratch=scratch)
 
 
-def random_ids(num_tables: int, num_rows: int, pooling: int, seed: int) -> KeyedJaggedTensor:
-    """Draw about `LOOKUPS` uniform ids in all."""
-    size = max(1, LOOKUPS // num_tables // pooling)
+def random_ids(
+    num_tables: int, num_rows: int, pooling: int, bags: int, seed: int
+) -> KeyedJaggedTensor:
+    """Draw uniform ids, `pooling` for each of a table's bags."""
     g = torch.Generator().manual_seed(seed)
     return KeyedJaggedTensor(
         keys=[f"f{i}" for i in range(num_tables)],
-        values=torch.randint(0, num_rows, (num_tables * size * pooling,), generator=g),
-        lengths=torch.full((num_tables * size,), pooling),
+        values=torch.randint(0, num_rows, (num_tables * bags * pooling,), generator=g),
+        lengths=torch.full((num_tables * bags,), pooling),
     )
 
 
@@ -75,32 +78,19 @@ def update_ms(tables: EmbeddingTables, batches: list[KeyedJaggedTensor], seconds
     return 1000 * best
 
 
-def exponent(values: list[float], sizes: list[float]) -> str:
-    return f"{math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0]):.2f}"
-
-
-def measure_growth(what: str, cases: list[tuple[int, int, int, str]], seconds: float) -> str:
-    """Measure tables of (number, rows, ids of a bag, dtype) each, one after another."""
+def measure_dtypes(seconds: float) -> str:
+    """Return the table of 26 tables of 100,000 rows in each dtype."""
     rows: list[list[str]] = []
-    sizes, costs = [], {"an update": [], "start": [], "save": []}
-    for num_tables, num_rows, pooling, dtype in cases:
+    for dtype in ("fp32", "bf16", "fp16"):
         began = time.perf_counter()
-        tables = build(num_tables, num_rows, dtype)
-        costs["start"].append(time.perf_counter() - began)
-        batches = [random_ids(num_tables, num_rows, pooling, seed) for seed in range(4)]
-        costs["an update"].append(update_ms(tables, batches, seconds))
-        costs["save"].append(save_s(tables))
+        tables = build(26, 100_000, dtype)
+        started_s = time.perf_counter() - began
+        batches = [random_ids(26, 100_000, 1, 4096, seed) for seed in range(4)]
         num_bytes = sum(t.nbytes for t in tables.state().values())
-        compared = {"size": num_bytes, "number": num_tables, "pooling": pooling}
-        sizes.append(float(compared.get(what, num_bytes)))
-        words = [f"{num_tables:,}", f"{num_rows:,}", str(pooling), dtype, f"{num_bytes / 1e9:.2f}"]
-        last = {name: found[-1] for name, found in costs.items()}
-        rows.append([*words, f"{last['an update']:.1f} ms", f"{last['start']:.2f} s"])
-        rows[-1].append(f"{last['save']:.2f} s")
-        del tables
-    if sizes[0] != sizes[-1]:
-        rows.append(["exponent", "", "", "", "", *(exponent(v, sizes) for v in costs.values())])
-    return "\n" + table((what, "rows", "ids", "dtype", "GB", *costs), rows)
+        update = f"{update_ms(tables, batches, seconds):.1f} ms"
+        ends = (f"{started_s:.2f} s", f"{save_s(tables):.2f} s")
+        rows.append([dtype, f"{num_bytes / 1e9:.2f}", update, *ends])
+    return "\n" + table(("dtype", "GB", "an update", "start", "save"), rows)
 
 
 def save_s(tables: EmbeddingTables) -> float:
@@ -194,9 +184,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="size,number,pooling,dtype")
-    parser.add_argument("--largest", type=int, default=10**7, help="rows, of size")
-    parser.add_argument("--seconds", type=float, default=2, help="of each case")
+    parser.add_argument("--only", default="dtype")
+    parser.add_argument("--seconds", type=float, default=2, help="of each dtype")
     parser.add_argument("--cgroup", type=Path, help="of disk; a folder that is made")
     parser.add_argument("--limit-gb", type=float, default=1.0)
     parser.add_argument("--updates", type=int, default=20, help="of each hit rate")
@@ -209,18 +198,11 @@ def main() -> int:
         return 0
     keep_freed_memory()
     print(machine(1))
-    sizes = [10**n for n in range(5, 9) if 10**n <= given.largest]
-    growth: dict[str, list[tuple[int, int, int, str]]] = {
-        "size": [(1, size, 1, "fp32") for size in sizes],
-        "number": [(number, 2_600_000 // number, 1, "fp32") for number in (26, 260, 1000)],
-        "pooling": [(26, 100_000, pooling, "fp32") for pooling in (1, 10, 50)],
-        "dtype": [(26, 100_000, 1, dtype) for dtype in ("fp32", "bf16", "fp16")],
-    }
     for what in given.only.split(","):
         if what == "disk":
             print(run_disk(given.cgroup, given.limit_gb, given.updates), flush=True)
         else:
-            print(measure_growth(what, growth[what], given.seconds), flush=True)
+            print(measure_dtypes(given.seconds), flush=True)
     return 0
 
 

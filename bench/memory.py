@@ -1,10 +1,15 @@
 """Memory of the data layer: ten epochs, 1M against 20M rows; a vocabulary of 10M entries.
 
     python -m bench.memory [--rows 1000000 20000000] [--epochs 10] [--entries 10000000]
+    python -m bench.memory --tables 0.25 1
 
 Each case is a process of its own. RssAnon is what the process itself holds; pages of files that
 the system keeps for it count as shared. The largest case is read again with one file open: what
 up to 32 open files cost.
+
+--tables GB: the peak of each command of a run with one table of so many GB of weights and states
+(row-wise Adagrad, width 16), and what each further byte of the table adds to it. `no copy` is a
+training that finds no room for copying the table when it saves.
 """
 
 from __future__ import annotations
@@ -12,16 +17,20 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import numpy as np
 import pyarrow as pa
+
+from bench.paired import machine, table
 
 BLOCK_ROWS = 8192
 BATCH_SIZE = 4096
@@ -103,6 +112,67 @@ def count(entries: int) -> None:
     )
 
 
+def table_peaks(gigabytes: float, folder: Path) -> dict[str, float]:
+    """Return the peak in GB of each command over a run with one table of that size."""
+    num_rows = int(gigabytes * 1e9 / (4 * 17))
+    data = {"num_single": 1, "num_lists": 0, "num_numeric": 2, "num_pairs": 0}
+    data |= {"min_cardinality": num_rows, "max_cardinality": num_rows}
+    words = [
+        *(f"dataset.{key}={value}" for key, value in data.items()),
+        "dataset.rows={train: 20000, validation: 2000, test: 2000}",
+        *("model=mlp", "model.net.embedding_dim=16", "model.net.deep=[16]", "report=false"),
+        *("optimizer=rowwise_adagrad", "trainer.num_threads=1", "trainer.yardstick=false"),
+    ]
+    run = ["-m", "runner", *words]
+    commands = {
+        "prepare": [*run, f"hydra.run.dir={folder}/first", "trainer.max_steps=1"],
+        "train": [*run, f"hydra.run.dir={folder}/run", "trainer.max_steps=3"],
+        "train, no copy": ["-m", "bench.memory", "--scarce", *words]
+        + [f"hydra.run.dir={folder}/scarce", "trainer.max_steps=3"],
+        "resume": ["-m", "runner", "resume", f"{folder}/run", "trainer.max_steps=5"],
+        "evaluate": ["-m", "runner", "loop=eval", f"run={folder}/run"]
+        + [f"hydra.run.dir={folder}/evaluation"],
+        "export": ["-m", "runner", "export", f"{folder}/run", "--out", f"{folder}/model"],
+    }
+    peaks = {}
+    for name, command in commands.items():
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
+            _, status, used = os.wait4(process.pid, 0)
+        if os.waitstatus_to_exitcode(status):
+            raise RuntimeError(f"{name}: {(folder / 'log').read_text()[-2000:]}")
+        peaks[name] = used.ru_maxrss * 1024 / 1e9
+        if name == "prepare":
+            shutil.rmtree(folder / "first")
+    return peaks
+
+
+def measure_tables(sizes: Sequence[float]) -> None:
+    """Print the peaks for each size of a table, and the slope between the first and the last."""
+    found = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="memory-") as folder:
+            os.environ["RUNNER_CACHE"] = f"{folder}/cache"
+            found.append(table_peaks(size, Path(folder)))
+    span = sizes[-1] - sizes[0]
+    rows = [
+        [name, *(f"{peaks[name]:.2f} GB" for peaks in found)]
+        + [f"{(found[-1][name] - found[0][name]) / span:.2f}" if span else ""]
+        for name in found[0]
+    ]
+    header = ("peak", *(f"{size:g} GB" for size in sizes), "a byte of the table")
+    print(f"{machine(1)}\n\n{table(header, rows)}")
+
+
+def run_scarce(words: Sequence[str]) -> int:
+    """Run a command that finds no memory for copies of its state."""
+    from runner.__main__ import main as run
+    from runner.rundir.checkpoint import tensors
+
+    tensors.available_memory_bytes = lambda: 0.0
+    return run(words)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=[1_000_000, 20_000_000])
@@ -111,7 +181,12 @@ def main() -> None:
     parser.add_argument("--open-files", type=int)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tables", type=float, nargs="+", help="GB of a table, smallest first")
+    if sys.argv[1:2] == ["--scarce"]:
+        sys.exit(run_scarce(sys.argv[2:]))
     options = parser.parse_args()
+    if options.tables:
+        return measure_tables(options.tables)
     if options.read:
         return read(options.read, options.epochs, options.open_files)
     if options.count:

@@ -113,17 +113,17 @@ def page(rows: Sequence[str], said: str) -> str:
     return "\n".join([*lines, "", said.replace("\n", "; ") + "."])
 
 
-def written(text: str, table: str) -> str:
+def written(text: str, table: str, begin: str = BEGIN) -> str:
     """Return the page with the table between its marks.
 
     Raises:
         ValueError: if the page has no such marks.
     """
-    before, begin, rest = text.partition(BEGIN)
+    before, mark, rest = text.partition(begin)
     _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page needs two lines, {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+    if not mark or not end:
+        raise ValueError(f"the page needs two lines, {begin} and {END}")
+    return f"{before}{begin}\n{table}\n{END}{after}"
 
 
 def one(name: str, options: argparse.Namespace) -> int:

@@ -1,12 +1,14 @@
 """Measures what a sweep costs beyond the processes of its jobs.
 
-    python -m bench.sweep [--pairs 7] [--jobs 4] [--empty 40] [--only empty,trainings]
+    python -m bench.sweep [--pairs 7] [--jobs 4] [--empty 40] [--only empty,trainings,forked]
 
 `trainings`: a sweep of small trainings, one at a time, beside the same commands run alone, one
 after another, in turns. Each sweep is a whole command: start, composing and checking every job,
 the database, leaderboard, page. `empty`: jobs that only write a result, in sweeps of two lengths
 and as processes alone; so one more job is told from what a sweep costs once, where it starts and
-ends. Wall time is what the target is about; processor time counts all processes.
+ends. `forked`: one small training as a fork of a process that has imported everything, as a sweep
+starts it, and as a new process, in turns. Wall time is what the target is about; processor time
+counts all processes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import select
 import subprocess
 import sys
 import tempfile
@@ -23,9 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.paired import SHOWN, Estimate, estimate, machine, shown, table
+from bench.paired import SHOWN, Estimate, estimate, machine, ratio, shown, table
 from runner.config.locations import PROJECT
+from runner.sweep.forked_jobs import ForkedJobs, no_fork
+from runner.sweep.local_process import LocalProcess
 
+KINDS = ("empty", "trainings", "forked")
 TARGET_S = 0.3  # a job
 FEW = 2  # jobs of the shorter sweep of empty ones
 TRAINING = (
@@ -90,7 +97,8 @@ def total(all_spent: Sequence[Spent]) -> Spent:
 def trainings(folder: Path, count: int) -> Spent:
     """Measure the time for each job that a sweep takes beyond the same commands run alone."""
     seeds = ",".join(str(seed) for seed in range(count))
-    sweep = run(["-m", "runner", "-m", f"seed={seeds}", *TRAINING, place("sweep", folder / "s")])
+    words = [f"seed={seeds}", "launcher.fork_server=false", *TRAINING]
+    sweep = run(["-m", "runner", "-m", *words, place("sweep", folder / "s")])
     alone = [
         run(
             ["-m", "runner", f"seed={seed}", *TRAINING, place("run", folder / f"alone-{seed}")],
@@ -141,6 +149,70 @@ def sweep_of_empty_jobs(count: int, folder: str) -> int:
     return multirun(flags, allowed_packages(()), (), start)
 
 
+class Trainings:
+    """Trainings of 10 updates, each as a fork or as a new process that imports for itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.number = folder, 0
+        self.env = dict(os.environ, RUNNER_SWEEP="bench")
+        self.forks = ForkedJobs(is_on=True)
+
+    def run(self, *, is_forked: bool) -> Spent:
+        """Run one to its end.
+
+        Raises:
+            RuntimeError: if it fails, or is no fork where it should be.
+        """
+        self.number += 1
+        log = self.folder / f"{self.number}.log"
+        words = [f"seed={self.number}", *TRAINING, "trainer.max_steps=10"]
+        command = [sys.executable, "-m", "runner", *words, place("run", log.with_suffix(""))]
+        began = Spent(time.perf_counter(), children_cpu_s())
+        fork = self.forks.starter(self.env, 1, 1) if is_forked else no_fork
+        job = LocalProcess(command, log, self.env, fork)
+        select.select([job], [], [])
+        code = job.poll()
+        spent = Spent(time.perf_counter(), children_cpu_s()) - began
+        server = self.forks.server
+        if code or (is_forked and (server is None or server.problem is not None)):
+            raise RuntimeError(f"exit code {code}\n{log.read_text()}")
+        return spent
+
+    def end_server(self) -> float:
+        """End the process that was forked, and return the processor time that it has taken."""
+        before = children_cpu_s()
+        self.forks = ForkedJobs(is_on=True)
+        return children_cpu_s() - before
+
+
+def children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def forked(folder: Path, pairs: int) -> str:
+    """Return a table: a training as a fork, as a new process, and the ratio of the two."""
+    folder.mkdir()
+    trainings = Trainings(folder)
+    for is_forked in (False, True):  # the first prepares the data, the second imports
+        trainings.run(is_forked=is_forked)
+    forks, fresh = [], []
+    for turn in range(pairs):
+        for is_forked in (turn % 2 == 0, turn % 2 == 1):
+            (forks if is_forked else fresh).append(trainings.run(is_forked=is_forked))
+    rows = [
+        row("a training of 10 updates, as a new process", fresh, None),
+        row("the same as a fork", forks, None),
+    ]
+    for kind in ("cpu_s", "wall_s"):
+        times = ([getattr(spent, kind) for spent in all_spent] for all_spent in (forks, fresh))
+        share = ratio(*times)
+        said = f"fork / new process, {'processor' if kind == 'cpu_s' else 'wall'} time"
+        rows.append([said, *shown(share, digits=2), "", "0.50", share.verdict(at_most=0.5)])
+    once = f"the imports of all forks, once: {trainings.end_server():.1f} s of processor time"
+    return f"{table(('seconds', *SHOWN, 'cpu, median', 'at most', ''), rows)}\n{once}"
+
+
 def row(said: str, measured: Sequence[Spent], at_most_s: float | None) -> list[str]:
     wall: Estimate = estimate([one.wall_s for one in measured])
     cpu = estimate([one.cpu_s for one in measured])
@@ -162,16 +234,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=4, help="trainings of a sweep")
     parser.add_argument("--empty", type=int, default=40, help="empty jobs more in the longer sweep")
-    parser.add_argument("--only", default="empty,trainings", help="kinds, with a comma between")
+    parser.add_argument("--only", default=",".join(KINDS), help="kinds, with commas between")
     options = parser.parse_args(given)
     kinds = set(options.only.split(","))
-    if wrong := kinds - {"empty", "trainings"}:
-        parser.error(f"--only: no such kind: {', '.join(sorted(wrong))}; empty and trainings")
+    if wrong := kinds - set(KINDS):
+        parser.error(f"--only: no such kind: {', '.join(sorted(wrong))}; {', '.join(KINDS)}")
     print(machine(1), flush=True)
     more: list[Spent] = []
     once: list[Spent] = []
     trained: list[Spent] = []
     with tempfile.TemporaryDirectory() as made:
+        if "forked" in kinds:
+            print(forked(Path(made) / "forked", options.pairs), flush=True)
         for turn in range(options.pairs + 1):  # the first prepares the data and does not count
             folder = Path(made) / str(turn)
             folder.mkdir()
@@ -188,7 +262,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if trained:
         said = f"a training of {options.jobs}, all costs shared out"
         rows.append(row(said, trained[1:], None))
-    print(table(("seconds", *SHOWN, "cpu, median", "at most", ""), rows))
+    if rows:
+        print(table(("seconds", *SHOWN, "cpu, median", "at most", ""), rows))
     return 0
 
 

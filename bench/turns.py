@@ -73,18 +73,19 @@ def run_in_turns(
     updates: int,
     check: Callable[[Job], None],
     parts: Parts | None = None,
+    stopwatch: Callable[[], Stopwatch] = Stopwatch,
 ) -> dict[str, Stopwatch]:
     """Times of `ours` and of each other loop over one whole run. parts: are filled with ours.
 
     Args: loops: yield after every `chunk` updates. updates: of the run. check: is given the job
-        when all have ended, to see that they did the same.
+        when all have ended, to see that they did the same. stopwatch: makes what times each.
     Raises: RuntimeError if the run did not end as it should.
     """
     from bench.parts import clocked
 
     with tempfile.TemporaryDirectory() as folder, job_in(Path(folder), composed) as job:
-        watched = {name: (Stopwatch(), loop) for name, loop in loops.items()}
-        turns = Turns(watched, Stopwatch(), chunk, parts)
+        watched = {name: (stopwatch(), loop) for name, loop in loops.items()}
+        turns = Turns(watched, stopwatch(), chunk, parts)
         running = replace(job, dataset=Pausing(job, turns))  # type: ignore[arg-type]
         if parts is not None:
             running = clocked(running, parts)
@@ -107,8 +108,9 @@ def measured_by_size(
     pairs: int,
     batch_sizes: str,
     rows: int,
+    turn_rows: int = 51_200,
 ) -> int:
-    """Prints what `measure` says of each batch size; the last three are the options' defaults.
+    """Prints what `measure` says of each batch size; the last four are the options' defaults.
 
     Args: measure: is given the configuration, the number of pairs and the updates of a turn.
     Returns: the exit code.
@@ -117,7 +119,7 @@ def measured_by_size(
     parser.add_argument("--pairs", type=int, default=pairs)
     parser.add_argument("--batch-sizes", default=batch_sizes)
     parser.add_argument("--rows", type=int, default=rows, help="of each run")
-    parser.add_argument("--turn-rows", type=int, default=51_200, help="rows of one turn")
+    parser.add_argument("--turn-rows", type=int, default=turn_rows, help="rows of one turn")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("overrides", nargs="*", help="of the job, such as model.net.top=[512,256]")
     options = parser.parse_args(argv)

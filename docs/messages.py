@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,6 @@ def pytest_configure(config: Any) -> None:
     from runner.errors import UserError
     from runner.reporting.console.view import View
     from tests.conftest import Process
-    from tests.serving import client
 
     def note(text: object) -> None:
         _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0])
@@ -194,11 +194,6 @@ def pytest_configure(config: Any) -> None:
         problems = check_config(*args, **more)
         note("\n".join(problems))
         return problems
-
-    def answered(*args: Any, **more: Any) -> Any:
-        answer = requested(*args, **more)
-        note(answer[2].get("error", "") if isinstance(answer[2], dict) else "")
-        return answer
 
     def after(function: Callable[..., Any], read: Callable[..., object]) -> Callable[..., Any]:
         def noted(self: Any, *args: Any, **more: Any) -> Any:
@@ -212,9 +207,17 @@ def pytest_configure(config: Any) -> None:
         lines = process.output.read_text(errors="replace").splitlines() if process.output else []
         return "\n".join(re.sub(r"^(?:error|warning|  \d+\.):? ", "", line) for line in lines)
 
-    requested, client.request = client.request, answered
     check.check_config = rules.check_config = checked
     logging.Logger.handle = after(logging.Logger.handle, lambda self, record: record.getMessage())  # type: ignore
+
+    def answered(self: HTTPResponse, *args: Any) -> bytes:
+        """Read what a server that a test has started answers: a refusal has an `error`."""
+        content = read(self, *args)
+        if content.startswith(b'{"error"'):
+            note(json.loads(content)["error"])
+        return content
+
+    read, HTTPResponse.read = HTTPResponse.read, answered  # type: ignore
     UserError.__init__ = after(UserError.__init__, lambda self, *args: self)  # type: ignore
     View.warn = after(View.warn, lambda self, text: text)  # type: ignore
     Process.wait = after(Process.wait, printed)  # type: ignore

@@ -213,6 +213,14 @@ def test_a_target_is_judged_by_the_far_end_of_the_interval():
     assert estimate([0.5] * 5).verdict(at_most=1.0) == "open", "five values say too little"
 
 
+@pytest.mark.slow
+def test_a_job_as_a_fork_is_measured_beside_a_new_process(capsys):
+    assert sweep.main(["--only", "forked", "--pairs", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "fork / new process, processor time" in shown
+    assert "the imports of all forks, once" in shown
+
+
 def test_alternating_measures_in_turns_and_leaves_the_first_pair_out():
     order: list[str] = []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -35,14 +36,21 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     Raises:
         ConfigError: naming every override that is no `key=value`.
     """
-    parser, parsed, problems = OverridesParser.create(), [], []
+    parsed: list[Override] = []
+    problems: list[str] = []
     for text in overrides:
         try:
-            parsed.extend(parser.parse_overrides([text]))
+            parsed.append(_parse_override(text))
         except HydraException as error:
             problems.append(messages.invalid_syntax(text, error))
     raise_combined(problems)
     return parsed
+
+
+@lru_cache(maxsize=1024)  # the jobs of a sweep share most of theirs; nothing changes an Override
+def _parse_override(text: str) -> Override:
+    [override] = OverridesParser.create().parse_overrides([text])
+    return override
 
 
 def parse_job_overrides(overrides: Sequence[str]) -> list[Override]:

@@ -27,15 +27,20 @@ def die_with_parent(parent: int, signum: int) -> None:
         sys.exit(143)
 
 
-def exec_job(parent: int, command: list[str]) -> None:
-    """Replace this process by the command, or exit with 143 if the sweep has ended already."""
+def become_job(parent: int) -> None:
+    """Make this process a job of the sweep `parent`, or exit with 143 if that has ended already."""
     die_with_parent(parent, signal.SIGTERM)
     # A sweep under nohup or in a script's background ignores SIGINT; its jobs must not.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.execv(command[0], command)
+
+
+def child_command(*command: str) -> list[str]:
+    """Return the command that makes a new process a job of this one and runs `command` in it."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 if __name__ == "__main__":
-    exec_job(int(sys.argv[1]), sys.argv[2:])
+    become_job(int(sys.argv[1]))
+    os.execv(sys.argv[2], sys.argv[2:])

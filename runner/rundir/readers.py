@@ -87,7 +87,12 @@ def last_line(path: Path, start: int = 0) -> str | None:
     Returns:
         The line without colours and without a leading `error: `; None if there is none.
     """
-    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", read_tail(path, start)))
+    return last_line_of(read_tail(path, start))
+
+
+def last_line_of(text: str) -> str | None:
+    """Return the last line with text, as `last_line` does for a file."""
+    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", text))
     line = next((line.strip() for line in reversed(lines) if line.strip()), None)
     return line.removeprefix("error: ") if line else None
 

@@ -10,17 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from runner.distributed import parent_death
 from runner.machine import usable_cores
 from runner.rundir.regular_files import open_for_append, open_regular
+from runner.sweep.forked_jobs import ForkedJobs, no_fork
 from runner.sweep.plan import SweepJob, SweepPlan
 
 JOB_LOG_FILE = "job.log"
-_EXEC_SCRIPT = parent_death.__file__
 
 
 class JobHandle(Protocol):
@@ -54,45 +54,66 @@ class LocalProcess:
     open. So the next sweep here knows whether a process of a killed one is still alive.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        env: dict[str, str],
+        fork: Callable[[Sequence[str], int], int | None] = no_fork,
+    ) -> None:
+        """Start the process.
+
+        Args:
+            command: its words.
+            log: the file that its output goes to.
+            env: its environment.
+            fork: see `ForkServer.start`; where it returns None a new process is made.
+        """
+        self._process: subprocess.Popen[bytes] | None = None
         with open_for_append(log) as output:
             with contextlib.suppress(OSError):  # a process of an earlier try still holds it
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _EXEC_SCRIPT, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
+            pid = fork(command, output.fileno())
+            if pid is None:
+                self._process = subprocess.Popen(
+                    parent_death.child_command(*command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=env,
+                    start_new_session=True,
+                )
+                pid = self._process.pid
+        self.pid = pid
+        self._code: int | None = None
         # Where there is no pidfd (not Linux) the sweep polls its jobs at short intervals instead.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
 
     def poll(self) -> int | None:
-        if self._process.returncode is None:
+        if self._code is None:
             # The process is not reaped yet, so that the group's number is still the job's. What it
             # left behind (ranks and readers of a job that was killed) is killed with it.
             done = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if done is None:
                 return None
             self.kill()
-            self._process.wait()
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            if self._process is not None:
+                self._process.returncode = self._code
             if self._pidfd >= 0:
                 os.close(self._pidfd)
                 self._pidfd = -1
-        return self._process.returncode
+        return self._code
 
     def fileno(self) -> int:
         return self._pidfd
 
     def send_signal(self, signum: int) -> None:
-        if self._process.returncode is None:
-            self._process.send_signal(signum)
+        if self._code is None:  # it is not reaped, so that its number is no other process's
+            os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        if self._process.returncode is None:
+        if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -106,14 +127,19 @@ def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStart
         name: of the sweep, for trackers.
     """
     slots = plan.launcher.slots
-    devices_by_slot = split_devices(visible_devices(), slots)
+    devices = visible_devices()
+    devices_by_slot = split_devices(devices, slots)
+
+    forks = ForkedJobs(plan.launcher.fork_server and not devices)
 
     def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
         env = dict(os.environ, **job_environment(plan, name))
         threads = threads_per_rank(job, plan)
         if devices_by_slot is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(devices_by_slot[slot])
-        return LocalProcess(job_command(job, folder, flags, threads), folder / JOB_LOG_FILE, env)
+        command = job_command(job, folder, flags, threads)
+        fork = forks.starter(env, threads or job.num_threads or num_cores(), job.num_ranks)
+        return LocalProcess(command, folder / JOB_LOG_FILE, env, fork)
 
     return start
 

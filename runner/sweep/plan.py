@@ -52,6 +52,7 @@ class SweepJob:
             `trainer.device=cpu,cuda`, which does not change the result).
         overrides: what its process gets.
         varying: the overrides in which the sweep's jobs differ, by key, as they are written.
+        num_threads: of each rank, as the user gave it.
     """
 
     key: str
@@ -61,6 +62,7 @@ class SweepJob:
     seed: Any = None
     shares_signature: bool = False
     num_ranks: int = 1
+    num_threads: int | None = None
 
     @property
     def label(self) -> str:
@@ -112,6 +114,11 @@ def num_ranks(config: Mapping[str, Any]) -> int:
     return int((config.get("trainer") or {}).get("num_processes") or 1)
 
 
+def num_threads(config: Mapping[str, Any]) -> int | None:
+    """Return the threads of each rank of a job; None: the user gave no number."""
+    return (config.get("trainer") or {}).get("num_threads")
+
+
 def override_key(override: str) -> str:
     """Return the key of `key=value` or `+key=value`."""
     return override.split("=", 1)[0].lstrip("+")
@@ -157,10 +164,11 @@ def plan_sweep(
                 break
             continue
         first = first or job
-        threads = threads or (job.config.get("trainer") or {}).get("num_threads")
+        threads = threads or num_threads(job.config)
         values = {override_key(o): o.split("=", 1)[-1] for o in overrides_by_job[number]}
-        # A configuration is large and there may be 10,000 of them: only these two values are kept.
-        excerpt = {"seed": job.config.get("seed"), "num_ranks": num_ranks(job.config)}
+        # A configuration is large and there may be 10,000 of them: only these values are kept.
+        processes = num_ranks(job.config), num_threads(job.config)
+        excerpt = {"seed": job.config.get("seed"), "processes": processes}
         slim_job = replace(job, config=excerpt)
         checked.append((slim_job, {k: values[k] for k in varying if k in values}))
     if problems:
@@ -266,8 +274,9 @@ def _make_jobs(
         if shares:
             text = json.dumps(sorted(overrides))
             key += "-" + hashlib.sha256(text.encode()).hexdigest()[:4]
-        seed, ranks = job.config.get("seed"), job.config["num_ranks"]
-        jobs.setdefault(key, SweepJob(key, job.signature, overrides, values, seed, shares, ranks))
+        seed, processes = job.config.get("seed"), job.config["processes"]
+        one = SweepJob(key, job.signature, overrides, values, seed, shares, *processes)
+        jobs.setdefault(key, one)
     notes = []
     num_written = len(overrides_by_job)
     if len(jobs) < num_written:

@@ -19,6 +19,7 @@ from runner.sweep.plan import (
     check_sweep_overrides,
     job_overrides,
     num_ranks,
+    num_threads,
     sweep_directory,
 )
 from runner.sweep.run_index import Outcome
@@ -104,7 +105,7 @@ def plan_search(
         launcher=read_launcher_settings(first.config.get("launcher")),
         metric=metric,
         direction=objectives[metric],
-        has_num_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
+        has_num_threads=num_threads(first.config) is not None,
         is_monitored=metric == monitor.get("metric"),
         secondary_objectives={name: objectives[name] for name in others},
         num_trials=total,
@@ -248,8 +249,8 @@ class SearchJobs:
             job = CheckedJob(digest[:8], "", {})
         key = f"{job.signature}-{digest[:4]}"
         self.trial_numbers.setdefault(key, []).append(trial.number)
-        seed, ranks = job.config.get("seed"), num_ranks(job.config)
-        return SweepJob(key, job.signature, overrides, varying, seed, True, ranks)
+        seed, processes = job.config.get("seed"), (num_ranks(job.config), num_threads(job.config))
+        return SweepJob(key, job.signature, overrides, varying, seed, True, *processes)
 
 
 def read_search_settings(node: Mapping[str, Any]) -> SearchSettings:

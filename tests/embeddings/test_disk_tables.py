@@ -64,7 +64,7 @@ def test_a_scratch_file_has_no_name_and_goes_with_its_tables(tmp_path):
 
 
 def test_a_save_copies_no_table_and_a_load_reads_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_tensors, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(file_tensors, "BLOCK_BYTES", 1000)
     first, second = (
         build_tables(
             LARGE, ORDER, settings("adam", "fp32"), seed=seed, device=CPU, scratch=tmp_path / "t"

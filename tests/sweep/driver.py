@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.config.settings import SearchSettings
 from runner.errors import UserError
+from runner.sweep import forked_jobs
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     LocalProcess,
@@ -24,6 +25,7 @@ from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature
 
+LIGHT_SERVER = ("-c", "from runner.launch import fork_server as s; s.MODULES = (); s.main()")
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 
 
@@ -77,6 +79,20 @@ def stand_ins(plan, flags, name):
     return start
 
 
+def forked_stand_ins(plan, flags, name):
+    """Start stand-ins as forks of a server that is the runner's own, but imports no libraries."""
+    forked_jobs.SERVER = LIGHT_SERVER
+    forks = forked_jobs.ForkedJobs(True)
+    env = dict(os.environ, **job_environment(plan, name))
+
+    def start(job, folder, slot):
+        words = job_command(job, folder, flags, None)[3:]
+        command = [sys.executable, "-m", "tests.sweep.stand_in", *words]
+        return LocalProcess(command, folder / JOB_LOG_FILE, env, forks.starter(env, 1, 1))
+
+    return start
+
+
 class Empty:
     """A job that is done as soon as it is started, in the sweep's own process."""
 
@@ -116,7 +132,8 @@ def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=Fals
 
 if __name__ == "__main__":
     request = json.loads(sys.argv[1])
-    start = {"stand_ins": stand_ins, "empty": empty_jobs}[request.pop("start", "stand_ins")]
+    starters = {"stand_ins": stand_ins, "forked": forked_stand_ins, "empty": empty_jobs}
+    start = starters[request.pop("start", "stand_ins")]
     place, is_grid = Path(request.pop("directory")), "grid" in request
     try:
         if "space" in request:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runner.config.overrides import parse_job_overrides
-from runner.sweep import local_process
+from runner.distributed import parent_death
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     LocalProcess,
@@ -98,7 +98,7 @@ def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
         sys.executable,
         "-I",
         "-S",
-        local_process._EXEC_SCRIPT,
+        parent_death.__file__,
         "1",
         sys.executable,
         "-c",

@@ -101,6 +101,13 @@ class LauncherSettings:
             unit="tries",
         ),
     ] = 0
+    fork_server: Annotated[
+        bool,
+        Key(
+            "torch is imported once for all jobs, which are forked from that process; where there "
+            "is a GPU, for jobs of several ranks and off Linux each job imports for itself"
+        ),
+    ] = True
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tensors that lie in files, and may be larger than memory: written and read in blocks."""
+"""Large tensors, also such as lie in files: written and read in blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from runner.distributed.shards import LocalShard, LocalShards, is_in_file
 from runner.machine import advise_random_reads
 
-_BLOCK_BYTES = 16 << 20  # held in memory at a time
+BLOCK_BYTES = 16 << 20  # held in memory at a time
+_WHOLE_BYTES = 256 << 20  # of a tensor in memory that is read as a whole
 
 
 def local_tensors(tensor: Tensor) -> list[Tensor]:
@@ -21,13 +22,13 @@ def local_tensors(tensor: Tensor) -> list[Tensor]:
 
 def row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
     """Split a tensor by rows into blocks of a size that memory always has."""
-    num_rows = max(1, _BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes))
+    num_rows = max(1, BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes))
     return torch.split(tensor, num_rows)
 
 
 def in_blocks(tensor: Tensor) -> Tensor:
-    """Return a tensor in a file as many shards, since a shard is read into memory as a whole."""
-    if not any(is_in_file(t) for t in local_tensors(tensor)):
+    """Return a large tensor, or one in a file, as many shards, each of which is read as a whole."""
+    if not any(is_in_file(t) or _is_large(t) for t in local_tensors(tensor)):
         return tensor
     zeros = (0,) * tensor.dim()
     shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, zeros)]
@@ -40,10 +41,14 @@ def in_blocks(tensor: Tensor) -> Tensor:
     return LocalShards(tensor.shape, blocks, tensor.dtype, tensor.device)
 
 
+def _is_large(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dim() > 0 and tensor.nbytes > _WHOLE_BYTES
+
+
 @contextmanager
 def read_from_front(tensor: Tensor | None) -> Iterator[None]:
     """Let the system read ahead in the file of a tensor within the block, if it lies in one."""
-    if tensor is None or not tensor.nbytes:
+    if tensor is None or not tensor.nbytes or not is_in_file(tensor):
         yield
         return
     storage = tensor.untyped_storage()

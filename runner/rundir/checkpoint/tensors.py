@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,10 +26,12 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
-from runner.distributed.ranks import Ranks
+from runner.distributed.ranks import Ranks, current_ranks
 from runner.distributed.shards import is_in_file
 from runner.errors import UserError, nearest_hint
+from runner.machine import available_memory_bytes
 from runner.rundir.checkpoint.file_tensors import (
+    BLOCK_BYTES,
     in_blocks,
     local_tensors,
     read_from_front,
@@ -61,8 +64,8 @@ _DTYPE_NAMES = {
 class StagedFile:
     """A file that is yet to be written: its header, and where in the host buffer its data is.
 
-    A tensor that lies in a file itself, and may be larger than memory, is not copied: `source`. It
-    has to be written before training goes on.
+    A tensor that lies in a file itself, or whose copy memory has no room for, is not copied:
+    `source`. It has to be written before training goes on.
     """
 
     name: str
@@ -82,10 +85,30 @@ class StagedFile:
 
 
 class HostBuffer:
-    """Host memory that is kept after a save, so that the next one allocates nothing."""
+    """Host memory that is kept after a save, so that the next one allocates nothing.
+
+    It takes at most half of the memory that is available before the first save. If a rank's tensors
+    need more, the large ones among them are not copied.
+
+    Attributes:
+        largest_copy: the bytes of the largest tensor that is copied; None: not decided yet.
+    """
 
     def __init__(self) -> None:
         self.bytes = torch.empty(0, dtype=torch.uint8)
+        self.largest_copy: float | None = None
+
+    def copied(self, local: Sequence[Tensor]) -> list[bool]:
+        """Return of each of this rank's tensors whether a save copies it."""
+        in_memory = [not is_in_file(t) for t in local]
+        if self.largest_copy is None:
+            num_bytes = sum(t.nbytes for t, has_copy in zip(local, in_memory) if has_copy)
+            room = available_memory_bytes() / (2 * current_ranks().local_world_size)
+            self.largest_copy = math.inf if num_bytes <= room else BLOCK_BYTES
+        return [
+            has_copy and (t.is_cuda or t.nbytes <= self.largest_copy)
+            for t, has_copy in zip(local, in_memory)
+        ]
 
     def reserve(self, num_bytes: int, *, pinned: bool) -> None:
         """Allocate memory if there is too little, or if it must be pinned and is not."""
@@ -95,7 +118,8 @@ class HostBuffer:
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
         """Allocate every page of the memory for a copy of these tensors (of this rank's shards)."""
-        local = [t for tensor in tensors for t in local_tensors(tensor) if not is_in_file(t)]
+        local = [t for tensor in tensors for t in local_tensors(tensor)]
+        local = list(compress(local, self.copied(local)))
         num_bytes = sum(t.nbytes for t in local) + _ALIGN_BYTES
         self.reserve(num_bytes, pinned=any(t.is_cuda for t in local))
         self.bytes.zero_()  # the system provides a page only when it is first written to
@@ -127,9 +151,9 @@ def stage_tensors(
         plans, _ = planner.create_global_plan(plans)  # one rank writes what several have
     items = planner.finish_plan(ranks.broadcast_object(plans)[ranks.rank]).items
     data = [cast(Tensor, planner.resolve_data(item)).detach() for item in items]
-    kept = [i for i, t in enumerate(data) if not is_in_file(t)]
-    in_files = [_file_of(items[i], t, ranks.rank, i) for i, t in enumerate(data) if is_in_file(t)]
-    items, data = [items[i] for i in kept], [data[i] for i in kept]
+    copied = buffer.copied(data)
+    in_place = [_file_of(items[i], t, ranks.rank, i) for i, t in enumerate(data) if not copied[i]]
+    items, data = list(compress(items, copied)), list(compress(data, copied))
     begins, files, num_bytes = _plan_files(items, data, ranks.rank)
     on_cuda = {t.device for t in data if t.is_cuda}
     buffer.reserve(num_bytes, pinned=bool(on_cuda))
@@ -137,7 +161,7 @@ def stage_tensors(
         buffer.view(begin, tensor).copy_(tensor, non_blocking=True)
     for device in on_cuda:
         torch.cuda.synchronize(device)  # sync: the copies must end before training goes on
-    return [*files, *in_files]
+    return [*files, *in_place]
 
 
 def write_staged(
@@ -206,7 +230,7 @@ def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def _file_of(item: WriteItem, tensor: Tensor, rank: int, number: int) -> StagedFile:
-    """Return the file of one tensor that lies in a file itself."""
+    """Return the file of one tensor that is not copied."""
     name = f"shard-{rank + 1:05d}-disk-{number}{TENSORS_SUFFIX}"
     return StagedFile(name, _encode_header([(item, tensor, 0)]), 0, tensor.nbytes, tensor)
 

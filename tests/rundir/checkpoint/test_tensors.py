@@ -15,10 +15,12 @@ from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import UserError
 from runner.rundir.checkpoint import (
+    file_tensors,
     load_tensors,
     open_checkpoint,
     read_tensors,
     tensor_shapes,
+    tensors,
 )
 from runner.rundir.checkpoint.tensors import HostBuffer, stage_tensors
 from tests.rundir.checkpoint.saving import make_checkpointer, save
@@ -166,3 +168,25 @@ def test_memory_is_allocated_for_the_shards_of_this_rank_and_not_for_whole_tenso
     files = stage_tensors(state, buffer, SINGLE_PROCESS)
     assert buffer.bytes is held, "the copy needs no more"
     assert files[0].end == (3 * 8 + 5 * 2) * 4 + 3 * 8
+
+
+def test_without_room_for_a_copy_large_tensors_are_written_and_read_in_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensors, "available_memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(tensors, "BLOCK_BYTES", 500)
+    for name, value in (("BLOCK_BYTES", 700), ("_WHOLE_BYTES", 800)):
+        monkeypatch.setattr(file_tensors, name, value)
+    table = torch.randn(101, 7)
+    state = {
+        "table": table,
+        "transposed": table.T,
+        "state": torch.randn(101),
+        "scalar": table[0, 0],
+    }
+    checkpointer = make_checkpointer(tmp_path)
+    checkpointer.prepare(state)
+    checkpointer.save(1, state, {}, wait=True)
+    assert checkpointer._buffer.bytes.nbytes < 500, "the state and the scalar alone are copied"
+    into = {name: torch.zeros(tensor.shape) for name, tensor in state.items()}
+    load_tensors(open_checkpoint(tmp_path / "step-1"), into)
+    for name, tensor in state.items():
+        assert torch.equal(into[name], tensor)

@@ -1,0 +1,161 @@
+"""A process that has imported what a training imports, and forks the jobs of a sweep.
+
+Started as `python -m runner.launch.fork_server SOCKET THREADS` by `runner/sweep/forked_jobs.py`,
+where the messages are described. It never builds anything, reads data or draws numbers, and forks
+only while it has one thread: then a fork differs from a new process in nothing but the time that
+the imports took, and in the seed of Python's hashes, which all forks share and no result rests on.
+A job is forked twice, so that the kernel gives it to the sweep as its child, which alone waits for
+it, signals it, and takes it along when it dies.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import runpy
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from runner.distributed.parent_death import become_job
+from runner.machine import set_thread_environment
+from runner.rundir.masked_streams import mask_standard_streams
+
+# What a training imports from its start to its end; a job imports by itself what is missing here.
+MODULES = (
+    *("runner.cli.flags", "runner.config.composed_checks", "runner.config.rules.resume"),
+    *("runner.launch.job", "runner.launch.mirror", "runner.data.prepare.fingerprint"),
+    *("runner.data.prepare.outline", "runner.data.sets.planted_model", "runner.training.builder"),
+    *("runner.reporting.console", "runner.training.loops.train", "runner.training.health.compare"),
+)
+_PACKAGE = Path(__file__).parent.parent
+_JEMALLOC_SETTINGS = "JE_ARROW_MALLOC_CONF"  # of the allocator that comes with Arrow
+_MAX_REQUEST = 1 << 20  # bytes
+
+
+def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] | None:
+    """Answer requests until the sweep closes the connection.
+
+    Returns:
+        In a job that was forked: its command. In this process, at the end: None.
+    """
+    sources = _source_versions()
+    problem = _import_all(num_threads)
+    connection.send(problem.encode() or b"ready")
+    while not problem:
+        message, fds, _, _ = socket.recv_fds(connection, _MAX_REQUEST, 2)
+        if not message:
+            return None
+        if _source_versions() != sources:
+            problem = "the runner's code has changed since it was imported"
+            connection.send(problem.encode())
+            return None
+        pid = _fork_twice()
+        if pid == 0:
+            connection.close()
+            _enter_job(sweep, *fds)
+            return message.decode(errors="surrogateescape").split("\0")
+        for fd in fds:
+            os.close(fd)
+        connection.send(b"%d" % pid if pid is not None else b"no further process can be made")
+    return None
+
+
+def _import_all(num_threads: int) -> str:
+    """Import what jobs need; return why no job can be forked then, or an empty text."""
+    before = dict(os.environ)
+    # The libraries read these when they are loaded. A job sets its own before it builds anything.
+    set_thread_environment(num_threads)
+    os.environ.setdefault(_JEMALLOC_SETTINGS, "background_thread:false")
+    for module in MODULES:
+        importlib.import_module(module)
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    logging.getLogger().handlers.clear()  # FBGEMM makes one, which would print what a run logs
+    if (cuda := sys.modules.get("torch.cuda")) is not None and cuda.is_initialized():
+        return "CUDA is in use"
+    # OpenBLAS ends its threads when a process forks, and makes new ones when they are needed.
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+    gc.freeze()  # the collector of a job need not write to the pages that all jobs share
+    num_running = len(os.listdir("/proc/self/task"))
+    return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
+
+
+def _source_versions() -> dict[str, tuple[int, int]]:
+    """Return what tells our sources from those of another time.
+
+    A job records the state of the sources at its start, which must be those that it runs.
+    """
+    found = {}
+    for path in _PACKAGE.rglob("*.py"):
+        status = path.stat()
+        found[str(path)] = status.st_mtime_ns, status.st_size
+    return found
+
+
+def _fork_twice() -> int | None:
+    """Return 0 in the job, which the kernel has given to the sweep, and its number in this process.
+
+    None: there can be no further process.
+    """
+    read, write = os.pipe()
+    try:
+        between = os.fork()
+    except OSError:
+        os.close(read)
+        os.close(write)
+        return None
+    if between == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid:
+            os._exit(0)
+        os.setsid()  # before the sweep hears of it, which may kill the whole session at once
+        os.write(write, b"%d" % os.getpid())
+        os.close(read)
+        os.close(write)
+        return 0
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        number = answer.read()
+    os.waitpid(between, 0)  # from here on the job is the sweep's
+    return int(number) if number else None
+
+
+def _enter_job(sweep: int, output: int, permit: int) -> None:
+    """Make of a fork what a new process of the sweep is when it starts."""
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(output)
+    if not os.read(permit, 1):  # the sweep does not know of this process, or is no more
+        os._exit(143)
+    os.close(permit)
+    become_job(sweep)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Python's own generator does this by itself in a fork; a run seeds what its results rest on.
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+def main() -> None:
+    """Serve the sweep that has started this process, and run the command in each fork."""
+    connection, sweep = socket.socket(fileno=int(sys.argv[1])), os.getppid()
+    mask_standard_streams()  # first, as in any run: libraries keep the streams that they find
+    command = serve(connection, sweep, int(sys.argv[2]))
+    if command is None:
+        os._exit(0)
+    _, _, module, *words = command  # python -m MODULE WORD...
+    sys.orig_argv, sys.argv = command, [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
