@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from runner.data.prepare.progress import Advance
 from runner.errors import DataError, UserError
 
-BASE_BYTES = 160 << 20  # of a process that has imported NumPy and Arrow
-LEAST_BYTES = 96 << 20  # for the rows of a task, beside that
-DEFAULT_TASK_BYTES = 1 << 30
+BASE_BYTES = 160_000_000  # of a process that has imported NumPy and Arrow
+LEAST_BYTES = 90_000_000  # for the rows of a task, beside that
+DEFAULT_TASK_BYTES = 10**9
 
 Work = Callable[[Any, Advance], Any]
 
@@ -159,8 +159,8 @@ def bytes_of_task(memory_bytes: int | None, num_workers: int) -> int:
     if left < LEAST_BYTES:
         least = num_workers * (BASE_BYTES + LEAST_BYTES)
         raise UserError(
-            f"--memory {memory_bytes / 2**20:.0f}MB: {num_workers} workers need at least "
-            f"{least / 2**20:.0f}MB"
+            f"--memory {memory_bytes / 1e6:.0f}MB: {num_workers} workers need at least "
+            f"{least / 1e6:.0f}MB"
         )
     return left
 

@@ -230,8 +230,8 @@ class _EncodedRows:
         fit = engine.num_workers * engine.task_bytes // most
         if not fit and engine.is_bounded:
             raise DataError(
-                f"--memory: the rows of a file take {most / 2**20:.0f}MB while they are shuffled, "
-                f"and {engine.num_workers * engine.task_bytes / 2**20:.0f}MB are left for them"
+                f"--memory: the rows of a file take {most / 1e6:.0f}MB while they are shuffled, "
+                f"and {engine.num_workers * engine.task_bytes / 1e6:.0f}MB are left for them"
             )
         return max(1, min(fit, engine.num_workers))
 
