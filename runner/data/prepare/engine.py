@@ -93,12 +93,16 @@ class Processes:
                 "a process ended without an answer, perhaps for want of memory; what is done is "
                 "kept: the same command goes on from there, with fewer --workers if need be"
             ) from None
+        except UserError:
+            self.close()  # before the parts are removed, in which processes may be writing
+            raise
 
     def close(self) -> None:
         """End the processes, whatever they are at."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             child.terminate()
+            child.join()
 
 
 class RayTasks:
