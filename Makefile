@@ -1,6 +1,7 @@
 # make setup | run | test | test-all | test-gpu | lint | docs | bench | bench-check | clean       (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
+LONG_TESTS ?= quarter
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)
@@ -26,7 +27,7 @@ run: $(READY)
 	$(BIN)/python -m runner $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu" $(ARGS)
+	LONG_TESTS=$(LONG_TESTS) $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu" $(ARGS)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)

@@ -7,7 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from bench import check, exchange, growing, histories, limit, models, overhead, startup, sweep
+from bench import (
+    check,
+    exchange,
+    growing,
+    histories,
+    limit,
+    models,
+    overhead,
+    startup,
+    sweep,
+    waits,
+)
 from bench.paired import NOTES, alternate, estimate, ratio, table
 from bench.peers import __main__ as peers
 from bench.startup import Kind, run
@@ -26,6 +37,19 @@ def cells(text: str, first: str) -> list[str]:
     return line.removeprefix(first).split()
 
 
+@pytest.mark.long
+def test_waits_of_ranks_have_their_causes(capsys, monkeypatch):
+    monkeypatch.setattr(waits, "PLANS", ("row_wise",))
+    assert waits.main(["--ranks", "2", "--updates", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "other"
+    for line, kind in zip(lines[2:], waits.KINDS, strict=True):
+        assert line.startswith(f"row_wise, {kind}, 2 ")
+        whole_ms, *by_cause_ms, other_ms = (float(v) for v in line.split()[3:])
+        assert other_ms == 0 and all(ms > 0 for ms in by_cause_ms)
+        assert sum(by_cause_ms) < whole_ms
+
+
 @pytest.mark.slow
 def test_ranks_exchange_what_their_plan_needs_and_save_every_byte_once(capsys):
     assert exchange.main(["--ranks", "2", "--updates", "1", "--table-mb", "8"]) == 0
@@ -39,6 +63,7 @@ def test_ranks_exchange_what_their_plan_needs_and_save_every_byte_once(capsys):
     assert once == "1.0000"
 
 
+@pytest.mark.long
 def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):
     sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32,64"]
     assert overhead.main([*sizes, *TINY]) == 0
@@ -57,6 +82,7 @@ def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):
     assert "2 pairs of 5 updates, turns of 1" in said
 
 
+@pytest.mark.long
 def test_overhead_notices_a_bare_loop_that_learns_from_other_rows(monkeypatch):
     from bench import bare
 
@@ -72,6 +98,7 @@ def test_overhead_refuses_a_mistake_like_the_runner(capsys):
     assert "model.net.tops" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_limit_is_two_forms_of_a_step_that_ends_with_our_weights(capsys):
     sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
     assert limit.main([*sizes, *TINY]) == 0
@@ -83,6 +110,7 @@ def test_the_limit_is_two_forms_of_a_step_that_ends_with_our_weights(capsys):
     assert "2 pairs of 10 updates, turns of 3" in said
 
 
+@pytest.mark.long
 def test_the_limit_notices_a_step_that_leaves_something_out(monkeypatch):
     from bench import lean
 
@@ -132,6 +160,7 @@ def test_the_ids_of_an_update_are_timed_for_each_kind_of_table(capsys):
             assert 0 < median <= longest
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 def test_on_ids_that_drift_a_growing_table_beats_hashing_into_as_many_rows():
     found = growing.show_drift(60_000, ["growing, lru", "hash"])
@@ -139,6 +168,7 @@ def test_on_ids_that_drift_a_growing_table_beats_hashing_into_as_many_rows():
     assert found["growing, lru"] > 0.7
 
 
+@pytest.mark.long
 def test_startup_times_each_kind_of_process(capsys):
     assert startup.main(["--repeats", "1", "--only", "compose,mistake,ls"]) == 0
     said = capsys.readouterr().out
@@ -205,6 +235,7 @@ def test_a_table_stands_in_columns():
     ]
 
 
+@pytest.mark.long
 def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     assert sweep.main(["--pairs", "1", "--empty", "6", "--only", "empty"]) == 0
     said = capsys.readouterr().out
@@ -216,6 +247,7 @@ def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     assert "no such kind: empties" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_sweep_runs_all_its_jobs_and_says_if_one_fails(tmp_path):
     from bench.sweep import run as run_command
 

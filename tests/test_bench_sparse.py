@@ -14,6 +14,7 @@ from bench.sparse.scenes import Scene, prepared
 TINY = Scene(num_tables=3, num_rows=40, dim=4, pooling=2)
 
 
+@pytest.mark.long
 def test_every_part_prints_its_table(capsys):
     words = ["--rows", "50", "--seconds", "0.1", "--turn-s", "0.001", "--batch-sizes", "16"]
     assert sparse.main([*words, "--save-gb", "0.001", "--largest", "1000"]) == 0

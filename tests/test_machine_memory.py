@@ -38,6 +38,7 @@ def page_faults(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.long
 def test_an_update_gets_the_memory_of_the_last_one_without_page_faults():
     assert page_faults("keep") < page_faults("default") / 10
 

@@ -16,6 +16,7 @@ from tests.data.clicks import SCHEMA, clicks
 SMALL = [word for word in TINY if not word.startswith(("trainer.eval", "checkpoint"))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["without log.txt", "with log.txt"])
 def test_a_warning_appears_once_although_fbgemm_sets_up_logging(tmp_path, kind):
     run = tmp_path / "run"

@@ -60,6 +60,7 @@ def run(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_it_holds_the_yamls_the_types_and_the_page_of_reports(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for path in [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "experiments").glob("*.yaml")]:
@@ -72,6 +73,7 @@ def test_it_holds_the_yamls_the_types_and_the_page_of_reports(wheel):
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
 
+@pytest.mark.long
 def test_it_composes_trains_evaluates_and_resumes_elsewhere(python, tmp_path):
     where = [str(python), "-c", "import runner; print(runner.__file__)"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -96,6 +98,7 @@ def test_its_options_and_experiments_are_listed_and_composed(python, tmp_path):
     assert "experiments.bandit" in shown.stdout, shown.stderr
 
 
+@pytest.mark.long
 def test_code_beside_an_experiment_runs(python, tmp_path):
     data = ROOT.parent / "shared" / "data" / "ml-1m"
     if not data.exists():

@@ -81,11 +81,19 @@ class Ranks:
         if self.is_distributed:
             dist.broadcast(tensor, src=0, group=self.group)
 
-    def all_gather_rows(self, tensor: Tensor) -> list[Tensor]:
-        """Collective. Return the tensors of all ranks, whose first dimensions may differ."""
+    def all_gather_rows(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> list[Tensor]:
+        """Collective. Return the tensors of all ranks, whose first dimensions may differ.
+
+        Args:
+            sizes: the first dimensions of all ranks if they are known; else they are exchanged.
+        """
         if not self.is_distributed:
             return [tensor]
-        sizes = self.all_gather_object(len(tensor))
+        if sizes is None:
+            own = torch.tensor([len(tensor)], device=tensor.device)
+            of_ranks = [torch.empty_like(own) for _ in range(self.world_size)]
+            dist.all_gather(of_ranks, own, group=self.group)
+            sizes = torch.cat(of_ranks).tolist()  # sync
         # An all-gather needs tensors of one shape, so the shorter ones are padded.
         padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
         padded[: len(tensor)] = tensor

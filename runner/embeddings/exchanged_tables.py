@@ -79,8 +79,8 @@ class _ReplicatedLookup(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
         ranks = ctx.tables._ranks
-        grads_NE = torch.cat(ranks.all_gather_rows(grad_BE.contiguous()))
-        all_ids = all_gather_ids(ctx.kjt, ranks)
+        all_ids, sizes = all_gather_ids(ctx.kjt, ranks)
+        grads_NE = torch.cat(ranks.all_gather_rows(grad_BE.contiguous(), sizes))
         with torch.enable_grad():
             pooled_NE = ctx.tables._engine(all_ids)
         pooled_NE.backward(grads_NE)  # steps the tables
@@ -186,26 +186,32 @@ class _RowShardedLookup(torch.autograd.Function):
         return None, None, None
 
 
-def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
+def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> tuple[KeyedJaggedTensor, list[int]]:
     """Join the batches of all ranks into one, in the order of the ranks.
 
     Collective.
+
+    Returns:
+        the joined batch, and how many rows of it each rank has given.
     """
     sent_FB = kjt.lengths().to(torch.int32)
     lengths_FB = [t.view(len(kjt.keys()), -1) for t in ranks.all_gather_rows(sent_FB)]
     per_feature = [t.sum(1).tolist() for t in lengths_FB]  # sync
+    num_ids = [sum(of_rank) for of_rank in per_feature]
 
     def gather(local_V: Tensor) -> Tensor:
-        by_rank = [torch.split(v, n) for v, n in zip(ranks.all_gather_rows(local_V), per_feature)]
+        gathered = ranks.all_gather_rows(local_V, num_ids)
+        by_rank = [torch.split(v, n) for v, n in zip(gathered, per_feature)]
         return torch.cat([features[f] for f in range(len(kjt.keys())) for features in by_rank])
 
     weights_V = kjt.weights_or_none()
-    return KeyedJaggedTensor(
+    joined = KeyedJaggedTensor(
         keys=kjt.keys(),
         values=gather(kjt.values()),
         weights=None if weights_V is None else gather(weights_V),
         lengths=torch.cat(lengths_FB, dim=1).flatten().to(kjt.lengths().dtype),
     )
+    return joined, [t.shape[1] for t in lengths_FB]
 
 
 def _sum_pooled(tables: Sequence[TableSpec]) -> list[TableSpec]:

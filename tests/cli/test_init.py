@@ -19,6 +19,7 @@ def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "shop"]) == 0

@@ -158,6 +158,7 @@ def test_it_needs_no_torch():
     assert done.stderr.strip() == "False"
 
 
+@pytest.mark.long
 def test_the_log_of_a_run_killed_and_resumed_is_the_curve(runner: Zygote, tmp_path):
     run = tmp_path / "run"
     words = (*TINY, "scheduler=cosine_restarts", "scheduler.period=13", "scheduler.warmup=7")

@@ -57,6 +57,7 @@ def test_jobs_of_the_quick_search_are_short_unless_the_command_line_says_how_lon
     assert split(*words)[0] == [*rates, length, *words]
 
 
+@pytest.mark.long
 def test_rates_of_the_quick_search_fall_unless_the_command_line_has_a_schedule():
     fixed, _ = split("search=quick")
     config = compose(fixed).config

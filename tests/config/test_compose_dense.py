@@ -57,6 +57,7 @@ def test_a_dictionary_with_a_class_is_taken_as_it_is(plus):
     assert node == {"_target_": "torch.optim.Adam", **ADAM, "lr": 0.5}
 
 
+@pytest.mark.long
 @pytest.mark.parity("E2")
 def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):
     run = tmp_path / "run"

@@ -184,6 +184,7 @@ def commands(run, folder):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_a_run_directory_cannot_make_a_command_run(runner, finished, tmp_path, place):
     target, canary = "runner.distributed.parent_death.exec_job", tmp_path / "canary"

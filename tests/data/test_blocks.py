@@ -85,6 +85,7 @@ def read_or_none(path: Path) -> pa.Table | None:
         opened.close()
 
 
+@pytest.mark.long
 def test_no_flipped_bit_changes_a_value_without_a_word(tmp_path):
     """The footer, with column types and names, is covered by the hash in the cache instead."""
     path = write(tmp_path / "x.arrow", rows())

@@ -67,6 +67,7 @@ def test_the_example_gives_each_row_once_on_any_number_of_ranks(clicks):
     assert sorted(torch.cat(one).tolist()) == list(range(1800))
 
 
+@pytest.mark.long
 @pytest.mark.parity("C7")
 def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Zygote):
     load_page(tmp_path)

@@ -14,6 +14,7 @@ def table() -> dict[str, dict]:
     return run_fault_script(MODULE, "--short")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "least"),
     [

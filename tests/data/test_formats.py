@@ -268,6 +268,7 @@ def numbers(*, count, learnt=None):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parity("E13", "C7")
 def test_a_generator_trains_by_the_command_line_and_resumes_bit_for_bit(tmp_path, runner: Zygote):
     (tmp_path / "mine").mkdir()

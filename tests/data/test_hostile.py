@@ -134,6 +134,7 @@ def test_labels_of_minus_one_and_one_are_told_apart_in_the_middle(tmp_path, caps
     assert schema["labels"] == {"label": {"above": 0.0}}
 
 
+@pytest.mark.long
 def test_a_thousand_columns(tmp_path, capsys):
     columns = {"y": Y, **{f"x{n}": X for n in range(500)}}
     columns |= {f"c{n}": pa.array(rng.integers(0, 9, ROWS)) for n in range(500)}

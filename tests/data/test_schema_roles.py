@@ -40,6 +40,7 @@ def roles_of(proposal: SchemaProposal) -> dict[str, str]:
     return {f.name: role.name or "left out" for f, role in proposal.columns}
 
 
+@pytest.mark.long
 def test_no_id_is_a_number_and_nearly_all_roles_are_right(tmp_path):
     assert len(SHAPES) >= 30
     wrong, as_numbers, count = [], [], 0
@@ -54,6 +55,7 @@ def test_no_id_is_a_number_and_nearly_all_roles_are_right(tmp_path):
     assert len(wrong) <= 0.05 * count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_roles_do_not_hang_on_the_draw_or_the_number_of_rows(tmp_path, seed):
     wrong, as_numbers, count = [], [], 0
@@ -81,6 +83,7 @@ def test_what_is_proposed_can_be_read(tmp_path, name, capsys):
     assert set(batch.labels_BT.unique().tolist()) == {0, 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["criteo", "avazu", "taobao_display", "frappe_bars", "adult"])
 def test_the_labels_of_the_shapes_can_be_learnt(tmp_path, name):
     """The tables are of use as a test only if their columns tell something of the label."""
@@ -138,6 +141,7 @@ def test_mistakes_are_counted():
     assert found == (["a", "b"], ["a"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
 def test_real_tables(tmp_path):
     path = str(SHARED / "criteo10k" / "train.txt")

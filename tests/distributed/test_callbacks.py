@@ -37,6 +37,7 @@ def result(run: Path) -> dict:
     return json.loads((run / "result.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fast(*SHIPPED[::4], of=SHIPPED))
 def test_a_shipped_callback_runs_on_two_ranks(runner, tmp_path, name):
     every = {"activations", "memory", "throughput", "weights"} & {name}

@@ -39,6 +39,7 @@ def test_the_rows_of_an_update_are_those_of_its_ranks_and_of_its_micro_batches()
     assert global_batch_size(7, 2, 3, batch_multiplier=5) == 3 * 70
 
 
+@pytest.mark.long
 def test_no_other_module_multiplies_by_accumulate():
     wrong = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"

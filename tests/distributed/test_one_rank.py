@@ -21,6 +21,7 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_sharded_tables_of_one_rank_equal_those_of_one_process(device):
     """On a GPU the group has nccl for its tensors, and gloo for values on the host."""

@@ -104,6 +104,7 @@ def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parity("T3", "T16")
 def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     assert_close(together, alone)
@@ -135,6 +136,7 @@ def test_other_optimizers_on_two_ranks_equal_one_process(runner, tmp_path, optim
     assert_close(two, one, atol=5e-6)
 
 
+@pytest.mark.long
 def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identical(
     runner, together, tmp_path
 ):
@@ -230,6 +232,7 @@ def wait_until_training(process: Process, folder: Path) -> None:
     raise AssertionError(f"never trained:\n{process.text}")
 
 
+@pytest.mark.long
 @pytest.mark.parity("N2")
 def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_path):
     """Two ranks row-wise, two table-wise, one process, three ranks and two again take turns.

@@ -22,6 +22,7 @@ SCENES = (
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.long
 @pytest.mark.parity("T3", "E1")
 def test_two_ranks_equal_one_process():
     done = subprocess.run(
@@ -34,6 +35,7 @@ def test_two_ranks_equal_one_process():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scene", ["tables"])
 def test_tables_start_and_step_alike_under_every_plan(scene):
     done = subprocess.run(

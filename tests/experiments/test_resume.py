@@ -84,6 +84,7 @@ def train(runner: Zygote, ratings: Path):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fast("multi_task", of=OWN))
 @pytest.mark.parity("C1", "C8")
 def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):

@@ -16,6 +16,7 @@ def table() -> dict:
     return run_fault_script(MODULE, "--short")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "least"), [("every_combination", 4), ("whole_runs", 1)])
 def test_a_sample_of_combinations_is_equal_to_the_last_bit(table, fault, least):
     check_row(table[fault], least)

@@ -64,6 +64,8 @@ CHECKPOINT, DATA, WHOLE = (
 EXACT, SIGNALS = "tests/whole/test_exact_resume.py", "tests/whole/test_signals.py"
 SWEEP_KILLED, SWEEP = "tests/sweep/test_killed.py", "tests.sweep.faults"
 RANKS, SWEEP_DATABASE = "tests/distributed/test_runs.py", "tests/sweep/test_database.py"
+SERVERS_OF_ROWS, SCORER = "tests/whole/test_data_service.py", "tests/serving/test_follow.py"
+MIRROR, STORED_INPUTS = "tests/stores/test_mirror.py", "tests/stores/test_inputs.py"
 WANDB = "tests/reporting/trackers/test_wandb.py"
 
 AT_RANDOM = "test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed"
@@ -72,6 +74,9 @@ SWEEP_AT_RANDOM = "test_a_sweep_killed_at_random_moments_ends_every_job_exactly_
 FULL_DISK_OF_A_SWEEP = "test_a_full_disk_stops_the_sweep_with_a_clear_error"
 ONE_SIGNAL = "test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same"
 SIGNAL_OF_RANKS = "test_a_signal_stops_all_ranks_after_the_same_update"
+ROWS_AT_RANDOM = "test_servers_killed_or_stopped_at_random_moments_change_nothing"
+SCORER_AT_RANDOM = "test_a_server_killed_at_random_moments_answers_from_exactly_one_version"
+UPLOAD_KILLED = "test_an_upload_killed_at_any_request_leaves_the_old_or_the_new_state"
 
 ROWS = (
     Row(1, "SIGKILL at random: in a step, a checkpoint, an evaluation, a sweep", "200", (
@@ -167,5 +172,12 @@ ROWS = (
     )),
     Row(26, "one node of two lost, killed or cut off, and back (a case: 5 losses)", "20 losses", (
         Faults("tests.distributed.node_faults", "lost_nodes", 4),
+    )),
+    Row(27, "a server of rows, a scorer, an object store killed or stalled at any request", "60", (
+        Tests(SERVERS_OF_ROWS, ROWS_AT_RANDOM, 24, 24),
+        Tests(SCORER, SCORER_AT_RANDOM, 24, 24),
+        Tests(MIRROR, UPLOAD_KILLED, 1),  # each of its requests, of which there are over 20
+        Tests(MIRROR, "test_training_does_not_wait_for_the_store", 1),
+        Tests(STORED_INPUTS, "test_a_request_that_fails_twice_is_sent_again", 12, 2),
     )),
 )  # fmt: skip

@@ -62,6 +62,7 @@ def process_facts() -> list:
     ]
 
 
+@pytest.mark.long
 def test_importing_composing_and_loading_need_no_torch(trained):
     code = (
         "import sys, runner; runner.compose(['model=dcn']); run = runner.load(sys.argv[1]);"
@@ -130,6 +131,7 @@ def test_bad_input_is_an_exception_with_its_place(trained, rows):
         public.load("outputs/nothing")
 
 
+@pytest.mark.long
 def test_an_export_is_that_of_the_command_line_and_scores_what_the_run_predicts(
     trained, rows, runner, tmp_path
 ):
@@ -169,6 +171,7 @@ def test_a_folder_stands_for_its_newest_training(trained, tmp_path):
     assert public.load(tmp_path / "latest").metrics == trained.metrics
 
 
+@pytest.mark.long
 def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_path):
     before = process_facts()
     words = (*TINY, "trainer.max_steps=12", "hydra.run.dir=")
@@ -188,6 +191,7 @@ def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_pat
             public.train(more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", ["two_tower model.net.item=[item]", "sasrec model.net.uniform=8"])
 def test_vectors_make_the_logit_and_top_items_are_those_of_a_search_by_hand(
     runner, tmp_path, rows, own

@@ -48,6 +48,7 @@ def assert_same_model(first: Path, second: Path) -> None:
     assert (first / "schema.json").read_text() == (second / "schema.json").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case", fast("dlrm", of=["dlrm", "several tasks, int8", "two_tower", "growing"])
 )
@@ -129,6 +130,7 @@ def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tm
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_delivering_run_that_is_killed_goes_on_without_a_gap(runner, tmp_path):
     """The first artifact is there, as after its export, so that every delivery is a delta."""
     run, folder = tmp_path / "run", tmp_path / "deliveries"

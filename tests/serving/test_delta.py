@@ -47,6 +47,7 @@ def delivered(tmp_path_factory) -> Delivered:
     return Delivered(base, folder / "deliveries", answers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parity("E20")
 def test_every_answer_is_that_of_one_version_while_deltas_arrive(delivered, format_):

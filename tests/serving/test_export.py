@@ -54,6 +54,7 @@ def model(runner, table_run, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parity("E11", "N11")
 def test_the_metrics_of_raw_rows_are_those_of_loop_eval(runner, table_run, model, tmp_path):
     expected = evaluated(runner, table_run, tmp_path / "eval")
@@ -99,6 +100,7 @@ def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner,
     assert manifest["checkpoint"]["sha256"] == hashlib.sha256(step.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
     """A value that is no number, and a line with too many values, in each split."""
     random, lines = np.random.default_rng(0), ["click,price,city"]
@@ -130,6 +132,7 @@ def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
     assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", fast("two_tower", of=["sasrec", "hstu", "two_tower", "din"]))
 def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp_path, net):  # noqa: F811
     drawn = ("model.net.uniform=9", *FULL)
@@ -181,6 +184,7 @@ def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
 BLOCKED = ("runner", "torchrec", "fbgemm_gpu", "hydra", "omegaconf")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", fast("onnx", of=["pt2", "onnx"]))
 def test_raw_rows_are_scored_without_torchrec_fbgemm_and_hydra(
     runner, table_run, model, tmp_path, format_
@@ -242,6 +246,7 @@ def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tm
     assert (done.code, "exists already" in done.text) == (2, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", fast("transforms", of=["weights", "transforms"]))
 def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
     table_run, tmp_path, monkeypatch, broken

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import shutil
+import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from runner.serving.delta import open_delta
 from runner.serving.scorer import Scorer
+from tests.reliability.cases import fault_seed
 from tests.serving.served import serving
 from tests.serving.versions import ROWS, Versions, served
 
@@ -36,8 +41,9 @@ def ask(connection: http.client.HTTPConnection) -> tuple[str, np.ndarray]:
     return found["model_version"], np.float32(found["outputs"][0]["data"])
 
 
-def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner, tmp_path):
-    versions = Versions(tmp_path)
+def write_versions(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a model and deltas on it; return it, and what each version answers."""
+    versions = Versions(folder)
     base = versions.write_whole("base")
     scorer = Scorer.load(base)
     expected = {scorer.version: served(scorer)}
@@ -47,7 +53,17 @@ def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner
         scorer.apply_delta(path)
         expected[scorer.version] = served(scorer)
     assert len({values.tobytes() for values in expected.values()}) == NUM_DELTAS + 1
-    deliveries, last = tmp_path / "deliveries", scorer.version
+    return base, expected
+
+
+def deliver(folder: Path, n: int) -> None:
+    shutil.copytree(folder / f"delta-{n}", folder / "deliveries" / f".new-{n}")
+    (folder / "deliveries" / f".new-{n}").rename(folder / "deliveries" / f"delta-{n}")
+
+
+def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner, tmp_path):
+    base, expected = write_versions(tmp_path)
+    deliveries, last = tmp_path / "deliveries", list(expected)[-1]
     deliveries.mkdir()
     found: list[tuple[str, np.ndarray]] = []
 
@@ -67,8 +83,7 @@ def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner
             time.sleep(0.05)
         shutil.rmtree(damaged)
         for n in range(NUM_DELTAS):
-            shutil.copytree(tmp_path / f"delta-{n}", deliveries / f".new-{n}")
-            (deliveries / f".new-{n}").rename(deliveries / f"delta-{n}")
+            deliver(tmp_path, n)
         client.join(120)
         assert not client.is_alive(), server.process.text
         connection = http.client.HTTPConnection(server.address, timeout=60)
@@ -84,3 +99,33 @@ def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner
     order = list(dict.fromkeys(version for version, _ in found))
     assert order == [version for version in expected if version in order]
     assert order[0] == next(iter(expected)) and order[-1] == last
+
+
+@pytest.mark.slow
+def test_a_server_killed_at_random_moments_answers_from_exactly_one_version(runner, tmp_path):
+    base, expected = write_versions(tmp_path)
+    deliveries, chance = tmp_path / "deliveries", random.Random(fault_seed())
+    deliveries.mkdir()
+    versions: list[str] = []
+    for n in range(NUM_DELTAS):
+        with serving(runner, base, "--follow", str(deliveries)) as server:
+            deliver(tmp_path, n)
+            killer = threading.Timer(chance.uniform(0, 0.5), server.process.kill)
+            killer.start()
+            try:
+                connection = http.client.HTTPConnection(server.address, timeout=60)
+                while True:
+                    version, values = ask(connection)
+                    assert np.array_equal(values, expected[version]), version
+                    versions.append(version)
+            except (OSError, http.client.HTTPException):
+                killer.join()  # cut off within an answer, or before one
+            assert server.wait() == -signal.SIGKILL
+    with serving(runner, base, "--follow", str(deliveries)) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=60)
+        last = list(expected)[-1]
+        while (answer := ask(connection))[0] != last:  # it takes up all deltas that lie there
+            versions.append(answer[0])
+        assert np.array_equal(answer[1], expected[last])
+        assert server.stop() == 143
+    assert set(versions) <= set(expected)

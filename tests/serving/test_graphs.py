@@ -167,6 +167,7 @@ def test_every_model_as_pt2_equals_the_model(stem, tmp_path):
     check(model, schema, exported(model, schema, "pt2", tmp_path), 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", fast("dlrm", of=NAMES))
 def test_every_model_as_onnx_equals_the_model(stem, tmp_path):
     pytest.importorskip("onnxruntime")

@@ -94,6 +94,7 @@ def test_what_was_seen_is_left_out_and_too_few_items_leave_gaps():
     assert scores.tolist() == [[2, 1, -np.inf], [2, 1, -np.inf]]
 
 
+@pytest.mark.long
 @pytest.mark.parity("E22")
 def test_the_scorer_finds_the_best_unseen_items_with_and_without_an_index(model, rows, tmp_path):
     expected = by_hand(model, rows, 4)
@@ -126,6 +127,7 @@ def test_predict_through_an_exact_index_equals_predict_without(runner, run, mode
     assert "no index" in refused(runner, "predict", run, rows, "--top-k", 2, "--index", model)
 
 
+@pytest.mark.long
 def test_an_index_of_another_model_and_a_damaged_one_are_refused(
     runner, run, model, rows, tmp_path
 ):
@@ -261,6 +263,7 @@ def test_an_evaluation_goes_through_the_index_as_it_is_served(
     assert "does not rank all items" in text
 
 
+@pytest.mark.long
 def test_texts_stay_texts(runner, tmp_path):
     random, lines = np.random.default_rng(0), ["click,user,fruit"]
     for _ in range(400):

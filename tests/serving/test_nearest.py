@@ -67,6 +67,7 @@ def top_work(rows: pa.Table, top_k: int) -> Work:
     return Work(("query",), rows, rows.num_rows, dict.fromkeys(NEAREST, True), top_k)
 
 
+@pytest.mark.long
 def test_requests_of_a_batch_get_their_own_nearest_items(items):
     tables = [item_rows(size, seed=size) for size in (3, 5)]
     prepared = prepared_work(items, tables[1], "query", *NEAREST)
@@ -142,6 +143,7 @@ def test_metadata_name_the_datatype_of_the_ids(items):
     ]
 
 
+@pytest.mark.long
 def test_a_client_of_triton_gets_the_nearest_items_through_an_index(runner, items, model, tmp_path):
     facts = make_index(open_artifact(model), tmp_path / "index", IndexSettings("exact", top_k=5))
     assert facts["leaves_out"] == "history"

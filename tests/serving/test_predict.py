@@ -81,6 +81,7 @@ def test_text_files_give_the_scores_of_the_same_rows_in_parquet(runner, run, tmp
     assert pq.read_table(tmp_path / "b").equals(pq.read_table(tmp_path / "a"))
 
 
+@pytest.mark.long
 def test_a_prediction_that_was_killed_goes_on_on_other_ranks_with_the_same_files(
     runner, run, tmp_path
 ):
@@ -153,6 +154,7 @@ def test_a_bad_row_is_an_error_with_its_place_or_has_no_score_in_its_place(runne
     np.testing.assert_allclose(scored["score_click"].to_numpy()[good], expected, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
     test = run.parent / "test.parquet"
     assert "nearest: 'id'" in refused(runner, run, test, "--keep", "idd")

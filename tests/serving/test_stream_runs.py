@@ -91,6 +91,7 @@ def run(request, runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "run"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", fast("parquet", of=["parquet", "csv"]))
 def test_labelled_rows_are_what_its_artifact_is_held_against(runner, run, tmp_path, ending):
     test = run.parent / f"test.{ending}"

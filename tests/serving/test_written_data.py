@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from tests.conftest import TINY, Zygote
 
 
+@pytest.mark.long
 def test_a_run_that_wrote_its_rows_is_resumed_evaluated_exported_and_predicted_with(
     runner: Zygote, tmp_path
 ):

@@ -23,6 +23,7 @@ def command(monkeypatch, capsys, tmp_path):
     return fake_command(monkeypatch, capsys, tmp_path)
 
 
+@pytest.mark.long
 def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code(
     runner, command, tmp_path, monkeypatch
 ):

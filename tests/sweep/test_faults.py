@@ -9,6 +9,7 @@ from tests.fault_table import check_row, run_fault_script
 MODULE = "tests.sweep.faults"
 
 
+@pytest.mark.long
 def test_a_sweep_under_kills_signals_and_a_full_disk_ends_as_if_undisturbed() -> None:
     check_row(run_fault_script(MODULE, "week", "--short")["week"], 1)
 

@@ -131,6 +131,7 @@ def test_a_launchers_setting_builds_no_part():
         parse_launcher(["hydra/launcher=ray", "+hydra.launcher.x={_target_: os.system}"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "word",
     [

@@ -74,6 +74,7 @@ def steps_replayed(directory: Path, count: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_running_jobs_save_and_the_same_command_goes_on(tmp_path, number, code):
     request = {"grid": {"steps": 60, "step_s": 0.02, "seed": [1, 2, 3]}, "slots": 2}
@@ -182,6 +183,7 @@ def _session(process: Path) -> int | None:
     return None if fields[0] in "ZX" else int(fields[3])
 
 
+@pytest.mark.long
 def test_a_sweep_killed_at_random_moments_ends_every_job_exactly_once(tmp_path):
     seed = fault_seed()
     print("seed", seed)

@@ -37,6 +37,7 @@ def both(runner, tmp_path, *words):
     return tmp_path / "none", tmp_path / "asha"
 
 
+@pytest.mark.long
 def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
     words = ["search=quasi_random", "search.num_trials=4", "trainer.max_steps=36"]
     whole, short = both(runner, tmp_path, *words, "trainer.eval_every=4")

@@ -151,6 +151,7 @@ def test_a_job_that_is_tried_again_is_not_stopped_early(tmp_path):
     assert {r["status"] for r in board(tmp_path)} <= {"completed", "pruned"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pruner", ["asha", "median"])
 def test_a_poor_job_is_stopped_early_and_the_best_is_found_all_the_same(tmp_path, pruner, capsys):
     space = {"x": "interval(0, 1)", "evals": "choice(9)", "steps": "choice(9)"}
@@ -212,6 +213,7 @@ def test_a_killed_search_goes_on_with_the_same_points_and_ends_as_a_quiet_one(tm
     assert not list((tmp_path / "s").glob("*/started-though-completed"))
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_trials_open_and_the_same_command_ends_them(tmp_path):
     import signal
 

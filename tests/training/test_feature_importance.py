@@ -96,6 +96,7 @@ def column(facts: dict, name: str) -> dict[str, float]:
     return {feature["name"]: feature[name] for feature in facts["features"]}
 
 
+@pytest.mark.long
 @pytest.mark.parity("E19")
 def test_useless_columns_come_last_by_every_measure(facts):
     assert facts["split"] == "validation" and facts["rows"] == 1500 and facts["metric"] == "auc"
@@ -191,6 +192,7 @@ def test_the_columns_of_a_feature_are_those_that_its_ids_change(stem):
         assert len(linear) in (0, 4) and found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", ["sasrec", "din"])
 def test_sequences_have_an_importance(runner, beauty, tmp_path, net):  # noqa: F811
     more = ("model.net.uniform=9", *FULL) if net == "sasrec" else ()
@@ -209,6 +211,7 @@ def test_sequences_have_an_importance(runner, beauty, tmp_path, net):  # noqa: F
     assert not (run / "importance.json").exists()
 
 
+@pytest.mark.long
 def test_the_kept_yaml_declares_the_best_columns_and_trains(runner, run, facts, tmp_path):
     out = tmp_path / "kept.yaml"
     words = ("importance", str(run), "--method", "permutation", "--keep", "3", "--out", str(out))
@@ -232,6 +235,7 @@ def test_the_report_of_the_run_shows_the_bars(run, facts):
     assert "Importance of features" in page and "auc lost permuted" in page
 
 
+@pytest.mark.long
 def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
     for words, message in (
         (("--method", "sharc"), "nearest: 'shark'"),

@@ -72,6 +72,7 @@ def test_a_typing_error_is_told_with_the_word_that_is_taken(runner: Zygote):
     assert "trainer.max_epochs=Auto: expected whole number or null or auto" in done.text
 
 
+@pytest.mark.long
 def test_two_ranks_train_with_the_same_numbers_and_the_same_directory_goes_on(
     runner: Zygote, tmp_path: Path
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from runner.rundir.json_files import read_json
 from tests.conftest import TINY, Process, Zygote
+from tests.reliability.cases import fault_seed
 from tests.whole.compare_runs import differences, examples_by_cursor
 
 pytestmark = pytest.mark.slow
@@ -136,6 +138,23 @@ def test_a_server_that_is_stopped_is_passed_by(runner, local, servers, tmp_path)
     said = finish(run)
     assert re.search(r"is passed by: no answer in time \(dataset.timeout_s=1\)", said)
     servers.processes[0].kill(signal.SIGCONT)
+    assert_same(tmp_path / "run", local)
+
+
+@pytest.mark.parity("T15")
+def test_servers_killed_or_stopped_at_random_moments_change_nothing(
+    runner, local, servers, tmp_path
+):
+    chance = random.Random(fault_seed())
+    run = start(runner, tmp_path / "run", *servers.words, "dataset.timeout_s=1")
+    wait_for(run, r"train +step +7/")
+    for _ in range(3):
+        time.sleep(chance.uniform(0, 0.7))
+        number, is_killed = chance.randrange(2), chance.random() < 0.6
+        servers.kill(number) if is_killed else servers.processes[number].kill(signal.SIGSTOP)
+        time.sleep(chance.uniform(0, 1.5))
+        servers.restart(number) if is_killed else servers.processes[number].kill(signal.SIGCONT)
+    finish(run)
     assert_same(tmp_path / "run", local)
 
 

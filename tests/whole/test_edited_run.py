@@ -153,6 +153,7 @@ def plant(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(found, place))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["another seed", "the same command again", "its changed copy"])
 def test_a_whole_checkpoint_of_another_run_is_refused(runner, run, tmp_path, other):
     source = tmp_path / "source"
@@ -216,6 +217,7 @@ def test_checkpoints_name_the_one_before_also_after_a_kill_and_a_fallback(runner
     assert differences(run, whole) == []
 
 
+@pytest.mark.long
 def test_a_foreign_checkpoint_stops_two_ranks_alike(runner, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
@@ -280,6 +282,7 @@ HARMS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("harm", "ranks"), [*((harm, 1) for harm in HARMS), ("a digit changed", 2), ("deleted", 2)]
 )

@@ -30,6 +30,7 @@ def result(run: Path) -> dict:
     return json.loads((run / "result.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks):
     run = tmp_path / "run"
@@ -44,6 +45,7 @@ def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks
     assert again.code == 1 and "done already" not in again.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 def test_many_skipped_updates_in_a_row_end_the_run_where_they_are(runner, tmp_path, ranks):
     run = tmp_path / "run"
@@ -111,6 +113,7 @@ def test_one_bad_batch_at_the_end_is_no_failure_where_evaluations_are_fine(runne
     assert math.isfinite(result(run)["metrics"]["test/loss"])
 
 
+@pytest.mark.long
 def test_a_stream_is_judged_by_its_last_window(runner, tmp_path):
     run = tmp_path / "run"
     own = ("loop=online", "trainer.max_steps=28", "trainer.eval_every=null")
@@ -123,6 +126,7 @@ def test_a_stream_is_judged_by_its_last_window(runner, tmp_path):
     assert fine.code == 0 and "7 of the last 7 updates were skipped" in fine.text, fine.text
 
 
+@pytest.mark.long
 def test_torchrun_ends_with_the_result_of_rank_0(runner, tmp_path):
     run = tmp_path / "run"
     words = [w for w in POISONED if not w.startswith("trainer.batch_size")]
@@ -179,6 +183,7 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
     assert undefined in page and no_best in page
 
 
+@pytest.mark.long
 def test_a_sweep_counts_such_a_job_as_failed(runner, tmp_path):
     sweep = tmp_path / "sweep"
     done = runner.run(

@@ -36,6 +36,7 @@ def evaluate(runner, tmp_path, *args):
     return result(own)["metrics"], done.text
 
 
+@pytest.mark.long
 @pytest.mark.parity("E9", "N5")
 def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, tmp_path):
     before = contents(trained)
@@ -55,6 +56,7 @@ def test_the_best_checkpoint_is_the_one_that_the_log_says(runner, trained, tmp_p
     assert metrics["validation/auc"] == max(logged.values())
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_can_be_asked_for_by_name_and_number(runner, trained, tmp_path):
     last, _ = evaluate(
         runner, tmp_path / "a", f"run={trained}", "checkpoint.step=last", "loop.split=validation"

@@ -33,6 +33,7 @@ def plain(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parity("T9", "L7")
 def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
     runner, plain, tmp_path
@@ -95,6 +96,7 @@ def test_a_mistake_in_the_list_of_splits_is_told(runner, plain, tmp_path, words,
     assert said in done.text
 
 
+@pytest.mark.long
 @pytest.mark.parity("L10", "L21")
 def test_rules_watch_the_train_and_the_test_split(runner, tmp_path):
     """No value beats the first by 100, so what the rules decide is known by hand."""

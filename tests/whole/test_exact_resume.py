@@ -47,6 +47,7 @@ def assert_same(run: Path, untouched: Path) -> None:
     assert all(len(hashes) == 1 for hashes in ours.values())
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run_twice(runner, untouched, tmp_path):
     assert train(runner, tmp_path / "run").code == 0
     assert_same(tmp_path / "run", untouched)
@@ -57,6 +58,7 @@ def test_another_seed_gives_another_run(runner, untouched, tmp_path):
     assert "dense/top.0.weight" in differences(tmp_path / "run", untouched)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kills",
     [
@@ -86,6 +88,7 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     assert_same(run, untouched)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, device):
     """The generator of a GPU is a part of the checkpoint, beside the host's."""
@@ -104,6 +107,7 @@ def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, 
 SEEDS = [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
     runner, untouched, tmp_path, seed
@@ -161,6 +165,7 @@ def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, 
     assert (run / "result.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, tmp_path):
     run = tmp_path / "run"
     assert train(runner, run, kill="step:3").code == -9
@@ -169,6 +174,7 @@ def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, 
     assert_same(run, untouched)
 
 
+@pytest.mark.long
 @pytest.mark.parity("T1", "E5")
 def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, tmp_path):
     lines = Path(f"{untouched}.trace").read_text().splitlines()
@@ -185,6 +191,7 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
     assert not [d for d in differences(run, untouched) if d.startswith(("dense", "tables"))]
 
 
+@pytest.mark.long
 @pytest.mark.parity("L12")
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
     run = tmp_path / "run"

@@ -14,6 +14,7 @@ def table() -> dict[str, dict]:
     return run_fault_script(MODULE, "--short")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "least"), [("edits", 10), ("callables", 2000)])
 def test_a_hostile_directory_is_refused_or_does_no_harm(table, fault, least) -> None:
     check_row(table[fault], least)

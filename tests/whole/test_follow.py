@@ -54,6 +54,7 @@ def finished(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parity("T9")
 def test_it_follows_a_training_that_is_killed_twice_with_the_numbers_of_loop_eval(runner, tmp_path):
     run = tmp_path / "run"
@@ -149,6 +150,7 @@ def test_ctrl_c_ends_it_and_a_second_follower_of_the_same_split_is_refused(runne
     assert "Traceback" not in follower.text
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over(runner, tmp_path):
     run = tmp_path / "run"
     assert runner.run(*TINY, "checkpoint.keep=9", f"hydra.run.dir={run}").code == 0
@@ -207,6 +209,7 @@ def test_a_target_that_cannot_be_followed_is_told(runner, finished, tmp_path, wo
     assert "Traceback" not in done.text
 
 
+@pytest.mark.long
 def test_its_numbers_go_to_the_tracker_run_of_the_training(runner, tmp_path):
     run = tmp_path / "run"
     tracked = ("tracker=both", "tracker.wandb.mode=offline")

@@ -78,6 +78,7 @@ def test_the_map_is_what_a_dictionary_makes_of_the_rows_in_their_order(runner, d
     assert 0 < last["growing/tags/shared"] < 1  # ids that were seen once
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 @pytest.mark.parametrize("name", [slow("direct"), "rewritten"])
 @pytest.mark.parity("N14")
@@ -107,6 +108,7 @@ def test_readers_make_no_difference(runner, data, quiet, tmp_path, how):
     assert differences(run, quiet["rewritten"]) == []
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 @pytest.mark.parametrize("plan", ["row_wise", slow("data_parallel")])
 def test_two_ranks_have_the_maps_of_one(runner, data, quiet, tmp_path, plan):

@@ -35,6 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...]]
     return {name: drifting.write(folder / name, schema) for name, schema in SCHEMAS.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parity("L14")
 @pytest.mark.parametrize("name", ["direct", slow("rewritten")])
 def test_a_stream_grows_and_resumes_bit_for_bit(runner, tmp_path, name):
@@ -105,6 +106,7 @@ def test_a_warm_start_takes_rows_by_the_ids_that_they_stand_for(runner, tmp_path
     assert any((linear[0][i] != 0).any() for i in shared)
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 @pytest.mark.parametrize("name", [slow("direct"), "rewritten"])
 def test_predictions_and_an_export_are_what_was_evaluated(runner, data, tmp_path, name):

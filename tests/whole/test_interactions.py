@@ -40,6 +40,7 @@ def stranger(tmp_path_factory, runner):
     return folder, env, done.text
 
 
+@pytest.mark.long
 def test_two_commands_find_what_is_planted(stranger):
     folder, _, shown = stranger
     result = json.loads((folder / "run" / "result.json").read_text())

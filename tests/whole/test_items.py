@@ -90,6 +90,7 @@ def log(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -117,6 +118,7 @@ def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty
     assert_same_training(one, two)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
 def test_sasrec_on_two_ranks_stays_within_a_millionth_of_one_rank(
     runner, beauty, tmp_path, optimizer
@@ -143,6 +145,7 @@ def test_sasrec_on_two_ranks_stays_within_a_millionth_of_one_rank(
 CUTS = {"one rank": ("trainer.accumulate=2",), "two ranks": ("trainer.num_processes=2",)}
 
 
+@pytest.mark.long
 def test_rows_compared_within_micro_batches_are_the_same_on_one_rank_and_on_two(
     runner, beauty, tmp_path
 ):
@@ -186,6 +189,7 @@ def assert_same_training(one: Path, two: Path) -> None:
         torch.testing.assert_close(a[tensor], b[tensor], rtol=1e-3, atol=1e-4, msg=tensor)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_killed_run_equals_one_never_killed(runner, beauty, tmp_path, name):
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
@@ -199,6 +203,7 @@ def test_a_killed_run_equals_one_never_killed(runner, beauty, tmp_path, name):
     assert differences(killed, whole) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sasrec", "two_tower"])
 def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
     runner, beauty, tmp_path, name
@@ -217,6 +222,7 @@ def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
     assert result(again)["metrics"]["test/mrr"] == found["test/mrr"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["sampled_softmax", "bpr", "sampled_bce", "bce"])
 def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
     runner, beauty, tmp_path, loss

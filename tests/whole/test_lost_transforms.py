@@ -29,6 +29,7 @@ def table(tmp_path_factory) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 def test_lost_transforms_are_fitted_anew_only_if_they_come_out_the_same(
     runner, table, tmp_path, ranks

@@ -56,6 +56,7 @@ def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
     assert target.removeprefix("runner.models.losses.").lower() == name.replace("_", "")
 
 
+@pytest.mark.long
 def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(runner, tmp_path):
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
     words = (*traced, *DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)

@@ -168,6 +168,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.long
 def test_the_bootstrap_has_the_auc_of_scikit_learn_and_the_error_of_many_test_sets():
     rng = np.random.default_rng(3)
 

@@ -33,6 +33,7 @@ def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more
     assert not any("seen" in name for name in shapes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["edcn", "afn"])
 def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
     data = (word for word in TINY if not word.startswith("model."))
@@ -62,6 +63,7 @@ def test_an_evaluation_takes_the_running_statistics_whatever_its_batch_size(runn
             assert metrics(out)[name] == pytest.approx(metrics(run)[name], abs=1e-6)
 
 
+@pytest.mark.long
 def test_two_ranks_and_micro_batches_learn_what_one_process_does(runner, tmp_path):
     """With the same signature, and a note that the micro-batches run as one."""
     alone, cut = tmp_path / "alone", tmp_path / "cut"

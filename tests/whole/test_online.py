@@ -75,6 +75,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("score", ["auto", "before"])
 @pytest.mark.parity("L14")
 def test_one_pass_over_given_files_equals_one_pass_of_train(runner, data, trained, tmp_path, score):
@@ -89,6 +90,7 @@ def test_one_pass_over_given_files_equals_one_pass_of_train(runner, data, traine
     assert [{**row, "split": "train"} for row in ours] == theirs
 
 
+@pytest.mark.long
 def test_a_stream_of_files_equals_one_pass_of_train_up_to_its_last_whole_batch(
     runner, data, trained, tmp_path
 ):
@@ -124,6 +126,7 @@ def untouched(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFacto
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kills", [("step:3",), ("step:17", "step:9"), ("batch:30",), ("fsync:9",)], ids="+".join
 )
@@ -142,6 +145,7 @@ def test_killed_and_resumed_it_equals_one_never_killed(runner, data, untouched, 
     assert all(len(hashes) == 1 for hashes in ours.values())
 
 
+@pytest.mark.long
 def test_a_stream_that_ended_goes_on_with_the_same_command_when_more_has_come(
     runner, data, untouched, tmp_path
 ):
@@ -160,6 +164,7 @@ def test_a_stream_that_ended_goes_on_with_the_same_command_when_more_has_come(
     assert metrics(run, "progressive") == metrics(untouched, "progressive")
 
 
+@pytest.mark.long
 def test_an_endless_stream_ends_by_signal_while_it_waits_and_by_max_steps(runner, data, tmp_path):
     run = tmp_path / "run"
     process = runner.start(*STREAM, *words(data, run), "dataset.idle_timeout_s=null")
@@ -180,6 +185,7 @@ def test_an_endless_stream_ends_by_signal_while_it_waits_and_by_max_steps(runner
     assert "is done already" in again.text
 
 
+@pytest.mark.long
 def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     """By hand: the weights of step k, in evaluation, on the rows of update k + 1."""
     run = tmp_path / "run"
@@ -201,6 +207,7 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     assert result(own)["metrics"]["train_eval/loss"] == pytest.approx(scored["loss"], rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
     runner, data, tmp_path
 ):
@@ -242,6 +249,7 @@ def test_what_cannot_be_streamed_is_told(runner, data, tmp_path, more, message):
     assert "Traceback" not in done.text
 
 
+@pytest.mark.long
 def test_a_killed_run_on_kafka_equals_one_never_killed_and_learns_each_message_once(
     runner, data, tmp_path
 ):

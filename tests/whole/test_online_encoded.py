@@ -41,6 +41,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parity("L14")
 def test_a_stream_with_the_transforms_of_a_run_equals_train_on_the_same_rows(
     runner, data, trained, tmp_path
@@ -57,6 +58,7 @@ def test_a_stream_with_the_transforms_of_a_run_equals_train_on_the_same_rows(
         assert (run / "data" / name).read_bytes() == (trained / "data" / name).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parity("L14")
 def test_transforms_are_fitted_to_the_first_rows_and_kept_while_more_values_come(
     runner, data, tmp_path
@@ -88,6 +90,7 @@ def stream(runner: Zygote, data: Path, run: Path, *more: str, kill: str = ""):
     return runner.run(*TRACED, *STREAM, *words(data, run), *more, env=env)
 
 
+@pytest.mark.long
 @pytest.mark.parity("L14")
 def test_two_ranks_learn_from_the_stream_as_one_does(runner, data, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
@@ -106,6 +109,7 @@ def test_two_ranks_learn_from_the_stream_as_one_does(runner, data, tmp_path):
         assert mine == pytest.approx(other, abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parity("L14")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_stream_with_vocabularies_resumes_bit_for_bit(runner, data, tmp_path, ranks):

@@ -110,6 +110,7 @@ def test_nothing_is_saved_with_keep_0(runner, source, tmp_path):
     assert again.code == 0 and "done already" in again.text
 
 
+@pytest.mark.long
 def test_keep_0_starts_again_at_step_0_and_never_beside_a_checkpoint(runner, source, tmp_path):
     unsaved = tmp_path / "unsaved"
     first = (*words(unsaved, 9), "checkpoint.keep=0")

@@ -34,6 +34,7 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parity("T13")
 def test_every_rank_logs_the_training_into_a_file_of_its_own(run):
     first, second = ((run / name).read_text() for name in ("log.txt", "log.rank1.txt"))

@@ -34,6 +34,7 @@ def auc(runner, folder, experiment: str, model: str, *words: str) -> float:
     return statistics.mean(v for k, v in metrics.items() if re.match("test/auc(/|$)", k))
 
 
+@pytest.mark.long
 def test_din_sees_an_interest_in_few_rows(runner, tmp_path):
     words = (FEW, "dataset.interest=4.0", "trainer.max_epochs=8", "trainer.batch_size=256")
     mlp, din = (auc(runner, tmp_path, "planted_interest", m, *words) for m in ("mlp", "din"))

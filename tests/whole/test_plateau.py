@@ -232,6 +232,7 @@ def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tm
     assert found[0]["tables/C1/row_norm_mean"] > 0
 
 
+@pytest.mark.long
 def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner, tmp_path):
     run, clean = tmp_path / "run", tmp_path / "clean"
     slow = callback("Sleeper", seconds=0.3)  # a second is left beside the margin

@@ -39,6 +39,7 @@ def bring(folder: Path, sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     return remote.write_run_dir(composed, sent["files"]).absolute()
 
 
+@pytest.mark.long
 @pytest.mark.parity("L18")
 def test_what_came_back_is_evaluated_and_resumed_as_if_it_had_run_here(
     runner: Zygote, answer, tmp_path, monkeypatch
@@ -59,6 +60,7 @@ def test_what_came_back_is_evaluated_and_resumed_as_if_it_had_run_here(
     assert differences(near, here) == []
 
 
+@pytest.mark.long
 def test_the_choice_says_which_checkpoints_come(tmp_path):
     run = tmp_path / "run"
     done = subprocess.run(
@@ -81,6 +83,7 @@ def test_the_choice_says_which_checkpoints_come(tmp_path):
     assert steps("all") == on_disk
 
 
+@pytest.mark.long
 @pytest.mark.parity("L18")
 def test_a_stream_is_learnt_on_a_cluster(tmp_path, monkeypatch, capsys):
     """Ray is a fake that runs the job at once; everything else is real."""

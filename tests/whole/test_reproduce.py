@@ -96,6 +96,7 @@ def test_another_run_is_refused(runner, trained, tmp_path):
     assert "no run directory" in done.text
 
 
+@pytest.mark.long
 def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
     done = runner.run("loop=eval", f"run={trained}", f"hydra.run.dir={tmp_path / 'eval'}")
     assert done.code == 0, done.text

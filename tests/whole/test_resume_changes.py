@@ -103,6 +103,7 @@ def test_averages_may_be_left_out_of_evaluations(runner, adam):
     assert done.code == 0, done.text
 
 
+@pytest.mark.long
 def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     config = (run / "config.yaml").read_bytes()

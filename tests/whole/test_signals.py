@@ -38,6 +38,7 @@ def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
@@ -65,6 +66,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     assert differences(run, quiet) == []
 
 
+@pytest.mark.long
 @pytest.mark.parity("L13")
 def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, quiet, tmp_path):
     run = tmp_path / "run"
@@ -96,6 +98,7 @@ def test_the_grace_period_counts_from_sigterm(number, seconds, is_over):
     assert GracePeriod(stop, seconds).sync_ranks() is is_over
 
 
+@pytest.mark.long
 @pytest.mark.parity("L13")
 def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, quiet, tmp_path):
     run = tmp_path / "run"

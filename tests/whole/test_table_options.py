@@ -86,6 +86,7 @@ def test_width_10_trains_alike_on_two_ranks_and_resumes_on_one(runner, tmp_path,
     assert done.code == 0, done.text
 
 
+@pytest.mark.long
 def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
     words = (*OPTIONS["caught up"], "trainer.max_steps=22")
@@ -101,6 +102,7 @@ def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, 
         assert metrics[f"validation/{name}"] == logged[name], name
 
 
+@pytest.mark.long
 def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     words = (*TINY, *OPTIONS["caught up"])
     one, two = tmp_path / "one", tmp_path / "two"

@@ -26,6 +26,7 @@ def first_loss(run) -> float:
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
 
 
+@pytest.mark.long
 @pytest.mark.parity("T7")
 def test_it_takes_the_weights_that_match_and_reports_the_rest(runner, tmp_path):
     source, warm, cold = tmp_path / "source", tmp_path / "warm", tmp_path / "cold"
@@ -137,6 +138,7 @@ def test_rows_are_taken_for_the_values_they_stand_for(runner, tmp_path, how, ran
         assert (sums[0][value] <= sums[1][value] and sums[0][value] > 0) or value < 0
 
 
+@pytest.mark.long
 @pytest.mark.parity("T7")
 def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
     source, warm = tmp_path / "source", tmp_path / "warm"
@@ -165,6 +167,7 @@ def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
         assert done.code == 2 and re.search(says, done.text), done.text
 
 
+@pytest.mark.long
 @pytest.mark.parity("E18")
 def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_path):
     source = tmp_path / "source"

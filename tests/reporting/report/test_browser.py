@@ -75,6 +75,7 @@ def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
     assert ">2.099<" in text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian's package chromium)")
 @pytest.mark.parametrize("name", PAGES)
 def test_a_browser_draws_every_figure_without_an_error(name, tmp_path):

@@ -216,6 +216,7 @@ def test_a_page_that_cannot_be_written_is_reported(command, tmp_path):
     assert "cannot be written" in err
 
 
+@pytest.mark.long
 def test_a_thousand_runs_take_seconds_and_no_torch(tmp_path):
     for number in range(1000):
         run = make_run(

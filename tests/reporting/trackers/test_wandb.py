@@ -157,6 +157,7 @@ def test_with_a_key_and_no_server_training_does_not_wait(tmp_path, monkeypatch):
     assert recorded(tmp_path, "train/loss", "offline-") >= 1
 
 
+@pytest.mark.long
 def test_a_network_lost_midway_delays_nothing_and_loses_nothing(tmp_path, server, monkeypatch):
     monkeypatch.setattr(wandb, "FINISH_LIMIT_S", 5)
     tracker = started(tmp_path)

@@ -21,6 +21,7 @@ def check(table: dict[str, dict], fault: str, least: int) -> None:
     check_row(table[fault], least)
 
 
+@pytest.mark.long
 def test_a_kill_at_any_call_of_a_save_leaves_the_old_or_the_new_one(table) -> None:
     check(table, "kills", 60)
 

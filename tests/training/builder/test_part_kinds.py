@@ -30,6 +30,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.long
 def test_of_every_public_callable_only_parts_are_accepted_and_each_in_one_group_only():
     count, parts = accepted()
     assert count > 8000

@@ -138,6 +138,7 @@ def test_overfitting_is_told_with_its_epoch():
     assert not list(find_overfitting(job(), state, {}))
 
 
+@pytest.mark.long
 def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path):
     for on in (True, False):
         run = tmp_path / str(on)

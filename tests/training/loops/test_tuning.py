@@ -213,6 +213,7 @@ def test_trials_leave_no_trace_to_the_last_bit(kind, cls, trained):
     assert are_equal(*states)
 
 
+@pytest.mark.long
 def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored():
     job = make_job(with_dropout("sgd", torch.optim.Adam), updates=3, margin=0.1)
     job = replace(job, task=Hungry(20))
@@ -322,6 +323,7 @@ def read_metrics(run) -> bytes:
     return (run / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     tuned, plain = tmp_path / "tuned", tmp_path / "plain"
     done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}")
@@ -339,6 +341,7 @@ def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     assert result["examples"] == 30 * size
 
 
+@pytest.mark.long
 def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_search_again(
     runner, tmp_path
 ):
@@ -363,6 +366,7 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
     assert read_metrics(tuned) == read_metrics(plain)
 
 
+@pytest.mark.long
 def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     run = tmp_path / "run"
     done = runner.run(*SMALL, *TUNE_LR, f"hydra.run.dir={run}")
@@ -376,6 +380,7 @@ def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     assert all(f'"{name}"' in page for name in ("loss", "smoothed", "times the configured rates"))
 
 
+@pytest.mark.long
 @pytest.mark.parity("L6")
 def test_ranks_agree_on_the_size(runner, tmp_path):
     run = tmp_path / "run"
@@ -389,6 +394,7 @@ def test_ranks_agree_on_the_size(runner, tmp_path):
     assert result["examples"] == 3000 * epochs + 2 * size * rest
 
 
+@pytest.mark.long
 def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path):
     run = tmp_path / "run"
     hungry = (

@@ -104,6 +104,7 @@ def validation(run) -> list[float]:
     return [r["loss"] for r in rows if r["split"] == "validation"]
 
 
+@pytest.mark.long
 def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runner, tmp_path):
     run, unbroken = tmp_path / "run", tmp_path / "unbroken"
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
@@ -129,6 +130,7 @@ def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runn
     assert evaluated("trainer.ema.evaluate=false") != validation(run)[-1]
 
 
+@pytest.mark.long
 def test_a_run_without_averages_cannot_be_evaluated_by_them_but_can_begin_to_keep_them(
     runner, tmp_path
 ):
