@@ -23,7 +23,7 @@ import yaml
 
 FILE_ROWS, GROUP_ROWS = 1 << 20, 1 << 18
 NUMERIC, IDS = 12, 11
-SAMPLE_S = 0.1
+SAMPLE_S = 0.2
 
 
 def make_table(folder: Path, num_rows: int) -> Path:
@@ -34,10 +34,11 @@ def make_table(folder: Path, num_rows: int) -> Path:
         count = min(FILE_ROWS, num_rows - start)
         columns = {"label": pa.array(rng.integers(0, 2, count).astype(np.int8))}
         for n in range(NUMERIC):
-            columns[f"I{n}"] = pa.array(rng.lognormal(1, 2, count).astype(np.float32))
-        columns["age"] = pa.array(rng.normal(40, 12, count).astype(np.float32))
-        for n in range(IDS):
-            columns[f"C{n}"] = pa.array(rng.zipf(1.2, count).astype(np.int64) % 10 ** (2 + n // 2))
+            columns[f"I{n}"] = pa.array(rng.standard_exponential(count, np.float32))
+        columns["age"] = pa.array(rng.standard_normal(count, np.float32))
+        for n in range(IDS):  # few values are often, many are rare
+            share = rng.random(count, np.float32) ** 4
+            columns[f"C{n}"] = pa.array((share * 10 ** (2 + n // 2)).astype(np.int64))
         for name in ("user", "item"):  # spread over all 64 bits, as hashed ids are
             spread = rng.integers(max(num_rows // 5, 1), size=count).astype(np.uint64)
             columns[name] = pa.array((spread * np.uint64(0x9E3779B97F4A7C15)).view(np.int64))

@@ -261,10 +261,10 @@ def write_table(folder: Path, num_rows: int, *, num_files: int = 1, split: bool 
     return folder / "table.yaml"
 
 
-def run(*words, cache, **environment):
+def run(*words, cache):
     return subprocess.Popen(
         [sys.executable, "-m", "runner", *words],
-        env={**os.environ, "RUNNER_CACHE": str(cache), **environment},
+        env={**os.environ, "RAY_raylet_start_wait_time_s": "300", "RUNNER_CACHE": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

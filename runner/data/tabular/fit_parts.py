@@ -26,6 +26,7 @@ from runner.data.tabular.splits import TimeSample, read_seconds
 from runner.data.tabular.vocabulary import ValueCounter, map_values, merge_runs
 from runner.errors import DataError
 
+MERGED_AT_ONCE = 1 << 20  # values of a vocabulary; more are no faster
 VALUE_BYTES = 48  # that a counted value takes while it is merged with others
 
 
@@ -281,7 +282,7 @@ def fit_table(
     """
     folders = _work_on(fit_part, table, parts, split_starts, work, "fit", engine, advance)
     fitter = _MergedFitter(table.declared, table.split_seed, folders)
-    limit = engine.task_bytes // 2 // VALUE_BYTES
+    limit = min(MERGED_AT_ONCE, engine.task_bytes // 2 // VALUE_BYTES)
     least = fitter.vocabulary_tables()
     files = {name: work / f"vocabulary-{number}" for number, name in enumerate(least)}
     merges = [
