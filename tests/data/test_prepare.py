@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,7 @@ import yaml
 from runner.__main__ import main
 from runner.data.core.cache import PARTS_FOLDER
 from runner.data.core.fitted import FittedTransforms
-from runner.data.prepare.engine import InProcess, Processes, bytes_of_task
+from runner.data.prepare.engine import InProcess, Processes, RayTasks, bytes_of_task
 from runner.data.tabular.table import prepare_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -249,10 +251,15 @@ def write_table(folder: Path, num_rows: int, *, num_files: int = 1, split: bool 
     rng = np.random.default_rng(0)
     (folder / "rows").mkdir(parents=True)
     for number in range(num_files):
-        rows = {"y": rng.integers(0, 2, num_rows), "user": rng.integers(0, 50, num_rows)}
+        ids = {name: rng.integers(0, 50, num_rows) for name in ("user", "item")}
+        rows = {"y": rng.integers(0, 2, num_rows), **ids}
         pq.write_table(pa.table(rows), folder / "rows" / f"{number}.parquet")
     encode = {"encode": "vocabulary"} if split else {"num_rows": 50}
-    schema = {"path": "rows", "labels": ["y"], "categorical": {"user": encode}}
+    schema = {
+        "path": "rows",
+        "labels": ["y"],
+        "categorical": dict.fromkeys(("user", "item"), encode),
+    }
     if split:
         schema["split"] = {"random": {"train": 0.8, "validation": 0.2}}
     else:
@@ -264,7 +271,7 @@ def write_table(folder: Path, num_rows: int, *, num_files: int = 1, split: bool 
 def run(*words, cache):
     return subprocess.Popen(
         [sys.executable, "-m", "runner", *words],
-        env={**os.environ, "RAY_raylet_start_wait_time_s": "300", "RUNNER_CACHE": str(cache)},
+        env={**os.environ, "RAY_raylet_start_wait_time_s": "600", "RUNNER_CACHE": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -331,6 +338,45 @@ def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on():
     engine.close()
 
 
+def test_ray_tasks_carry_what_pickles_and_raise_the_error_of_the_first_one(
+    tmp_path, monkeypatch, small_parts
+):
+    """Ray's interface as far as it is used; a task is pickled, as on its way to a node."""
+
+    class TaskError(Exception):
+        def __init__(self, cause):
+            self.cause = cause
+
+    def get(answer):
+        if isinstance(answer, Exception):
+            raise TaskError(answer)
+        return pickle.loads(answer)
+
+    def remote(work):
+        def call(*given):
+            try:
+                return pickle.dumps(work(*pickle.loads(pickle.dumps(given))))
+            except DataError as error:
+                return error
+
+        return SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=call))
+
+    errors = SimpleNamespace(RayTaskError=TaskError)
+    monkeypatch.setitem(
+        sys.modules, "ray", SimpleNamespace(remote=remote, get=get, exceptions=errors)
+    )
+    path = write_parquet(tmp_path / "x", clicks(ROWS), 4)
+    recipe = TableRecipe(**recipe_settings(path=path, schema=FITTED, split=SHARES))
+    plain = prepared_files(recipe, tmp_path / "one", monkeypatch)
+    assert prepared_files(recipe, tmp_path / "ray", monkeypatch, RayTasks(3)) == plain
+    bad = write_parquet(
+        tmp_path / "bad", pa.table({"click": [1, 5], "city": ["a", "b"], "id": ["x", "y"]})
+    )
+    recipe = TableRecipe(**recipe_settings(path=bad, schema=HASHED, rewrite="always"))
+    with pytest.raises(DataError, match=r"row 1, column 'click': value 5"):
+        prepared_files(recipe, tmp_path / "failed", monkeypatch, RayTasks(2))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parity("E13")
@@ -340,7 +386,9 @@ def test_a_ray_cluster_makes_the_same_files(tmp_path):
     plain = prepare_by(tmp_path / "one", schema, "--workers", "1")
     assert prepare_by(tmp_path / "ray", schema, "--workers", "2", "--ray", "local") == plain
     bad = write_table(tmp_path / "bad", 100)
-    pq.write_table(pa.table({"y": [3], "user": [1]}), tmp_path / "bad" / "rows" / "1.parquet")
+    pq.write_table(
+        pa.table({"y": [3], "user": [1], "item": [1]}), tmp_path / "bad" / "rows" / "1.parquet"
+    )
     job = run("prepare", "--schema", str(bad), "--ray", "local", cache=tmp_path / "bad" / "cache")
     shown, _ = job.communicate()
     assert job.returncode == 2, shown
