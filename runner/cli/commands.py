@@ -25,6 +25,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.schema:schema",
         "PATH [--out FILE] [--label NAMES] [--numeric NAMES] ...: propose the YAML of a table",
     ),
+    "prepare": (
+        "runner.cli.prepare:prepare",
+        "--schema FILE [--workers N] [--memory SIZE] [--ray ADDRESS]: prepare data for trainings",
+    ),
     "schedule": (
         "runner.cli.schedule:schedule",
         "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates",

@@ -29,21 +29,26 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine import set_thread_environment
 
     given = make_parser().parse(words)
-    overrides = list(given.words)
-    raise_combined(_find_problems(given, overrides))
-    if given.schema is not None:
-        from runner.sweep.local_process import quote_hydra_value
-
-        chosen = [word for word in overrides if word.startswith("dataset=")] or ["dataset=parquet"]
-        rest = [word for word in overrides if not word.startswith("dataset=")]
-        schema = quote_hydra_value(str(given.schema.expanduser().resolve()))
-        overrides = [*chosen, f"dataset.schema={schema}", *rest]
+    raise_combined(_find_problems(given, given.words))
+    overrides = dataset_overrides(given.words, given.schema)
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed)
     set_thread_environment(1)  # NumPy and Arrow do the work, on as many threads as there are calls
     server = _open_server(given, composed.config["dataset"], allowed)
     return _run(server, given)
+
+
+def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
+    """Return the overrides that choose a dataset, with what `--schema` stands for."""
+    from runner.sweep.local_process import quote_hydra_value
+
+    if schema is None:
+        return list(words)
+    chosen = [word for word in words if word.startswith("dataset=")] or ["dataset=parquet"]
+    rest = [word for word in words if not word.startswith("dataset=")]
+    path = quote_hydra_value(str(schema.expanduser().resolve()))
+    return [*chosen, f"dataset.schema={path}", *rest]
 
 
 def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:

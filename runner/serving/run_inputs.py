@@ -22,9 +22,9 @@ from runner.data.sets.criteo import Criteo
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.hash_text import hash_texts
+from runner.data.tabular.parts import iterate_split_chunks
 from runner.data.tabular.raw_ids import RawIds
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries, single_array
-from runner.data.tabular.rewrite import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError

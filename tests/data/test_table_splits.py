@@ -162,13 +162,13 @@ def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
 
 def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.prepare.shuffle.SHARD_ROWS", 300)
-    monkeypatch.setattr("runner.data.prepare.shuffle.FLUSH_ROWS", 20)
+    monkeypatch.setattr("runner.data.prepare.engine.DEFAULT_TASK_BYTES", 20_000)
     data = open_dataset(path=write_parquet(tmp_path / "x", clicks(ROWS), 4))
     names = data.read_carried_columns("train", 0, ROWS)["id"].to_pylist()
     order = np.array([int(name[3:]) for name in names])
     assert sorted(order) == list(range(ROWS))
     assert abs(np.corrcoef(order, np.arange(ROWS))[0, 1]) < 0.12
-    assert not list((tmp_path / "cache").rglob("*.bucket"))
+    assert not list((tmp_path / "cache").rglob("parts*"))
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from runner.data.tabular.vocabulary import (
     UNKNOWN_ID,
     ValueCounter,
     look_up_ids,
+    map_values,
+    merge_runs,
 )
 
 VALUES = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30)
@@ -43,6 +47,22 @@ def test_merging_on_the_way_changes_nothing(monkeypatch):
     found = [counter.frequent_values(3).tolist() for counter in counters]
     assert found[0] == found[1]
     assert 0 < len(found[0]) < 500
+
+
+@given(st.lists(VALUES, max_size=6), st.integers(1, 4), st.integers(1, 20))
+def test_runs_on_disk_are_merged_like_a_dictionary(parts, min_count, max_values):
+    with TemporaryDirectory() as folder:
+        runs = [Path(folder) / str(number) for number in range(len(parts))]
+        for part, run in zip(parts, runs):
+            counter = ValueCounter()
+            counter.add(np.array(part, np.int64))
+            counter.spill(run)
+            assert counter.num_held == 0
+        out = Path(folder) / "merged"
+        merge_runs(runs, min_count, out, max_values=max_values)
+        counts = Counts(value for part in parts for value in part)
+        expected = sorted(value for value, count in counts.items() if count >= min_count)
+        assert map_values(out).tolist() == expected
 
 
 @pytest.mark.parametrize("known", [[], [5], [-7, 5, 2**40]])

@@ -16,9 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.errors import DataError
+from runner.errors import DataError, UserError
 
 PREPARED_FILE = "prepared.json"
+# Of parts that are complete while the whole is not: a maker that was killed or interrupted goes on
+# with them. The number is raised when the parts of before fit no more.
+PARTS_FOLDER = "parts-1"
 _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that ends a file
 
 
@@ -34,7 +37,8 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
     """Return the cache's folder `name`-`key`, after filling it if it is not there.
 
     Of several processes that ask at once, one fills it and the others wait. A call of `make` that
-    fails leaves nothing behind.
+    fails leaves nothing behind, and one that is killed or interrupted at most its PARTS_FOLDER,
+    which the next call finds.
 
     Args:
         name: of the dataset, also for messages.
@@ -108,8 +112,8 @@ def _hash_json(value: Any) -> str:
 
 def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
     temporary = folder.with_name(f"{folder.name}.tmp")  # the lock allows one writer
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
-    temporary.mkdir()
+    _clear(temporary)  # left by a process that was killed
+    temporary.mkdir(exist_ok=True)
     try:
         contents = make(temporary)
         files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
@@ -122,9 +126,24 @@ def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
         (temporary / PREPARED_FILE).write_text(text + "\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # there is one if it is damaged
         temporary.rename(folder)
-    except BaseException:
+    except UserError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    except BaseException:
+        _clear(temporary)
+        raise
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder, or all but its parts."""
+    if not (folder / PARTS_FOLDER).is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != PARTS_FOLDER:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +42,11 @@ from runner.data.prepare.shuffle import ShuffleWriter
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.encode_parts import MeanLengths
 from runner.data.tabular.fit import TransformFitter
+from runner.data.tabular.fit_parts import find_split_starts
+from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_files import decode_dictionaries
-from runner.data.tabular.rewrite import MeanLengths, RewritableTable, find_split_starts
 from runner.errors import DataError
 
 
@@ -81,7 +84,11 @@ def rewrite_events(
     declared = event_declaration(table.declared)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
     learnt = FittedTransforms.load(Path(table.learnt)) if table.learnt else None
-    starts = learnt.times if learnt is not None else find_split_starts(table)
+    if learnt is not None:
+        starts = learnt.times
+    else:
+        with TemporaryDirectory(dir=folder) as parts:
+            starts = find_split_starts(table, Path(parts))
     split_N = scan_events(table, declared, settings, folder, starts, bad, advance)
     fitted = learnt or _fit(table, declared, settings, split_N, advance)
     fitted.times = starts

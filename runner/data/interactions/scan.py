@@ -20,9 +20,9 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import read_numbers
+from runner.data.tabular.parts import RewritableTable, iterate_split_chunks
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk, single_array
-from runner.data.tabular.rewrite import RewritableTable, iterate_split_chunks
 from runner.data.tabular.times import parse_times
 from runner.data.tabular.vocabulary import ValueCounter
 from runner.errors import DataError

@@ -38,9 +38,10 @@ def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
     else:
         folder, prepared = prepare(recipe)
         files = [folder / name for name in prepared.splits.get("train", ())]
-    return sum(map(_count_rows, files)) if files else None
+    return sum(map(count_rows, files)) if files else None
 
 
-def _count_rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
+    """Return the rows of a prepared file, or of a Parquet file."""
     with closing(open_blocks(path)) as file:
         return sum(file.rows_per_block)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.data.core import cache
 from runner.data.core.columns import Columns
-from runner.data.prepare.progress import show_progress
+from runner.data.prepare.progress import Advance, show_progress
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -75,13 +75,20 @@ def cache_key(recipe: Recipe) -> str:
     return hash_json({"layout": layout, **recipe.content_fields(), **reading_entry})
 
 
-def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:
-    """Return the recipe's files, made now or found in the cache, without importing torch."""
+def prepare(
+    recipe: Recipe, make_files: Callable[[Path, Advance], PreparedFiles] | None = None
+) -> tuple[Path, PreparedFiles]:
+    """Return the recipe's files, made now or found in the cache, without importing torch.
+
+    Args:
+        make_files: makes the same files as the recipe's `make`, by several workers.
+    """
     recipe.check()
+    make_files = make_files or recipe.make
 
     def make(folder: Path) -> Mapping[str, Any]:
         with show_progress(f"preparing {recipe.name}", recipe.num_progress_units()) as advance:
-            prepared = recipe.make(folder, advance)
+            prepared = make_files(folder, advance)
         return {
             "splits": prepared.splits,
             "learnt": prepared.learnt,

@@ -47,7 +47,7 @@ class ShardWriter:
         table = pa.concat_tables(self._waiting)
         rest = table.slice(count)
         self._waiting, self._num_waiting = ([rest] if rest.num_rows else []), rest.num_rows
-        for block in _split_blocks(table.slice(0, count)):
+        for block in split_blocks(table.slice(0, count)):
             writer = self._writer
             if writer is None or self._num_in_shard >= SHARD_ROWS:
                 writer = self._next_shard(block.schema)
@@ -63,6 +63,7 @@ class ShardWriter:
         return self._writer
 
 
-def _split_blocks(table: pa.Table) -> Iterator[pa.Table]:
+def split_blocks(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in blocks, of which all but the last are full."""
     for start in range(0, table.num_rows, BLOCK_ROWS):
         yield table.slice(start, BLOCK_ROWS)

@@ -1,20 +1,210 @@
 """Writing of rows in random order, so that no order of the source is left within the windows.
 
 It takes two passes in bounded memory: rows go to random buckets, then every bucket, which fits
-memory, is shuffled and written.
+memory, is shuffled and written. Rows may be spilled in parts by several processes, and files
+written by several: the order depends only on the seed and the number of rows.
 """
 
 from __future__ import annotations
 
-import contextlib
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from runner.data.prepare.shards import SHARD_ROWS, ShardWriter
+from runner.data.core.blocks import ArrowWriter, open_blocks
+from runner.data.prepare.progress import Advance
+from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
 
-FLUSH_ROWS = 2048  # rows of a bucket that wait in memory before they are written
+SPILL_BYTES = 1 << 27  # rows in memory that are spilled together
+_SKIPPED_AT_ONCE = 1 << 22
+
+
+class BucketDraws:
+    """Draws the bucket of one row after another, and then the order within each bucket."""
+
+    def __init__(self, *, num_rows: int, seed: int) -> None:
+        """Args: num_rows: an estimate of all rows, which the number of buckets depends on."""
+        self.num_buckets = max(1, -(-num_rows // SHARD_ROWS))
+        self._rng = np.random.default_rng([seed, 11])
+
+    def draw(self, count: int) -> np.ndarray:
+        """Return the buckets of the next rows: [count] int64."""
+        return self._rng.integers(self.num_buckets, size=count)
+
+    def skip(self, count: int) -> None:
+        """Draw the buckets of rows that others write."""
+        for start in range(0, count, _SKIPPED_AT_ONCE):
+            self.draw(min(_SKIPPED_AT_ONCE, count - start))
+
+    def order(self, count: int) -> np.ndarray:
+        """Return the order of the rows of the next bucket that has any: [count] int64."""
+        return self._rng.permutation(count)
+
+
+@dataclass(frozen=True)
+class SpilledRows:
+    """A file of rows on their way to a split's files."""
+
+    path: Path
+    blocks: tuple[tuple[int, int], ...] = ()  # bucket and rows of each block
+
+    def bytes_per_row(self) -> float:
+        return self.path.stat().st_size / sum(rows for _, rows in self.blocks)
+
+
+class RowSpill:
+    """Writes rows to one file in blocks, each of rows of one bucket, in their order."""
+
+    def __init__(self, path: Path, draws: BucketDraws | None, max_bytes: int = SPILL_BYTES) -> None:
+        """Args: draws: None: the rows stay in their order."""
+        self._path, self._draws, self._max_bytes = path, draws, max_bytes
+        self._waiting: list[pa.Table] = []
+        self._num_bytes = 0
+        self._writer: ArrowWriter | None = None
+        self._blocks: list[tuple[int, int]] = []
+
+    def write(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        self._waiting.append(table)
+        self._num_bytes += table.nbytes
+        if self._draws is None or self._num_bytes >= self._max_bytes:
+            self._flush()
+
+    def close(self) -> SpilledRows:
+        if self._waiting:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+        return SpilledRows(self._path, tuple(self._blocks))
+
+    def _flush(self) -> None:
+        table = pa.concat_tables(self._waiting)
+        self._waiting, self._num_bytes = [], 0
+        if self._writer is None:
+            self._writer = ArrowWriter(self._path, table.schema)
+        ends = np.array([table.num_rows])
+        if self._draws is not None and self._draws.num_buckets > 1:
+            bucket_of_row = self._draws.draw(table.num_rows)
+            table = take_rows(table, np.argsort(bucket_of_row, kind="stable"))
+            ends = np.cumsum(np.bincount(bucket_of_row, minlength=self._draws.num_buckets))
+        for bucket, (start, stop) in enumerate(zip(np.r_[0, ends[:-1]], ends)):
+            if stop > start:
+                self._writer.write(table.slice(start, stop - start))
+                self._blocks.append((bucket, int(stop - start)))
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """Rows of some blocks, in their order or in a random one, from `start` to `stop`."""
+
+    blocks: tuple[tuple[Path, int], ...]  # files and numbers in them
+    start: int
+    stop: int
+    num_rows: int  # of the blocks
+    draws: BucketDraws | None = None  # whose next order is that of the rows
+    num_bytes: int = 0  # of the blocks, about
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a split, and the rows that it has."""
+
+    path: Path
+    runs: tuple[BlockRun, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that the rows take as they are read, about."""
+        return max(run.num_bytes for run in self.runs)
+
+
+def plan_shards(
+    folder: Path, split: str, spilled: Sequence[SpilledRows], draws: BucketDraws | None
+) -> list[Shard]:
+    """Return the files that hold all spilled rows.
+
+    Args:
+        folder: where the files are written.
+        split: which is part of their names.
+        spilled: rows in the order of their parts.
+        draws: which has drawn the bucket of each row; None: the rows stay in their order.
+    """
+    shards: list[Shard] = []
+    runs: list[BlockRun] = []
+    room = SHARD_ROWS
+    for whole in _iterate_runs(spilled, draws):
+        start = 0
+        while start < whole.num_rows:
+            stop = min(whole.num_rows, start + room)
+            runs.append(replace(whole, start=start, stop=stop))
+            room -= stop - start
+            start = stop
+            if not room:
+                shards.append(Shard(folder / shard_name(split, len(shards)), tuple(runs)))
+                runs, room = [], SHARD_ROWS
+    if runs:
+        shards.append(Shard(folder / shard_name(split, len(shards)), tuple(runs)))
+    return shards
+
+
+def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> Iterator[BlockRun]:
+    found: dict[int, list[tuple[Path, int]]] = defaultdict(list)
+    counts, num_bytes = Counter[int](), Counter[int]()
+    for rows in spilled:
+        per_row = rows.bytes_per_row() if rows.blocks else 0.0
+        for number, (bucket, count) in enumerate(rows.blocks):
+            if draws is None:
+                run_bytes = int(count * per_row)
+                yield BlockRun(((rows.path, number),), 0, count, count, None, run_bytes)
+            found[bucket].append((rows.path, number))
+            counts[bucket] += count
+            num_bytes[bucket] += int(count * per_row)
+    if draws is None:
+        return
+    draws = copy.deepcopy(draws)
+    for bucket in sorted(found):
+        before, count = copy.deepcopy(draws), counts[bucket]
+        draws.order(count)
+        yield BlockRun(tuple(found[bucket]), 0, count, count, before, num_bytes[bucket])
+
+
+def write_shard(shard: Shard, advance: Advance) -> None:
+    """Write one file of a split; it has its name when it is complete."""
+    aside = shard.path.with_name(f".{shard.path.name}.tmp")
+    table = pa.concat_tables([_read_run(run) for run in shard.runs])
+    with ArrowWriter(aside, table.schema) as writer:
+        for block in split_blocks(table):
+            writer.write(block)
+    aside.rename(shard.path)
+
+
+def _read_run(run: BlockRun) -> pa.Table:
+    numbers: dict[Path, list[int]] = defaultdict(list)
+    for path, number in run.blocks:
+        numbers[path].append(number)
+    tables = []
+    for path, own in numbers.items():
+        file = open_blocks(path)
+        tables.append(file.read(own, file.schema.names))
+        file.close()
+    table = pa.concat_tables(tables)
+    if run.draws is None:
+        return table.slice(run.start, run.stop - run.start)
+    order = copy.deepcopy(run.draws).order(run.num_rows)  # another file may have the other rows
+    return take_rows(table, order[run.start : run.stop])
+
+
+def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return rows of a table, one column after another, so that one at a time is in one piece."""
+    indices = pa.array(rows)
+    columns = [column.combine_chunks().take(indices) for column in table.columns]
+    return pa.table(columns, schema=table.schema)
 
 
 class ShuffleWriter:
@@ -22,59 +212,17 @@ class ShuffleWriter:
 
     def __init__(self, folder: Path, split: str, *, num_rows: int, seed: int) -> None:
         self._folder, self._split = folder, split
-        self._rng = np.random.default_rng([seed, 11])
-        self._num_buckets = max(1, -(-num_rows // SHARD_ROWS))
-        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(self._num_buckets)]
-        self._num_waiting = np.zeros(self._num_buckets, np.int64)
-        self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        self._files = contextlib.ExitStack()
+        self._draws = BucketDraws(num_rows=num_rows, seed=seed)
+        self._spill = RowSpill(folder / f"{split}.spilled.arrow", self._draws)
 
     def write(self, table: pa.Table) -> None:
-        if not table.num_rows:
-            return
-        bucket_of_row = self._rng.integers(self._num_buckets, size=table.num_rows)
-        order = np.argsort(bucket_of_row, kind="stable")
-        sorted_table = table.take(pa.array(order))
-        ends = np.cumsum(np.bincount(bucket_of_row, minlength=self._num_buckets))
-        for bucket, (start, stop) in enumerate(zip(np.r_[0, ends[:-1]], ends)):
-            if stop > start:
-                self._waiting[bucket].append(sorted_table.slice(start, stop - start))
-                self._num_waiting[bucket] += stop - start
-                if self._num_buckets > 1 and self._num_waiting[bucket] >= FLUSH_ROWS:
-                    self._flush(bucket)
+        self._spill.write(table)
 
     def close(self) -> list[str]:
-        """Shuffle and write all buckets; return the names of the files, in order."""
-        writer = ShardWriter(self._folder, self._split)
-        for bucket in range(self._num_buckets):
-            if bucket in self._open:
-                self._flush(bucket)
-        self._files.close()
-        for bucket in range(self._num_buckets):
-            table = self._read(bucket)
-            if table is not None:
-                writer.write(table.take(pa.array(self._rng.permutation(table.num_rows))))
-        return writer.close()
-
-    def _path(self, bucket: int) -> Path:
-        return self._folder / f"{self._split}-{bucket}.bucket"
-
-    def _flush(self, bucket: int) -> None:
-        if not self._waiting[bucket]:
-            return
-        table = pa.concat_tables(self._waiting[bucket]).combine_chunks()
-        if bucket not in self._open:
-            sink = self._files.enter_context(pa.OSFile(str(self._path(bucket)), "wb"))
-            writer = pa.ipc.new_stream(sink, table.schema)
-            self._open[bucket] = self._files.enter_context(writer)
-        self._open[bucket].write_table(table)
-        self._waiting[bucket], self._num_waiting[bucket] = [], 0
-
-    def _read(self, bucket: int) -> pa.Table | None:
-        if bucket not in self._open:
-            waiting, self._waiting[bucket] = self._waiting[bucket], []
-            return pa.concat_tables(waiting).combine_chunks() if waiting else None
-        with pa.OSFile(str(self._path(bucket)), "rb") as file:
-            table = pa.ipc.open_stream(file).read_all().combine_chunks()
-        self._path(bucket).unlink()
-        return table
+        """Shuffle and write all rows; return the names of the files, in order."""
+        spilled = self._spill.close()
+        shards = plan_shards(self._folder, self._split, [spilled], self._draws)
+        for shard in shards:
+            write_shard(shard, lambda _: None)
+        spilled.path.unlink(missing_ok=True)
+        return [shard.path.name for shard in shards]

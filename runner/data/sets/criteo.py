@@ -7,7 +7,7 @@ reading of lines is special; all else is a schema of `runner.data.tabular.table`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from runner.data.core.setting_checks import (
 )
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.core.transforms import hash_ids
+from runner.data.prepare.engine import Engine
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.tabular.column_types import rewritten_columns
@@ -108,8 +109,8 @@ class Criteo:
         passes = 2 if self.encode == "vocabulary" else 1
         return passes * self._file().stat().st_size // LINE_BYTES
 
-    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        splits, fitted, _ = rewrite_table(self.as_table(), folder, advance)
+    def make(self, folder: Path, advance: Advance, engine: Engine | None = None) -> PreparedFiles:
+        splits, fitted, _ = rewrite_table(self.as_table(), folder, advance, engine)
         return PreparedFiles(splits, {"num_rows": fitted.num_rows}, {})
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
@@ -154,7 +155,9 @@ class _CriteoTable(TableRecipe):
         types = dict.fromkeys(("label", *NUMERIC), pa.int32())
         return {str(self.path): pa.schema({**types, **dict.fromkeys(CATEGORICAL, pa.int64())})}
 
-    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
+    def read_chunks(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
+    ) -> Iterator[RowChunk]:
         num_lines = 0
         for table in _read_blocks(Path(file.path)):
             yield RowChunk(file, None, num_lines + 1, table.num_rows, table)

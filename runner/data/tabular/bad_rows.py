@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,7 +32,15 @@ class BadRows:
         Raises:
             DataError: if there are now more of them than `max_rows`.
         """
-        self.count += int(bad_R.sum())
+        self.add(int(bad_R.sum()), messages)
+
+    def add(self, count: int, messages: Sequence[str]) -> None:
+        """Count bad rows, with the messages of the first ones and of the last.
+
+        Raises:
+            DataError: if there are now more of them than `max_rows`.
+        """
+        self.count += count
         self.examples += messages[: MAX_EXAMPLES - len(self.examples)]
         if self.count > self.max_rows:
             last = messages[-1] if messages else "unreadable"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,18 @@ def _needs_data(spec: IdSpec) -> bool:
     return spec.num_rows is None and spec.encode not in TIME_PARTS
 
 
+@dataclass
+class ChunkFacts:
+    """What the rows of one chunk tell of the transforms."""
+
+    # numeric column -> rows, their mean, and the sum of squared deviations from it
+    moments: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    largest: dict[str, int] = field(default_factory=dict)  # table of ids as they are -> an id
+    # table -> the values of each of its columns: int64
+    values: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    samples: dict[str, np.ndarray] = field(default_factory=dict)  # column in buckets -> values
+
+
 class TransformFitter:
     """Computes statistics and vocabularies from chunks of rows, one after another."""
 
@@ -53,7 +65,6 @@ class TransformFitter:
         self._counters: dict[str, ValueCounter] = {}
         self._largest: dict[str, int] = {}
         self._samples = {s.name: TimeSample(split_seed) for s in self._ids if s.buckets}
-        # count, mean and sum of squared deviations
         self._moments = {s.name: (0, 0.0, 0.0) for s in declared.numeric if s.standardise}
 
     def columns_to_read(self) -> list[str]:
@@ -62,7 +73,20 @@ class TransformFitter:
         return list(dict.fromkeys([*names, *(c for s in self._ids for c in s.columns)]))
 
     def update(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a chunk.
+        """Add the rows of a chunk; the arguments are those of `observe`."""
+        facts = self.observe(chunk, splits)
+        for name, moments in facts.moments.items():
+            self.add_moments(name, *moments)
+        for name, largest in facts.largest.items():
+            self.add_largest(name, largest)
+        for name, arrays in facts.values.items():
+            for values in arrays:
+                self._counters.setdefault(name, ValueCounter()).add(values)
+        for name, values in facts.samples.items():
+            self._samples[name].add(values)
+
+    def observe(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> ChunkFacts:
+        """Return what a chunk tells, which is not yet added.
 
         Args:
             splits: split -> bool [R], its rows. Only tables of ids as they are count all splits.
@@ -70,45 +94,49 @@ class TransformFitter:
         Raises:
             DataError: for a bad row, unless bad rows are skipped.
         """
+        facts = ChunkFacts()
         validator = RowValidator.for_chunk(chunk, self._skip_bad_rows)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         for numeric in self._declared.numeric:
             if numeric.standardise:
                 plain = build_numeric_column(numeric, FittedTransforms())
                 x = encode_numeric(_table(chunk), numeric, validator, plain)
-                self._update_moments(numeric.name, x[in_train & ~validator.bad_R])
+                x = x[in_train & ~validator.bad_R]
+                if len(x):
+                    mean = float(x.mean(dtype=np.float64))
+                    squares = float(((x.astype(np.float64) - mean) ** 2).sum())
+                    facts.moments[numeric.name] = (len(x), mean, squares)
         for spec in self._ids:
             ids = read_ids(spec, _table(chunk), validator)
             rows = in_train
             if spec.name in self._fit_to_all:
                 rows = np.logical_or.reduce(list(splits.values()))[: chunk.num_rows]
-            self._update_ids(spec, ids, rows & ~validator.bad_R)
+            _observe_ids(facts, spec, ids, rows & ~validator.bad_R)
+        return facts
 
-    def _update_moments(self, name: str, x: np.ndarray) -> None:
-        """Merge the moments of `x` without loss of precision (Chan et al. 1979)."""
-        if not len(x):
-            return
-        count, mean, squares = self._moments[name]
-        new_mean = float(x.mean(dtype=np.float64))
-        new_squares = float(((x.astype(np.float64) - new_mean) ** 2).sum())
-        total = count + len(x)
-        squares += new_squares + (new_mean - mean) ** 2 * count * len(x) / total
-        self._moments[name] = (total, mean + (new_mean - mean) * len(x) / total, squares)
+    def add_moments(self, name: str, count: int, mean: float, squares: float) -> None:
+        """Merge the moments of a chunk without loss of precision (Chan et al. 1979)."""
+        count_before, mean_before, squares_before = self._moments[name]
+        total, change = count_before + count, mean - mean_before
+        squares_before += squares + change**2 * count_before * count / total
+        self._moments[name] = (total, mean_before + change * count / total, squares_before)
 
-    def _update_ids(self, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
-        name = spec.table or spec.name
-        present = ~ids.missing
-        if spec.encode == "as_is":
-            values = ids.values[present]
-            if len(values):
-                self._largest[name] = max(self._largest.get(name, 0), int(values.max()))
-            return
-        in_train = in_train if ids.row_of_value is None else in_train[ids.row_of_value]
-        values = ids.values[present & in_train]
-        if spec.encode == "vocabulary":
-            self._counters.setdefault(name, ValueCounter()).add(values)
-        else:
-            self._samples[spec.name].add(values.view(np.float64))
+    def add_largest(self, name: str, value: int) -> None:
+        """Take note of an id of a table whose ids are its rows."""
+        self._largest[name] = max(self._largest.get(name, 0), value)
+
+    def vocabulary_tables(self) -> dict[str, int]:
+        """Return the tables that get a vocabulary, and how often a value must occur for it."""
+        specs = [spec for spec in self._ids if spec.encode == "vocabulary"]
+        return {spec.table or spec.name: spec.min_count for spec in reversed(specs)}
+
+    def vocabulary(self, name: str, min_count: int) -> np.ndarray:
+        """Return the values of a table that occur so often, sorted: int64."""
+        return self._counters.get(name, ValueCounter()).frequent_values(min_count)
+
+    def sample(self, name: str) -> TimeSample:
+        """Return the sample of a column whose values are put into buckets."""
+        return self._samples[name]
 
     def compute(self) -> FittedTransforms:
         """Return the fitted transforms of all rows so far.
@@ -124,15 +152,14 @@ class TransformFitter:
         for spec in self._declared.ids:
             name = spec.table or spec.name
             if spec.encode == "vocabulary" and name not in fitted.vocabularies:
-                counter = self._counters.get(name, ValueCounter())
-                fitted.vocabularies[name] = counter.frequent_values(spec.min_count)
+                fitted.vocabularies[name] = self.vocabulary(name, spec.min_count)
                 fitted.num_rows[name] = FIRST_VALUE_ID + len(fitted.vocabularies[name])
                 continue
             if spec.encode == "bucketise":
                 boundaries = list(spec.boundaries)
                 if spec.buckets:
                     shares = np.arange(1, spec.buckets) / spec.buckets
-                    boundaries = np.unique(self._samples[spec.name].quantiles(shares)).tolist()
+                    boundaries = np.unique(self.sample(spec.name).quantiles(shares)).tolist()
                 fitted.boundaries[spec.name] = boundaries
                 fitted.num_rows[name] = len(boundaries) + 2  # one more row for missing values
             elif spec.num_rows is None and spec.encode == "as_is":
@@ -155,6 +182,22 @@ def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedT
         return fitted
     sizes = TransformFitter(declared, split_seed=0, skip_bad_rows=False).compute()
     return replace(sizes, id_types=fitted.id_types)
+
+
+def _observe_ids(facts: ChunkFacts, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
+    name = spec.table or spec.name
+    present = ~ids.missing
+    if spec.encode == "as_is":
+        values = ids.values[present]
+        if len(values):
+            facts.largest[name] = max(facts.largest.get(name, 0), int(values.max()))
+        return
+    in_train = in_train if ids.row_of_value is None else in_train[ids.row_of_value]
+    values = ids.values[present & in_train]
+    if spec.encode == "vocabulary":
+        facts.values.setdefault(name, []).append(values)
+    else:
+        facts.samples[spec.name] = values.view(np.float64)
 
 
 def _table(chunk: RowChunk) -> pa.Table:

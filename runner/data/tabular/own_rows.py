@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -180,7 +180,9 @@ class OwnRowsRecipe(TableRecipe):
             raise DataError(f"{self.source}: no column {name!r}{near}")
         return {str(self.source): first.schema}
 
-    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
+    def read_chunks(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
+    ) -> Iterator[RowChunk]:
         """Yield the rows of the source, each table with the types of the first one.
 
         Raises:

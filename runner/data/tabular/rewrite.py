@@ -1,62 +1,51 @@
-"""Rewrites a user's table into the cache: fits transforms, then encodes every row."""
+"""Rewrites a user's table into the cache: fits transforms, then encodes every row.
+
+The work is done part by part, here or by several workers, and what is done is kept in a folder
+until all is: a preparation that is killed goes on from there. The files are the same to the bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
+from runner.data.core.cache import PARTS_FOLDER
 from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.engine import Engine, InProcess
+from runner.data.prepare.part_folders import is_done, read_facts
+from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS
-from runner.data.prepare.shards import ShardWriter
-from runner.data.prepare.shuffle import ShuffleWriter
-from runner.data.tabular.bad_rows import BadRows, RowValidator
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import id_types
-from runner.data.tabular.encode import encode_chunk, make_blank_rows
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.fit import TransformFitter, needs_fitting, with_declared_sizes
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.splits import Split, SplitAssigner, TimeSample, read_seconds
+from runner.data.prepare.shuffle import BucketDraws, Shard, plan_shards, write_shard
+from runner.data.tabular.bad_rows import BadRows
+from runner.data.tabular.encode_parts import (
+    EncodeTask,
+    MeanLengths,
+    encode_part,
+    load_for_parts,
+    save_for_parts,
+    spilled_rows,
+)
+from runner.data.tabular.fit import needs_fitting, with_declared_sizes
+from runner.data.tabular.fit_parts import count_parts, find_split_starts, fit_table
+from runner.data.tabular.parts import Part, RewritableTable, find_parts
 from runner.errors import DataError
 
-
-class RewritableTable(Protocol):
-    """What `rewrite_table` needs of a table; see `TableRecipe`."""
-
-    @property
-    def declared(self) -> Declared: ...
-    @property
-    def learnt(self) -> str | None: ...  # a folder with transforms that were fitted elsewhere
-    @property
-    def split_seed(self) -> int: ...
-    @property
-    def max_bad_rows(self) -> int: ...
-    @property
-    def mix(self) -> bool: ...
-    @property
-    def files(self) -> Mapping[str, Sequence[DataFile]]: ...
-    @property
-    def row_split(self) -> Split: ...
-    @property
-    def skips_bad_rows(self) -> bool: ...
-    @property
-    def columns_read(self) -> list[str]: ...
-    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]: ...
-    def num_progress_units(self) -> int: ...
+SHARD_COPIES = 3  # of the rows of a file, which are in memory while it is written
 
 
 def rewrite_table(
-    table: RewritableTable, folder: Path, advance: Callable[[int], None]
+    table: RewritableTable, folder: Path, advance: Advance, engine: Engine | None = None
 ) -> tuple[dict[str, list[str]], FittedTransforms, BadRows]:
     """Write the rows of all splits, and the fitted transforms, into a folder.
 
     Args:
-        folder: an empty folder.
+        folder: a folder that is empty, but for the parts that a killed process has left.
         advance: is called with numbers of rows as they are done, in both passes.
+        engine: what works on the parts; None: this process.
 
     Returns:
         The names of every split's files, the fitted transforms, and the skipped bad rows.
@@ -64,133 +53,187 @@ def rewrite_table(
     Raises:
         DataError: for the first bad row, or too many skipped ones, and for a split without a row.
     """
-    if table.learnt:
-        fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
-    else:
-        split_starts = find_split_starts(table)
-        fitted = _fit_transforms(table, split_starts, advance)
-    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
-    used = {*table.row_split.splits, *table.files}
-    writers = {split: _open_writer(table, folder, split) for split in SPLITS if split in used}
-    lengths = MeanLengths()
-    for chunk, masks in iterate_split_chunks(table, table.columns_read, fitted.times):
-        if chunk.table is not None and not fitted.id_types and not table.learnt:
-            fitted.id_types = id_types(table.declared, chunk.table.schema)
-        encoded, bad_R = _encode_or_blank(table, chunk, fitted, bad, lengths)
-        for split, mask_R in masks.items():
-            lengths.update(split, mask_R, encoded)
-            writers[split].write(encoded.filter(pa.array(mask_R)))
-        if len(bad_R) > chunk.num_rows:  # a malformed line gets a blank row
-            writers[next(iter(masks))].write(encoded.slice(chunk.num_rows))
-        advance(chunk.num_rows)
-    names = {split: writer.close() for split, writer in writers.items()}
-    for split, files in names.items():
-        if not files:
-            raise DataError(f"the {split} split has no rows{_explain_empty_split(table, split)}")
+    engine = engine or InProcess()
+    work = folder / PARTS_FOLDER
+    if work.is_dir():
+        print("going on with the parts that are done already", file=sys.stderr, flush=True)
+    work.mkdir(exist_ok=True)
+    fitted, train_rows = _fit_transforms(table, work, engine, advance)
+    if not is_done(work / "fitted"):
+        save_for_parts(fitted, work / "fitted")
+    rows = _EncodedRows(table, fitted.times, work, engine, train_rows)
+    bad, lengths = rows.encode(advance)
+    if not table.learnt:
+        fitted.id_types = next((f["id_types"] for f in rows.facts if f["id_types"]), {})
+    names = {}
+    for split in SPLITS:
+        if split in {*table.row_split.splits, *table.files}:
+            names[split] = rows.write_shards(split, folder)
+            if not names[split]:
+                problem = f"the {split} split has no rows"
+                raise DataError(f"{problem}{_explain_empty_split(table, split)}")
     fitted.mean_length = lengths.compute()
     fitted.save(folder)
+    load_for_parts.cache_clear()  # it maps files that are removed now
+    shutil.rmtree(work)
     return names, fitted, bad
 
 
 def _fit_transforms(
-    table: RewritableTable, split_starts: dict[str, float], advance: Callable[[int], None]
-) -> FittedTransforms:
-    fitter = TransformFitter(
-        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
-    )
-    problem = ""
-    if needs_fitting(table.declared):
-        for chunk, masks in iterate_split_chunks(table, fitter.columns_to_read(), split_starts):
-            if chunk.table is not None:
-                fitter.update(chunk, masks)
-            problem = problem or chunk.problem
-            advance(chunk.num_rows)
-    try:
-        fitted = fitter.compute()
-    except DataError as error:
-        if not problem:
-            raise
-        raise DataError(f"{error}; {problem}") from error
-    fitted.times = split_starts
-    return fitted
+    table: RewritableTable, work: Path, engine: Engine, advance: Advance
+) -> tuple[FittedTransforms, list[int] | None]:
+    """Return the transforms, and the train rows of each part where these were counted."""
+    parts, train_rows = find_parts(table), None
+    if table.learnt:
+        fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
+    else:
+        starts = find_split_starts(table, work, engine)
+        fitting = parts if needs_fitting(table.declared) else []
+        fitted, train_rows = fit_table(table, fitting, starts, work, engine, advance)
+        fitted.times = starts
+    if not train_rows and engine.num_workers > 1 and _make_draws(table) is not None:
+        # workers that encode at once have to know how many rows come before theirs
+        train_rows = count_parts(table, parts, fitted.times, work, engine)
+    return fitted, train_rows
 
 
-def _encode_or_blank(
-    table: RewritableTable,
-    chunk: RowChunk,
-    fitted: FittedTransforms,
-    bad: BadRows,
-    lengths: MeanLengths,
-) -> tuple[pa.Table, np.ndarray]:
-    """Encode a chunk, with a blank row at its end for each malformed line, and flag bad rows.
+def _make_draws(table: RewritableTable) -> BucketDraws | None:
+    """Return the draws of the order in which train rows are stored; None if it is their own."""
+    if not table.mix:
+        return None
+    num_rows = table.num_progress_units() // (1 if table.learnt else 2)
+    return BucketDraws(num_rows=num_rows, seed=table.split_seed)
 
-    Raises:
-        DataError: for the first bad row, or too many skipped ones, and for an unreadable chunk
-            before any readable one.
+
+class _EncodedRows:
+    """The encoded rows of a table, part by part.
+
+    Args:
+        table: of raw rows.
+        split_starts: as `iterate_part` takes them.
+        work: the folder of the parts; the transforms are in its folder `fitted`.
+        engine: what works on the parts.
+        train_rows: the train rows of each part; None: they are known when they are encoded.
     """
-    validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
-    if chunk.table is None:
-        if lengths.schema is None:
-            raise DataError(f"{chunk.problem}; no row before it could be read")
-        bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
-        return make_blank_rows(chunk.num_rows, lengths.schema), np.ones(chunk.num_rows, bool)
-    encoded = encode_chunk(chunk, table.declared, fitted, validator)
-    lengths.schema = encoded.schema
-    bad_R, messages = validator.bad_R, list(validator.messages)
-    if chunk.malformed_lines:
-        blank = make_blank_rows(len(chunk.malformed_lines), encoded.schema)
-        encoded = pa.concat_tables([encoded, blank])
-        messages += [f"{chunk.file}: line {n or '?'}: {text}" for n, text in chunk.malformed_lines]
-        bad_R = np.concatenate([bad_R, np.ones(blank.num_rows, bool)])
-    if bad_R.any():
-        bad.record(bad_R, messages)
-    return encoded, bad_R
 
+    def __init__(
+        self,
+        table: RewritableTable,
+        split_starts: dict[str, float],
+        work: Path,
+        engine: Engine,
+        train_rows: list[int] | None,
+    ) -> None:
+        self._table, self._starts, self._work, self._engine = table, split_starts, work, engine
+        self._train_rows = train_rows
+        self._parts = find_parts(table)
+        self._draws = _make_draws(table)  # once all is encoded, as they are after all rows
+        self.facts: list[dict[str, Any]] = []
+        self._folders: list[Path] = []
 
-def iterate_split_chunks(
-    table: RewritableTable, columns: list[str], split_starts: dict[str, float]
-) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
-    """Yield all rows, with a mask of rows for each split."""
-    assigner = SplitAssigner(table.row_split, table.split_seed, split_starts)
-    split_column = [table.row_split.column] if table.row_split.column else []
-    for split, files in table.files.items():
-        to_read = list(dict.fromkeys([*columns, *(split_column if split == "train" else [])]))
-        for number, file in enumerate(files):
-            assigner.start_file(number)
-            for chunk in table.read_chunks(file, to_read):
-                if split == "train":
-                    masks = assigner.assign(chunk)
-                else:
-                    masks = {split: np.ones(chunk.num_rows, bool)}
-                yield chunk, _extend_masks(masks, chunk)
+    def encode(self, advance: Advance) -> tuple[BadRows, MeanLengths]:
+        """Encode all parts that are not done; count the bad rows, and the ids of lists.
 
+        Raises:
+            DataError: for the first bad row, or too many skipped ones.
+        """
+        while True:
+            for _ in self._engine.map(encode_part, self._tasks(), advance):
+                pass
+            bad = BadRows(self._table.max_bad_rows if self._table.skips_bad_rows else 0)
+            lengths = MeanLengths()
+            if self._take_stock(bad, lengths):
+                return bad, lengths
 
-def _extend_masks(masks: dict[str, np.ndarray], chunk: RowChunk) -> dict[str, np.ndarray]:
-    """Malformed lines at the end belong to no split."""
-    if not chunk.malformed_lines:
-        return masks
-    none = np.zeros(len(chunk.malformed_lines), bool)
-    return {split: np.concatenate([mask_R, none]) for split, mask_R in masks.items()}
+    def _tasks(self) -> Iterator[EncodeTask]:
+        draws, before = copy.deepcopy(self._draws), 0
+        for part in self._parts:
+            folder = self._folder(part, before)
+            if not is_done(folder):
+                yield EncodeTask(
+                    self._table,
+                    part,
+                    folder,
+                    self._engine.task_bytes,
+                    self._starts,
+                    self._work / "fitted",
+                    copy.deepcopy(draws),
+                )
+            if draws is not None:
+                # in this process the part is done by now; workers rely on what was counted
+                done = is_done(folder) or self._train_rows is None
+                count = read_facts(folder)["train_rows"] if done else self._count(part)
+                draws.skip(count)
+                before += count
 
+    def _count(self, part: Part) -> int:
+        assert self._train_rows is not None
+        return self._train_rows[part.number]
 
-def find_split_starts(table: RewritableTable) -> dict[str, float]:
-    """Return split -> its first time in seconds; empty where rows are not split by time."""
-    split = table.row_split
-    if split.kind != "time":
-        return {}
-    sample = TimeSample(table.split_seed)
-    for file in table.files["train"]:
-        for chunk in table.read_chunks(file, [str(split.column)]):
-            if chunk.table is not None:
-                sample.add(read_seconds(chunk.table, split))
-    return sample.split_starts(split)
+    def _folder(self, part: Part, before: int) -> Path:
+        """Return the folder of a part; its rows depend on how many train rows come before."""
+        return self._work / f"rows-{part.number:05d}-{before}"
 
+    def _take_stock(self, bad: BadRows, lengths: MeanLengths) -> bool:
+        """Take the parts together, in order; return whether each has begun where it must.
 
-def _open_writer(table: RewritableTable, folder: Path, split: str) -> ShuffleWriter | ShardWriter:
-    if split == "train" and table.mix:
-        num_rows = table.num_progress_units() // (1 if table.learnt else 2)
-        return ShuffleWriter(folder, split, num_rows=num_rows, seed=table.split_seed)
-    return ShardWriter(folder, split)
+        A row that could be counted may be unreadable in other columns, so that it is in another
+        split. The parts behind it are encoded anew then, and what is counted is what they have.
+
+        Raises:
+            DataError: for too many bad rows.
+        """
+        self.facts, self._folders = [], []
+        draws, before = copy.deepcopy(self._draws), 0
+        for part in self._parts:
+            folder = self._folder(part, before)
+            if not is_done(folder):
+                return False
+            facts = read_facts(folder)
+            for count, messages in facts["bad"]:
+                bad.add(count, messages)
+            lengths.add(*facts["lengths"])
+            self.facts.append(facts)
+            self._folders.append(folder)
+            if draws is not None:
+                draws.skip(facts["train_rows"])
+                before += facts["train_rows"]
+        self._draws = draws
+        return True
+
+    def write_shards(self, split: str, folder: Path) -> list[str]:
+        """Write the files of a split into a folder; return their names.
+
+        Raises:
+            DataError: if the rows of one file do not fit the memory that was given.
+        """
+        spilled = [spilled_rows(f, facts, split) for f, facts in zip(self._folders, self.facts)]
+        aside = self._work / "shards"
+        aside.mkdir(exist_ok=True)
+        shards = plan_shards(aside, split, spilled, self._draws if split == "train" else None)
+        tasks = [shard for shard in shards if not shard.path.exists()]
+        at_once = self._shards_at_once(shards)
+        for _ in self._engine.map(write_shard, tasks, lambda _: None, at_once=at_once):
+            pass
+        for shard in shards:
+            shard.path.rename(folder / shard.path.name)
+        return [shard.path.name for shard in shards]
+
+    def _shards_at_once(self, shards: list[Shard]) -> int:
+        """Return how many files can be written at once within the memory that was given.
+
+        Raises:
+            DataError: if there is not enough for one.
+        """
+        engine = self._engine
+        most = SHARD_COPIES * max((shard.num_bytes for shard in shards), default=1)
+        fit = engine.num_workers * engine.task_bytes // most
+        if not fit and engine.is_bounded:
+            raise DataError(
+                f"--memory: the rows of a file take {most / 1e6:.0f}MB while they are shuffled, "
+                f"and {engine.num_workers * engine.task_bytes / 1e6:.0f}MB are left for them"
+            )
+        return max(1, min(fit, engine.num_workers))
 
 
 def _explain_empty_split(table: RewritableTable, split: str) -> str:
@@ -198,25 +241,3 @@ def _explain_empty_split(table: RewritableTable, split: str) -> str:
     return (
         f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"
     )
-
-
-class MeanLengths:
-    """Means over the train rows of the number of ids in every list column."""
-
-    def __init__(self) -> None:
-        self._num_values: dict[str, int] = {}
-        self._num_rows = 0
-        self.schema: pa.Schema | None = None  # of encoded rows, once there are any
-
-    def update(self, split: str, mask_R: np.ndarray, encoded: pa.Table) -> None:
-        if split != "train":
-            return
-        self._num_rows += int(mask_R.sum())
-        for field in encoded.schema:
-            if pa.types.is_list(field.type):
-                lengths_R = pa.compute.list_value_length(encoded[field.name]).to_numpy()
-                total = int(lengths_R[mask_R].sum())
-                self._num_values[field.name] = self._num_values.get(field.name, 0) + total
-
-    def compute(self) -> dict[str, float]:
-        return {name: count / max(self._num_rows, 1) for name, count in self._num_values.items()}

@@ -250,9 +250,10 @@ class SplitAssigner:
         self._split, self._seed, self._split_starts = split, seed, split_starts
         self._rng = np.random.default_rng([seed, 0])
 
-    def start_file(self, file_number: int) -> None:
-        """Begin a file; a random split draws from a generator of the file's own."""
-        self._rng = np.random.default_rng([self._seed, file_number])
+    def start_file(self, file_number: int, first_row: int = 0) -> None:
+        """Begin a file, at a row; a random split draws from a generator of the file's own."""
+        bits = np.random.PCG64(np.random.SeedSequence([self._seed, file_number]))
+        self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
     def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
         """Return split -> bool [R], its rows. With a split by a column, a row may be in none."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.data.core import cache
 from runner.data.core.argument_types import Prefetch, Rest, WindowRows, Workers
 from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import (
@@ -87,8 +89,14 @@ def split_files(
     return {s: [folder / name for name in names] for s, names in prepared.splits.items()}
 
 
-def prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
-    """Prepare a table, or find it in the cache, where a run's transforms may equal fitted ones."""
+def prepare_table(
+    table_recipe: TableRecipe, engine: Engine | None = None
+) -> tuple[Path, PreparedFiles]:
+    """Prepare a table, or find it in the cache, where a run's transforms may equal fitted ones.
+
+    Args:
+        engine: what works on the parts of the table; None: this process.
+    """
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None)
         plain.check()
@@ -96,4 +104,4 @@ def prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
         learnt = Path(table_recipe.learnt)
         if cache.is_complete(folder) and fitted_digest(folder) == fitted_digest(learnt):
             return folder, PreparedFiles(**cache.read_contents(folder))
-    return prepare(table_recipe)
+    return prepare(table_recipe, partial(table_recipe.make, engine=engine))

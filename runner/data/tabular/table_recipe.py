@@ -7,7 +7,7 @@ with all transforms applied, in blocks that suit the exact order. See `TableReci
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.interactions.rewrite import event_declaration, rewrite_events
+from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
 from runner.data.tabular.arrow_files import (
     ARROW_FORMATS,
@@ -322,13 +323,13 @@ class TableRecipe:
         """Whether a file is not on this machine; then all are copied or rewritten."""
         return any(file.remote is not None for file in self._all_files)
 
-    def make(self, folder: Path, advance: Any) -> PreparedFiles:
-        prepared = self._make(folder, advance)
+    def make(self, folder: Path, advance: Any, engine: Engine | None = None) -> PreparedFiles:
+        prepared = self._make(folder, advance, engine)
         for file in self._all_files:
             file.check_unchanged()
         return prepared
 
-    def _make(self, folder: Path, advance: Any) -> PreparedFiles:
+    def _make(self, folder: Path, advance: Any, engine: Engine | None) -> PreparedFiles:
         if self.is_direct:
             types = id_types(self.declared, next(iter(self.schemas.values())))
             FittedTransforms(id_types=types).save(folder)
@@ -336,8 +337,10 @@ class TableRecipe:
             if self.is_elsewhere:
                 copies = fetch_files(self.files, self.columns_read, folder, advance)
             return PreparedFiles(copies, {"direct": True}, {})
-        rewrite = rewrite_table if self.declared.interactions is None else rewrite_events
-        splits, fitted, bad = rewrite(self, folder, advance)
+        if self.declared.interactions is None:
+            splits, fitted, bad = rewrite_table(self, folder, advance, engine)
+        else:
+            splits, fitted, bad = rewrite_events(self, folder, advance)
         names = {str(file): file.name for file in self._all_files}
         facts = {"direct": False, "mean_length": fitted.mean_length}
         return PreparedFiles(splits, {**facts, "bad_rows": bad.json_fields(names)}, {})
@@ -349,10 +352,21 @@ class TableRecipe:
         assert columns is not None
         return columns
 
-    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
-        """Yield the rows of a file. Without columns, the chunks still tell how many rows it has."""
+    def rows_of_groups(self, file: DataFile) -> list[int] | None:
+        """Return the rows of every row group of a Parquet file; None for other files."""
+        return self._counts[str(file)] if self.format == "parquet" and self.schemas else None
+
+    def read_chunks(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
+    ) -> Iterator[RowChunk]:
+        """Yield the rows of a file. Without columns, the chunks still tell how many rows it has.
+
+        Args:
+            row_groups: those of a Parquet file that are read; None: the whole file.
+        """
         if self.format == "parquet":
-            return read_parquet_chunks(file, columns, skip_bad_rows=self.skips_bad_rows)
+            skips = self.skips_bad_rows
+            return read_parquet_chunks(file, columns, skip_bad_rows=skips, row_groups=row_groups)
         if self.format in ARROW_FORMATS:
             return read_arrow_chunks(file, self.format, columns)
         file_schema = self.schemas[str(file)]

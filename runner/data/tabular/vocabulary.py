@@ -1,6 +1,13 @@
-"""Vocabularies of integer values, counted chunk by chunk and kept as sorted arrays."""
+"""Vocabularies of integer values, counted chunk by chunk and kept as sorted arrays.
+
+What does not fit memory is spilled as sorted runs of values with their counts, which are merged
+range by range; the vocabulary is the same to the bit.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +26,11 @@ class ValueCounter:
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self._num_waiting = 0
 
+    @property
+    def num_held(self) -> int:
+        """The values in memory, each with its count; one that waits may be held more than once."""
+        return len(self._values) + self._num_waiting
+
     def add(self, values: np.ndarray) -> None:
         values, counts = np.unique(values.astype(np.int64), return_counts=True)
         self._waiting.append((values, counts))
@@ -31,15 +43,67 @@ class ValueCounter:
         self._merge()
         return self._values[self._counts >= min_count]
 
+    def spill(self, path: Path) -> None:
+        """Write all values and counts as a sorted run, and forget them."""
+        self._merge()
+        np.stack([self._values, self._counts]).tofile(path)
+        self._values = self._counts = np.empty(0, np.int64)
+
     def _merge(self) -> None:
         values = np.concatenate([self._values, *(v for v, _ in self._waiting)])
         counts = np.concatenate([self._counts, *(c for _, c in self._waiting)])
         self._waiting, self._num_waiting = [], 0
-        order = np.argsort(values, kind="stable")
-        values = values[order]
-        first = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
-        self._values = values[first]
-        self._counts = np.add.reduceat(counts[order], first) if len(first) else counts
+        self._values, self._counts = _add_up(values, counts)
+
+
+def merge_runs(
+    paths: Sequence[Path], min_count: int, out: Path, *, max_values: int = MERGE_AT
+) -> None:
+    """Write the values that occur at least `min_count` times in all runs together, sorted.
+
+    Args:
+        paths: of runs that `ValueCounter.spill` has written.
+        min_count: occurrences that earn a value its place.
+        out: the file, which `map_values` reads.
+        max_values: values that are in memory at once, about.
+    """
+    runs = [map_values(path).reshape(2, -1) for path in paths]
+    with out.open("wb") as file:
+        for pieces in _iterate_ranges(runs, max_values) if runs else ():
+            values, counts = _add_up(*np.concatenate(pieces, axis=1))
+            values[counts >= min_count].tofile(file)
+
+
+def map_values(path: Path) -> np.ndarray:
+    """Return the int64 values of a file, which stay there until they are used."""
+    if not path.stat().st_size:
+        return np.empty(0, np.int64)
+    return np.asarray(np.memmap(path, np.int64, mode="r"))
+
+
+def _iterate_ranges(runs: Sequence[np.ndarray], max_values: int) -> Iterator[list[np.ndarray]]:
+    """Yield what sorted runs have of one range of values after another, each [2, N].
+
+    Every so many values of each run are a sample. As many samples as lie between two bounds, so
+    many times their distance lie there at most, and once more for each run.
+    """
+    step = max(1, max_values // (2 * max(len(runs), 1)))
+    samples = np.sort(np.concatenate([run[0, ::step] for run in runs]))
+    bounds = np.unique(samples[:: max(1, max_values // (2 * step))])[1:]
+    ends = [np.r_[np.searchsorted(run[0], bounds), run.shape[1]] for run in runs]
+    starts = [0] * len(runs)
+    for number in range(len(bounds) + 1):
+        stops = [int(end[number]) for end in ends]
+        yield [run[:, a:b] for run, a, b in zip(runs, starts, stops)]
+        starts = stops
+
+
+def _add_up(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each value once, sorted, and the sum of its counts."""
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    first = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
+    return values[first], np.add.reduceat(counts[order], first) if len(first) else counts
 
 
 def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray) -> np.ndarray:

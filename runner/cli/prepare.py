@@ -1,0 +1,181 @@
+"""`prepare`: makes the prepared files of a dataset ahead of its first training."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.data_serve import dataset_overrides
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError, raise_combined
+
+if TYPE_CHECKING:
+    from runner.data.prepare.engine import Engine
+
+UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Prepare a dataset, and say where its files are and how many rows they have.
+
+    Raises:
+        UserError: for mistakes in the words or the data, and for Ray that is not there.
+    """
+    from runner.config.compose import compose_job
+    from runner.config.composed_checks import check_composed, with_row_count
+    from runner.config.targets import allowed_packages
+    from runner.launch import print_status
+    from runner.machine import set_thread_environment, usable_cores
+
+    given = make_parser().parse(words)
+    num_workers = given.workers or usable_cores()
+    memory = None if given.memory is None else _parse_bytes(given.memory)
+    raise_combined(_find_problems(given))
+    overrides = dataset_overrides(given.words, given.schema)
+    composed = compose_job(overrides)
+    check_composed(with_row_count(composed), allowed_packages(allow))
+    set_thread_environment(1)  # workers are processes
+    for line in _prepare(composed.config["dataset"], given.ray, num_workers, memory):
+        print_status(line)
+    return 0
+
+
+def _find_problems(given: Namespace) -> Iterator[str]:
+    if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
+        yield (
+            "prepare: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
+            "settings, as for a training"
+        )
+    if given.workers is not None and given.workers < 1:
+        yield f"--workers {given.workers}: must be at least 1"
+    if given.ray is not None and find_spec("ray") is None:
+        yield f"--ray {given.ray}: Ray is not installed: pip install 'runner[ray]'"
+
+
+def _parse_bytes(text: str) -> int:
+    """Return the bytes of a size such as 1.5GB.
+
+    Raises:
+        UserError: for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(MB|GB|TB)", text.upper())
+    if not match:
+        raise UserError(f"--memory {text}: a number with a unit, such as 500MB or 4GB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def _prepare(
+    dataset: Mapping[str, Any], ray_address: str | None, num_workers: int, memory: int | None
+) -> Iterator[str]:
+    """Prepare a dataset; yield what there is to say.
+
+    Raises:
+        UserError: for a dataset without files of its own, and for data that cannot be read.
+    """
+    from runner.data.prepare.count_rows import count_rows
+    from runner.data.prepare.fingerprint import build_recipe
+    from runner.data.prepare.recipe import prepare as prepare_recipe
+    from runner.data.sets.criteo import Criteo
+    from runner.data.tabular.table import prepare_table, split_files
+    from runner.data.tabular.table_recipe import TableRecipe
+
+    recipe = build_recipe(dataset)
+    if recipe is None or not hasattr(recipe, "make"):
+        raise UserError(
+            f"prepare: {dataset['_target_']} is not prepared ahead: only files of tables and known "
+            "data sets are"
+        )
+    recipe.check()
+    if isinstance(recipe, TableRecipe) and recipe.is_direct and not recipe.is_elsewhere:
+        yield "nothing to prepare: the files are read as they are"
+        return
+    if isinstance(recipe, TableRecipe):
+        has_parts = recipe.declared.interactions is None and not recipe.is_direct
+    else:
+        has_parts = isinstance(recipe, Criteo)
+    if not has_parts:
+        yield f"{recipe.name}: is prepared in one process"
+        num_workers, ray_address = 1, None
+    with _open_engine(ray_address, num_workers, memory) as engine:
+        if isinstance(recipe, TableRecipe):
+            folder, prepared = prepare_table(recipe, engine)
+            files = split_files(recipe, folder, prepared)
+        else:
+            make = partial(recipe.make, engine=engine) if isinstance(recipe, Criteo) else None
+            folder, prepared = prepare_recipe(recipe, make)
+            files = {s: [folder / n for n in names] for s, names in prepared.splits.items()}
+    rows = ", ".join(f"{split} {sum(map(count_rows, own)):,}" for split, own in files.items())
+    yield f"prepared data in {folder} ({rows} rows); a training finds them there"
+
+
+@contextmanager
+def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) -> Iterator[Engine]:
+    """Give what works on the parts: a Ray cluster, several processes, or this one.
+
+    Raises:
+        UserError: for a cluster that cannot be reached.
+    """
+    from runner.data.prepare.engine import InProcess, Processes, RayTasks
+    from runner.distributed.parent_death import die_with_parent
+
+    if ray_address is not None:
+        import ray
+
+        engine = RayTasks(num_workers, memory)
+        address = None if ray_address == "local" else ray_address
+        own = {"include_dashboard": False, "num_cpus": num_workers} if address is None else {}
+        try:
+            ray.init(address=address, log_to_driver=False, **own)
+        except Exception as error:  # Ray raises errors of many classes
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"--ray {ray_address}: {reason}") from error
+        try:
+            yield engine
+        finally:
+            ray.shutdown()
+    elif num_workers == 1:
+        yield InProcess(memory)
+    else:
+        end_with_this = partial(die_with_parent, os.getpid(), signal.SIGKILL)
+        processes = Processes(num_workers, memory, end_with_this)
+        try:
+            yield processes
+        finally:
+            processes.close()
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `prepare`."""
+    parser = VerbParser(
+        "prepare",
+        "Make the files that a first training makes of a dataset: statistics, vocabularies and\n"
+        "encoded rows, in the cache, where trainings find them. Several processes or a Ray\n"
+        "cluster share the work, with the same files to the bit. Killed, the same command goes on.",
+        examples=(
+            "prepare --schema clicks.yaml dataset.rewrite=always",
+            "prepare dataset=csv --schema clicks.yaml --workers 8 --memory 16GB",
+            "prepare dataset=criteo dataset.path=criteo/train.txt",
+            "prepare --schema clicks.yaml --ray auto --workers 64",
+        ),
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY=VALUE", help="the dataset and its keys, as for a training"
+    )
+    for flag, metavar, kind, about in (
+        ("--schema", "FILE", Path, "the YAML of a table, short for dataset.schema=FILE"),
+        ("--workers", "N", int, "parts that are worked on at once; default: one for each core"),
+        ("--memory", "SIZE", str, "memory for all workers together, such as 4GB; default: 1 GB "
+         "for the rows of each"),
+        ("--ray", "ADDRESS", str, "work on a Ray cluster: auto, its address, or local, which "
+         "starts one here; its nodes share the files and $RUNNER_CACHE"),
+    ):  # fmt: skip
+        parser.add_argument(flag, metavar=metavar, type=kind, help=about)
+    return parser

@@ -1,0 +1,175 @@
+"""Where the parts of a preparation are worked on: in this process, in several, on a Ray cluster.
+
+Each part is a task that reads and writes files by their names, so that nothing but names travels.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol
+
+from runner.data.prepare.progress import Advance
+from runner.errors import DataError, UserError
+
+BASE_BYTES = 160_000_000  # of a process that has imported NumPy and Arrow
+LEAST_BYTES = 90_000_000  # for the rows of a task, beside that
+DEFAULT_TASK_BYTES = 10**9
+
+Work = Callable[[Any, Advance], Any]
+
+
+class Engine(Protocol):
+    """Works on tasks, and returns their results in their order."""
+
+    num_workers: int
+    is_bounded: bool  # whether its memory was given
+    task_bytes: int  # of memory that a task may use, about
+
+    def map(
+        self, work: Work, tasks: Iterable[Any], advance: Advance, *, at_once: int | None = None
+    ) -> Iterator[Any]:
+        """Yield what `work(task, advance)` returns, for one task after another.
+
+        Args:
+            work: a function of a module.
+            tasks: their arguments; in this process the next one is asked for when the result of
+                the one before has been taken.
+            advance: is called with the units that are done.
+            at_once: tasks that may be worked on together, if fewer than there are workers.
+        """
+
+
+class InProcess:
+    """Works on one task after another in this process."""
+
+    num_workers = 1
+
+    def __init__(self, memory_bytes: int | None = None) -> None:
+        self.is_bounded = memory_bytes is not None
+        self.task_bytes = bytes_of_task(memory_bytes, 1)
+
+    def map(
+        self, work: Work, tasks: Iterable[Any], advance: Advance, *, at_once: int | None = None
+    ) -> Iterator[Any]:
+        for task in tasks:
+            yield work(task, advance)
+
+
+class Processes:
+    """Works on tasks in processes of this machine; to be closed, which ends them."""
+
+    def __init__(
+        self,
+        num_workers: int,
+        memory_bytes: int | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
+        """Args: on_start: is called in each process when it has started."""
+        self.num_workers, self.is_bounded = num_workers, memory_bytes is not None
+        self.task_bytes = bytes_of_task(memory_bytes, num_workers)
+        self._pool = ProcessPoolExecutor(
+            num_workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=functools.partial(_start_worker, on_start),
+        )
+
+    def map(
+        self, work: Work, tasks: Iterable[Any], advance: Advance, *, at_once: int | None = None
+    ) -> Iterator[Any]:
+        futures = (self._pool.submit(count_units, work, task) for task in tasks)
+        try:
+            for future in _ahead(futures, at_once or 4 * self.num_workers):
+                result, units = future.result()
+                advance(units)
+                yield result
+        except BrokenProcessPool:
+            raise DataError(
+                "a process ended without an answer, perhaps for want of memory; what is done is "
+                "kept: the same command goes on from there, with fewer --workers if need be"
+            ) from None
+        except UserError:
+            self.close()  # before the parts are removed, in which processes may be writing
+            raise
+
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+            child.join()
+
+
+class RayTasks:
+    """Works on tasks on a Ray cluster that has been joined, whose nodes share the files."""
+
+    def __init__(self, num_workers: int, memory_bytes: int | None = None) -> None:
+        self.num_workers, self.is_bounded = num_workers, memory_bytes is not None
+        self.task_bytes = bytes_of_task(memory_bytes, num_workers)
+
+    def map(
+        self, work: Work, tasks: Iterable[Any], advance: Advance, *, at_once: int | None = None
+    ) -> Iterator[Any]:
+        import ray
+
+        call = ray.remote(count_units).options(num_cpus=1)
+        answers = (call.remote(work, task) for task in tasks)
+        try:
+            for answer in _ahead(answers, min(at_once or self.num_workers, self.num_workers)):
+                result, units = ray.get(answer)
+                advance(units)
+                yield result
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError | OSError):
+                raise error.cause from None
+            raise
+
+
+def _ahead(answers: Iterator[Any], count: int) -> Iterator[Any]:
+    """Yield answers in order, while at most `count` of them have been asked for."""
+    waiting: deque[Any] = deque()
+    for answer in answers:
+        waiting.append(answer)
+        if len(waiting) == count:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def count_units(work: Work, task: Any) -> tuple[Any, int]:
+    """Return the result of a task and the units of progress that it reported. In a worker."""
+    units = 0
+
+    def advance(count: int) -> None:
+        nonlocal units
+        units += count
+
+    return work(task, advance), units
+
+
+def bytes_of_task(memory_bytes: int | None, num_workers: int) -> int:
+    """Return the memory that is left for the rows of each of several tasks at once.
+
+    Raises:
+        UserError: if it is too little to begin with.
+    """
+    if memory_bytes is None:
+        return DEFAULT_TASK_BYTES
+    left = memory_bytes // num_workers - BASE_BYTES
+    if left < LEAST_BYTES:
+        least = num_workers * (BASE_BYTES + LEAST_BYTES)
+        raise UserError(
+            f"--memory {memory_bytes / 1e6:.0f}MB: {num_workers} workers need at least "
+            f"{least / 1e6:.0f}MB"
+        )
+    return left
+
+
+def _start_worker(on_start: Callable[[], None] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this one
+    if on_start is not None:
+        on_start()

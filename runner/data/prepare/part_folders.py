@@ -1,0 +1,38 @@
+"""Folders with what was made of one part of a source: each is there when it is complete."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FACTS_FILE = "facts.json"
+
+
+@contextmanager
+def complete_folder(folder: Path) -> Iterator[Path]:
+    """Give an empty folder, which gets its name when the block ends without an error."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    aside.mkdir()
+    try:
+        yield aside
+        if is_done(folder):  # a worker that was taken for lost has been faster
+            return
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_done(folder: Path) -> bool:
+    """Return whether a part was completed, now or by a process that was killed later."""
+    return folder.is_dir()
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what the folder's facts file holds."""
+    facts: dict[str, Any] = json.loads((folder / FACTS_FILE).read_text())
+    return facts

@@ -1,0 +1,212 @@
+"""Encodes a table part by part: checked rows with all transforms applied, on their way to files."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.part_folders import FACTS_FILE, complete_folder
+from runner.data.prepare.progress import Advance
+from runner.data.prepare.shuffle import BucketDraws, RowSpill, SpilledRows
+from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
+from runner.data.tabular.column_types import id_types
+from runner.data.tabular.encode import encode_chunk, make_blank_rows
+from runner.data.tabular.fit_parts import PartTask, count_train_rows
+from runner.data.tabular.parts import iterate_part
+from runner.data.tabular.read_files import RowChunk, unpack_columns
+from runner.data.tabular.vocabulary import map_values
+from runner.errors import DataError
+
+FITTED_NUMBERS = "fitted.json"
+
+
+class MeanLengths:
+    """Means over the train rows of the number of ids in every list column."""
+
+    def __init__(self) -> None:
+        self.num_values: dict[str, int] = {}
+        self.num_rows = 0
+
+    def update(self, split: str, mask_R: np.ndarray, encoded: pa.Table) -> None:
+        if split != "train":
+            return
+        self.num_rows += int(mask_R.sum())
+        for field in encoded.schema:
+            if pa.types.is_list(field.type):
+                lengths_R = pa.compute.list_value_length(encoded[field.name]).to_numpy()
+                total = int(lengths_R[mask_R].sum())
+                self.num_values[field.name] = self.num_values.get(field.name, 0) + total
+
+    def add(self, num_rows: int, num_values: Mapping[str, int]) -> None:
+        """Add the counts of another part."""
+        self.num_rows += num_rows
+        for name, count in num_values.items():
+            self.num_values[name] = self.num_values.get(name, 0) + count
+
+    def compute(self) -> dict[str, float]:
+        return {name: count / max(self.num_rows, 1) for name, count in self.num_values.items()}
+
+
+@dataclass(frozen=True)
+class EncodeTask(PartTask):
+    """The encoding of one part; its folder holds the rows, and what is known of them."""
+
+    fitted: Path = Path()  # the folder that `save_for_parts` has written
+    draws: BucketDraws | None = None  # as they are at the part's first train row
+
+
+def save_for_parts(fitted: FittedTransforms, folder: Path) -> None:
+    """Write transforms so that workers map their vocabularies instead of holding them."""
+    with complete_folder(folder) as aside:
+        for number, values in enumerate(fitted.vocabularies.values()):
+            values.tofile(aside / str(number))
+        names = list(fitted.vocabularies)
+        facts = {"values": vars(replace(fitted, vocabularies={})), "vocabularies": names}
+        (aside / FITTED_NUMBERS).write_text(json.dumps(facts))
+
+
+@lru_cache(maxsize=1)
+def load_for_parts(folder: Path) -> FittedTransforms:
+    """Read what `save_for_parts` has written."""
+    facts = json.loads((folder / FITTED_NUMBERS).read_text())
+    names = facts["vocabularies"]
+    vocabularies = {name: map_values(folder / str(number)) for number, name in enumerate(names)}
+    return FittedTransforms(**{**facts["values"], "vocabularies": vocabularies})
+
+
+class _TooManyError(Exception):
+    """A part alone has more bad rows than are allowed."""
+
+
+class _BadRowsOfPart:
+    """Bad rows chunk by chunk, so that those of all parts can be counted in order."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self.found: list[tuple[int, list[str]]] = []
+
+    def record(self, bad_R: np.ndarray, messages: list[str]) -> None:
+        first, last = messages[:MAX_EXAMPLES], messages[MAX_EXAMPLES:][-1:]
+        self.found.append((int(bad_R.sum()), first + last))
+        if sum(count for count, _ in self.found) > self._max_rows:
+            raise _TooManyError
+
+
+def encode_part(task: EncodeTask, advance: Advance) -> None:
+    """Encode the rows of a part, and write those of each split to a file.
+
+    Raises:
+        DataError: for the first bad row, unless bad rows are skipped, and for an unreadable chunk
+            before any readable one.
+    """
+    table = task.table
+    encoder = _PartEncoder(task)
+    train_rows = 0
+    with complete_folder(task.folder) as folder:
+        spills = _Spills(folder, copy.deepcopy(task.draws), task.task_bytes // 4)
+        try:
+            for chunk, masks in iterate_part(
+                table, task.part, table.columns_read, task.split_starts
+            ):
+                encoded, bad_R = encoder.encode_or_blank(chunk)
+                for split, mask_R in masks.items():
+                    encoder.lengths.update(split, mask_R, encoded)
+                    spills[split].write(encoded.filter(pa.array(mask_R)))
+                if len(bad_R) > chunk.num_rows:  # a malformed line gets a blank row
+                    spills[next(iter(masks))].write(encoded.slice(chunk.num_rows))
+                train_rows += count_train_rows(masks, len(bad_R) - chunk.num_rows)
+                advance(chunk.num_rows)
+        except _TooManyError:
+            pass  # whoever takes the parts together says so, with what other parts have
+        facts = {
+            "splits": {split: spill.close().blocks for split, spill in spills.items()},
+            "train_rows": train_rows,
+            "lengths": [encoder.lengths.num_rows, encoder.lengths.num_values],
+            "bad": encoder.bad.found,
+            "id_types": encoder.id_types,
+        }
+        (folder / FACTS_FILE).write_text(json.dumps(facts))
+
+
+class _Spills(defaultdict[str, RowSpill]):
+    def __init__(self, folder: Path, draws: BucketDraws | None, max_bytes: int) -> None:
+        super().__init__()
+        self._folder, self._draws, self._max_bytes = folder, draws, max_bytes
+
+    def __missing__(self, split: str) -> RowSpill:
+        draws = self._draws if split == "train" else None
+        self[split] = RowSpill(split_path(self._folder, split), draws, self._max_bytes)
+        return self[split]
+
+
+def split_path(folder: Path, split: str) -> Path:
+    """Return the file of a split's rows in the folder of a part."""
+    return folder / f"{split}.arrow"
+
+
+def spilled_rows(folder: Path, facts: Mapping[str, Any], split: str) -> SpilledRows:
+    """Return the rows of a split that a part has."""
+    blocks = facts["splits"].get(split, ())
+    return SpilledRows(split_path(folder, split), tuple((bucket, rows) for bucket, rows in blocks))
+
+
+class _PartEncoder:
+    """Encodes the chunks of one part."""
+
+    def __init__(self, task: EncodeTask) -> None:
+        self._table, self._part = task.table, task.part
+        self._fitted = replace(load_for_parts(task.fitted))
+        self._schema: pa.Schema | None = None  # of encoded rows, once there are any
+        self.id_types: dict[str, str] = {}
+        self.lengths = MeanLengths()
+        self.bad = _BadRowsOfPart(task.table.max_bad_rows if task.table.skips_bad_rows else 0)
+
+    def encode_or_blank(self, chunk: RowChunk) -> tuple[pa.Table, np.ndarray]:
+        """Encode a chunk, with a blank row at its end for each malformed line, and flag bad rows.
+
+        Raises:
+            DataError: for the first bad row, unless bad rows are skipped, and for an unreadable
+                chunk before any readable one.
+        """
+        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows)
+        if chunk.table is None:
+            if self._schema is None and not self._part.number:
+                raise DataError(f"{chunk.problem}; no row before it could be read")
+            self.bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+            blank = make_blank_rows(chunk.num_rows, self._schema or self._schema_of_no_rows())
+            return blank, np.ones(chunk.num_rows, bool)
+        if not self.id_types and not self._table.learnt:
+            self.id_types = id_types(self._table.declared, chunk.table.schema)
+            self._fitted.id_types = self._fitted.id_types or self.id_types
+        encoded = encode_chunk(chunk, self._table.declared, self._fitted, validator)
+        self._schema = encoded.schema
+        bad_R, messages = validator.bad_R, list(validator.messages)
+        if chunk.malformed_lines:
+            blank = make_blank_rows(len(chunk.malformed_lines), encoded.schema)
+            encoded = pa.concat_tables([encoded, blank])
+            messages += [
+                f"{chunk.file}: line {n or '?'}: {text}" for n, text in chunk.malformed_lines
+            ]
+            bad_R = np.concatenate([bad_R, np.ones(blank.num_rows, bool)])
+        if bad_R.any():
+            self.bad.record(bad_R, messages)
+        return encoded, bad_R
+
+    def _schema_of_no_rows(self) -> pa.Schema:
+        """Return the schema of encoded rows, of which this part has had none yet."""
+        types = self._table.schemas[str(self._part.file)]
+        fields = [types.field(name) for name in self._table.columns_read]
+        rows = unpack_columns(pa.schema(fields).empty_table())
+        chunk = RowChunk(self._part.file, None, 0, 0, rows)
+        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows)
+        return encode_chunk(chunk, self._table.declared, self._fitted, validator).schema

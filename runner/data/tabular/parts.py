@@ -1,0 +1,122 @@
+"""Parts of a table: some row groups of a file, or a whole file, which are worked on as one.
+
+What the parts are depends on the files alone, so that work on a part is found again, whoever goes
+on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.splits import Split, SplitAssigner
+
+PART_ROWS = 1 << 19
+
+
+class RewritableTable(Protocol):
+    """What is needed of a table that is rewritten; see `TableRecipe`."""
+
+    @property
+    def declared(self) -> Declared: ...
+    @property
+    def learnt(self) -> str | None: ...  # a folder with transforms that were fitted elsewhere
+    @property
+    def split_seed(self) -> int: ...
+    @property
+    def max_bad_rows(self) -> int: ...
+    @property
+    def mix(self) -> bool: ...
+    @property
+    def files(self) -> Mapping[str, Sequence[DataFile]]: ...
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]: ...  # path -> the types of a file's columns
+    @property
+    def row_split(self) -> Split: ...
+    @property
+    def skips_bad_rows(self) -> bool: ...
+    @property
+    def columns_read(self) -> list[str]: ...
+    def rows_of_groups(self, file: DataFile) -> list[int] | None:
+        """Return the rows of every row group of a file; None if it has none, or has other parts."""
+
+    def read_chunks(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
+    ) -> Iterator[RowChunk]: ...
+    def num_progress_units(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of one file."""
+
+    number: int
+    split: str  # that the file's path is of; `row_split` divides the rows of `train` further
+    file_number: int  # among the files of that split
+    file: DataFile
+    first_row: int = 0
+    row_groups: tuple[int, ...] | None = None  # None: the whole file
+
+
+def find_parts(table: RewritableTable) -> list[Part]:
+    """Return all parts of a table, in the order of their rows."""
+    parts: list[Part] = []
+    for split, files in table.files.items():
+        for file_number, file in enumerate(files):
+            counts = table.rows_of_groups(file)
+            pieces = [(0, None)] if counts is None else list(_group_rows(counts))
+            for first_row, groups in pieces:
+                parts.append(Part(len(parts), split, file_number, file, first_row, groups))
+    return parts
+
+
+def _group_rows(counts: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...] | None]]:
+    """Yield the first row of each part of a file, and its row groups."""
+    first_row = num_rows = 0
+    groups: list[int] = []
+    for number, count in enumerate(counts):
+        if groups and num_rows + count > PART_ROWS:
+            yield first_row, tuple(groups)
+            first_row, num_rows, groups = first_row + num_rows, 0, []
+        groups.append(number)
+        num_rows += count
+    yield first_row, tuple(groups)
+
+
+def iterate_split_chunks(
+    table: RewritableTable, columns: list[str], split_starts: Mapping[str, float]
+) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
+    """Yield all rows, with a mask of rows for each split."""
+    for part in find_parts(table):
+        yield from iterate_part(table, part, columns, split_starts)
+
+
+def iterate_part(
+    table: RewritableTable, part: Part, columns: list[str], split_starts: Mapping[str, float]
+) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
+    """Yield the rows of a part, with a mask of rows for each split."""
+    assigner = SplitAssigner(table.row_split, table.split_seed, split_starts)
+    assigner.start_file(part.file_number, part.first_row)
+    split_column = [table.row_split.column] if table.row_split.column else []
+    to_read = list(dict.fromkeys([*columns, *(split_column if part.split == "train" else [])]))
+    for chunk in table.read_chunks(part.file, to_read, part.row_groups):
+        if part.split == "train":
+            masks = assigner.assign(chunk)
+        else:
+            masks = {part.split: np.ones(chunk.num_rows, bool)}
+        yield chunk, _extend_masks(masks, chunk)
+
+
+def _extend_masks(masks: dict[str, np.ndarray], chunk: RowChunk) -> dict[str, np.ndarray]:
+    """Malformed lines at the end belong to no split."""
+    if not chunk.malformed_lines:
+        return masks
+    none = np.zeros(len(chunk.malformed_lines), bool)
+    return {split: np.concatenate([mask_R, none]) for split, mask_R in masks.items()}
