@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION, evaluation_name
 
+SCALES_APART = 4  # factor from which on a loss of the train rows stands by itself
 GRADIENT_NORM = "train/gradient_norm"  # of `trainer.log_gradients`; parts follow a slash
 SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
@@ -201,12 +202,30 @@ def result_table(
             if reachable.get(split):
                 row.append("" if best is None else format_number(best))
                 gains.append("")
-        rows.append(row)
+        rows += _by_scale(row, header, metrics)
         if name.partition("/")[0] == "auc" and any(gains[1:]):
             rows.append(gains)
         if (beside := _yardstick_row(name, header[1:], yardstick or {})) is not None:
             rows.append(beside)
     return TextTable(header, rows)
+
+
+def _by_scale(
+    row: list[str], header: Sequence[str], metrics: Mapping[str, float]
+) -> list[list[str]]:
+    """Return a metric's row, or two where the loss of the train rows is of another scale.
+
+    That of a sequence is summed over its places in a training, and of one place in an evaluation:
+    side by side they would look like a result.
+    """
+    name, *cells = row
+    train = metrics.get(f"train/{name}", 0.0)
+    others = [abs(v) for k, v in metrics.items() if k in (f"validation/{name}", f"test/{name}")]
+    if name != "loss" or not others or not train >= SCALES_APART * max(others):
+        return [row]
+    in_training = [cell if split == "train" else "" for cell, split in zip(cells, header[1:])]
+    elsewhere = ["" if split == "train" else cell for cell, split in zip(cells, header[1:])]
+    return [[name, *elsewhere], [f"{name} of the train rows", *in_training]]
 
 
 def _yardstick_row(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION
-from runner.reporting.console.format import GRADIENT_NORM
+from runner.reporting.console.format import GRADIENT_NORM, SCALES_APART
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     SPLITS,
@@ -31,7 +31,6 @@ _SPLIT_COLOURS = {
 }
 _DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
-_SCALES_APART = 4  # factor between medians from which on curves have axes of their own
 _MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
@@ -100,7 +99,7 @@ def _by_scale(name: str, curves: Mapping[str, Curve]) -> dict[str, Mapping[str, 
     train = {n: c for n, c in curves.items() if n.startswith("train/")}
     others = {n: c for n, c in curves.items() if n not in train}
     least, most = (_median_size(train), _median_size(others))
-    if min(least, most) <= 0 or 1 / _SCALES_APART < least / most < _SCALES_APART:
+    if min(least, most) <= 0 or 1 / SCALES_APART < least / most < SCALES_APART:
         return {name: curves}
     return {name: others, f"{name} of the train rows": train}
 

@@ -209,6 +209,17 @@ def test_gain_is_shown_per_task_and_only_where_it_is_known():
     ]
 
 
+def test_a_train_loss_of_another_scale_has_a_row_of_its_own():
+    metrics = {"train/loss": 481.0, "validation/loss": 5.25, "test/loss": 5.5, "test/mrr": 0.25}
+    assert result_table(metrics, {}).rows == [
+        ["loss", "", "5.25000", "5.50000"],
+        ["loss of the train rows", "481.00000", "", ""],
+        ["mrr", "", "", "0.25000"],
+    ]
+    overfitted = {"train/loss": 0.01, "validation/loss": 0.5, "test/loss": 0.5}
+    assert [row[0] for row in result_table(overfitted, {}).rows] == ["loss"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
