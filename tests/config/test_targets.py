@@ -187,9 +187,8 @@ def commands(run, folder):
 @pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_a_run_directory_cannot_make_a_command_run(runner, finished, tmp_path, place):
-    target, canary = "runner.distributed.parent_death.exec_job", tmp_path / "canary"
-    command = ["/usr/bin/touch", str(canary)]
-    run = attack(finished, tmp_path, [place], target, parent=1, command=command)
+    target, canary = "runner.rundir.json_files.write_json", tmp_path / "canary"
+    run = attack(finished, tmp_path, [place], target, path=str(canary), value=1)
     verb = "resume" if place == "loop" else "eval"  # an evaluation has a loop of its own
     done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
     assert done.code == 2, done.text
@@ -207,9 +206,8 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_runs_what_a_run_directory_names(runner, finished, tmp_path, verb):
-    target, canary = "runner.distributed.parent_death.exec_job", tmp_path / "canary"
-    command = ["/usr/bin/touch", str(canary)]
-    run = attack(finished, tmp_path, VERBS[verb], target, parent=1, command=command)
+    target, canary = "runner.rundir.json_files.write_json", tmp_path / "canary"
+    run = attack(finished, tmp_path, VERBS[verb], target, path=str(canary), value=1)
     done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
     assert done.code == 2, done.text
     for place in VERBS[verb]:

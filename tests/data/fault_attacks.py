@@ -44,7 +44,7 @@ OURS = {
     "runner.sweep.hydra_launcher.submit": {
         "request": {"launcher": "basic", "settings": [], "place": "x", "command": ["/bin/mkdir"]}
     },
-    "runner.distributed.parent_death.exec_job": {"parent": 1, "command": ["/bin/mkdir", CANARY]},
+    "runner.distributed.parent_death.become_job": {"parent": 1},
     "runner.remote.train_on_cluster": {"request": {"words": ["--version"], "dir": CANARY}},
     "runner.training.builder.instantiate.instantiate": {
         "node": {"command": f"mkdir {CANARY}"}, "allowed": ["os"]

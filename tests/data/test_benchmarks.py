@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from bench import growth, loaders, memory, order
+from bench import loaders, memory, order
 from bench.data import write_rows
+from bench.growth import axes
 from tests.data.tables import dataset, read, table, write
 
 
@@ -79,13 +80,12 @@ def test_processor_time_counts_processes_that_were_started():
     assert loaders.processor_s() - before > 0.05
 
 
-def test_growth_reads_a_file_under_several_names(rows_file, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(growth, "BLOCK_ROWS", 10_000)
-    read_before = growth.read
+def test_growth_reads_a_file_under_several_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(axes, "FILE_ROWS", 20_000)
     seen = []
     monkeypatch.setattr(
-        growth, "read", lambda data, seed: seen.append(data) or read_before(data, seed)
+        "bench.data.read", lambda data, seed: seen.append(data.num_rows["train"]) or 1.0
     )
-    growth.measure(growth.copies(tmp_path / "three", rows_file, 3))
-    assert seen[0].num_rows == {"train": 30_000}
-    assert len(capsys.readouterr().out.split()) == 4
+    costs = [axes.measure_rows(size, tmp_path) for size in (20_000, 60_000)]
+    assert seen == [20_000, 60_000]
+    assert [cost["an epoch"] for cost in costs] == [1.0, 1.0] and costs[1]["the index"] > 0

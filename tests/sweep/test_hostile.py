@@ -136,7 +136,7 @@ def test_a_launchers_setting_builds_no_part():
     "word",
     [
         "task._target_=runner.remote.train_on_cluster",
-        "+callbacks.x._target_=runner.distributed.parent_death.exec_job",
+        "+callbacks.x._target_=runner.distributed.parent_death.become_job",
         "dataset._target_=runner.data.core.dataset.FileOrderDataset",
         "task._target_=os.system",
         "+task._args_=[1]",

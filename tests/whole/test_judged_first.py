@@ -113,7 +113,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
     path = project / "run" / "config.yaml"
     config = yaml.safe_load(path.read_text())
     config["dataset"]["data_seed"] = 7  # would be another run, or other data
-    config["callbacks"] = {"mine": {"_target_": "runner.distributed.parent_death.exec_job"}}
+    config["callbacks"] = {"mine": {"_target_": "runner.distributed.parent_death.become_job"}}
     path.write_text(yaml.safe_dump(config))
     record = project / "run" / "meta.json"  # a run of before there was a record of its settings
     meta = json.loads(record.read_text())
@@ -121,7 +121,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
     words = {"eval": ["loop=eval", "run=run"]}.get(verb, [verb, "run"])
     done = runner.run(*words, cwd=project)
     assert done.code == 2, done.text
-    assert "callbacks.mine._target_=runner.distributed.parent_death.exec_job: not a" in done.text
+    assert "callbacks.mine._target_=runner.distributed.parent_death.become_job: not a" in done.text
     assert "drift" not in done.text
     assert not made(project)
 

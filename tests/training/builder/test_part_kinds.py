@@ -23,7 +23,7 @@ from tests.whole.fault_callables import GROUPS, PARTS, accepted
 CONF = Path(__file__).parents[3] / "conf"
 ATTACKS = {
     "runner.sweep.hydra_launcher.submit": {"request": {"launcher": "basic"}},
-    "runner.distributed.parent_death.exec_job": {"parent": 1, "command": ["/bin/false"]},
+    "runner.distributed.parent_death.become_job": {"parent": 1},
     "runner.remote.train_on_cluster": {"request": {"words": [], "dir": None}},
     "runner.training.builder.instantiate.instantiate": {"node": {}, "key": "", "allowed": ["os"]},
     "runner.rundir.json_files.write_json": {"path": "x", "value": 1},
