@@ -63,7 +63,7 @@ def schemas() -> dict[str, Case]:
     return {case.name: case for case in cases}
 
 
-def write_rows(path: Path, num_rows: int) -> None:
+def write_rows(path: Path, num_rows: int, compression: str = "none") -> None:
     """Write rows like Criteo's: 13 numbers and 26 Zipf-distributed ids, and three list columns."""
     rng = np.random.default_rng(0)
     writer = None
@@ -80,7 +80,7 @@ def write_rows(path: Path, num_rows: int) -> None:
             columns[f"L{n}"] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
         block = pa.table(columns)
         writer = writer or pq.ParquetWriter(
-            path, block.schema, compression="none", write_page_checksum=True
+            path, block.schema, compression=compression, write_page_checksum=True
         )
         writer.write_table(block, row_group_size=8192)
     assert writer is not None
