@@ -34,13 +34,6 @@ SYNTHETIC = (
     *("dataset.num_numeric=4", "dataset.num_single=10", "dataset.num_lists=0"),
     *("dataset.max_cardinality=1000", "trainer.batch_size=512", "model=dcn"),
 )
-# Two of the searches were run with row-wise Adagrad, over a wider space.
-ROWWISE = (
-    "optimizer=rowwise_adagrad",
-    "optimizer.sparse.lr=tag(log,interval(1e-3,1e-1))",
-    "optimizer.sparse.l2_lookups=tag(log,interval(1e-5,1))",
-    "optimizer.dense.lr=tag(log,interval(1e-4,1e-2))",
-)
 PAGE = """# First look
 
 Written by `python -m experiments.first_look` from run directories; edit no number here. Every
@@ -80,11 +73,11 @@ def searches(data: Path) -> dict[str, tuple[list[str], list[str] | str]]:
             "`movielens_dcn`",
         ),
         "criteo10k": (
-            ["dataset=criteo", criteo, "model=dcn", "trainer.batch_size=256", *ROWWISE],
+            ["dataset=criteo", criteo, "model=dcn", "trainer.batch_size=256"],
             "`criteo_bars` `dcn`",
         ),
         "planted": (
-            [*SYNTHETIC, *ROWWISE],
+            [*SYNTHETIC],
             ["recipe=bars", "optimizer.sparse.l2_tables=0.01", *SYNTHETIC],
         ),
     }
