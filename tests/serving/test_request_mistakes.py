@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.times import TEXT_DATES, TIME_FORMS
 from runner.errors import DataError
-from runner.serving.artifact import GraphSpec, LookupGroup
-from runner.serving.server.columns import ServedColumn, make_table
+from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs
+from runner.serving.raw_rows import encode_rows
+from runner.serving.server.columns import (
+    ServedColumn,
+    example_request,
+    make_table,
+    served_columns,
+)
 from runner.serving.server.prepared import read_arrays
 from runner.serving.server.tensors import Tensor, parse_request
 
@@ -85,6 +95,26 @@ def test_columns_that_do_not_fit_are_told_by_name(changed, told):
     good = [ids("a", [1, 2]), ids("b", [1, 2], 2, 1)]
     with pytest.raises(DataError, match=told):
         make_table(COLUMNS, {t.name: t for t in [*good, *changed]})
+
+
+@pytest.mark.parametrize("form", TIME_FORMS)
+def test_the_example_that_a_server_offers_has_times_in_their_form_and_lists(form):
+    columns = {
+        "weekday": {"column": "at", "encode": "weekday", "input": form},
+        "hour": {"column": "at", "encode": "hour", "input": form},
+        "tags": {"separator": "json", "encode": "hash", "num_rows": 9},
+    }
+    declared = parse_schema({"labels": ["click"], "categorical": columns})
+    declared = replace(declared, labels=())  # as an artifact has it
+    raw = RawInputs(declared, FittedTransforms(num_rows={"weekday": 8, "hour": 25, "tags": 9}))
+    graph = GraphSpec("model", (), (LookupGroup((*columns,)),), (), ("click",))
+    body = json.dumps(example_request(raw, [graph])).encode()
+    sent = parse_request(body, None).inputs
+    rows = encode_rows(raw, make_table(served_columns(raw, [graph]), sent), [*columns])
+    # Tuesday, the 16th of January 2024, at noon, where the form has hours
+    assert rows.ids["weekday"].values.tolist() == [1]
+    assert rows.ids["hour"].values.tolist() == [0 if form in ("yyyymmdd", *TEXT_DATES) else 12]
+    assert len(rows.ids["tags"].values) == 1
 
 
 GOOD = {

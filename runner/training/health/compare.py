@@ -89,11 +89,16 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
     Raises:
         DataError: if the cache cannot be written.
     """
-    measure, more = measure_yardstick, {}
+    measure, what, more = measure_yardstick, "logistic regression", {}
     if _ranking_metrics(job):
-        measure, more = measure_popularity, {"popularity": popularity_key(job)}
+        measure, what, more = measure_popularity, "popularity", {"popularity": popularity_key(job)}
     fields = {"version": VERSION, "splits": list(splits), **more}
-    return _cached(job, meta, "yardstick", fields if splits else None, lambda: measure(job, splits))
+
+    def measure_and_say() -> dict[str, Any]:
+        job.view.wait_for(f"{what} on the same rows, for comparison")
+        return measure(job, splits)
+
+    return _cached(job, meta, "yardstick", fields if splits else None, measure_and_say)
 
 
 def _cached(
