@@ -46,10 +46,20 @@ def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
 
     if schema is None:
         return list(words)
-    chosen = [word for word in words if word.startswith("dataset=")] or ["dataset=parquet"]
+    chosen = [word for word in words if word.startswith("dataset=")] or [_dataset_of(schema)]
     rest = [word for word in words if not word.startswith("dataset=")]
     path = quote_hydra_value(str(schema.expanduser().resolve()))
     return [*chosen, f"dataset.schema={path}", *rest]
+
+
+def _dataset_of(schema: Path) -> str:
+    """Return the option for the files that a YAML names, by their ending; Parquet in doubt."""
+    from runner.data.tabular.file_list import SUFFIXES
+    from runner.data.tabular.schema_yaml import read_schema_file
+
+    path = str(read_schema_file(schema.expanduser()).get("path", "")) if schema.is_file() else ""
+    known = (f for f, endings in SUFFIXES.items() if path.lower().endswith(endings))
+    return f"dataset={next(known, 'parquet')}"
 
 
 def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
@@ -58,8 +68,8 @@ def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
     problems = []
     if given.schema is None and not any(word.startswith("dataset=") for word in overrides):
         problems.append(
-            "data-serve: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
-            "settings, as for a training"
+            "data-serve: name the data: --schema FILE for files of your own, or dataset=NAME with "
+            "its settings, as for a training"
         )
     if (given.tls_cert is None) != (given.tls_key is None):
         problems.append("data-serve: --tls-cert and --tls-key belong together")

@@ -51,7 +51,7 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
 def _find_problems(given: Namespace) -> Iterator[str]:
     if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
         yield (
-            "prepare: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
+            "prepare: name the data: --schema FILE for files of your own, or dataset=NAME with its "
             "settings, as for a training"
         )
     if given.workers is not None and given.workers < 1:
@@ -161,7 +161,7 @@ def make_parser() -> VerbParser:
         "cluster share the work, with the same files to the bit. Killed, the same command goes on.",
         examples=(
             "prepare --schema clicks.yaml dataset.rewrite=always",
-            "prepare dataset=csv --schema clicks.yaml --workers 8 --memory 16GB",
+            "prepare --schema clicks.yaml --workers 8 --memory 16GB",
             "prepare dataset=criteo dataset.path=criteo/train.txt",
             "prepare --schema clicks.yaml --ray auto --workers 64",
         ),

@@ -232,8 +232,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     for column, role in proposal.columns:
         shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
         why = f" ({role.reason})" if role.reason else ""
-        low, high = column.low, column.high
-        span = ", ".join(column.examples) if low is None else f"{low:g} .. {high:g}"
+        span = column.describe_range(" .. ") or ", ".join(column.examples)
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])

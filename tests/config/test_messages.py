@@ -145,6 +145,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["--config-dir", "nowhere"], ["nowhere: no such folder"]),
         (["--config-name", "x"], ["--config-name"]),
         (["--dry-run"], ["add -m"]),
+        (["train", "x"], ["'train': no such verb; `python -m runner [KEY=VALUE ...]` does that"]),
+        (["compare", "a", "b"], ["`python -m runner report DIR ...` or `diff A B`"]),
         (["reume", "x"], ["'reume': no such verb", "nearest: 'resume'"]),
         (["resume"], ["resume: name a run"]),
         (["resume", "nowhere"], ["nowhere: no such run directory"]),

@@ -214,9 +214,8 @@ class TableRecipe:
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
 
-    @property
-    def needed_by(self) -> str:
-        """What asks for the columns, for messages."""
+    def needed_by(self, column: str) -> str:
+        """Return what asks for a column, for messages."""
         return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
 
     @property
