@@ -5,7 +5,8 @@
 
 Two commands: `schema FILE`, then the command that it prints, beside the logistic regression of
 scikit-learn on the same rows, with the best C of three on validation. Quick search: `search=quick`,
-beside settings that were found by hand. Every number of ours comes from a run directory.
+beside settings that were found by hand. Every number of ours comes from a run directory; a row
+without runs in the folder of runs stays as the page has it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,6 @@ SYNTHETIC = (
     *("dataset=synthetic", "dataset.rows={train: 50000, validation: 10000, test: 50000}"),
     *("dataset.num_numeric=4", "dataset.num_single=10", "dataset.num_lists=0"),
     *("dataset.max_cardinality=1000", "trainer.batch_size=512", "model=dcn"),
-)
-# Two of the searches were run with row-wise Adagrad, over a wider space.
-ROWWISE = (
-    "optimizer=rowwise_adagrad",
-    "optimizer.sparse.lr=tag(log,interval(1e-3,1e-1))",
-    "optimizer.sparse.l2_lookups=tag(log,interval(1e-5,1))",
-    "optimizer.dense.lr=tag(log,interval(1e-4,1e-2))",
 )
 PAGE = """# First look
 
@@ -80,11 +74,11 @@ def searches(data: Path) -> dict[str, tuple[list[str], list[str] | str]]:
             "`movielens_dcn`",
         ),
         "criteo10k": (
-            ["dataset=criteo", criteo, "model=dcn", "trainer.batch_size=256", *ROWWISE],
+            ["dataset=criteo", criteo, "model=dcn", "trainer.batch_size=256"],
             "`criteo_bars` `dcn`",
         ),
         "planted": (
-            [*SYNTHETIC, *ROWWISE],
+            [*SYNTHETIC],
             ["recipe=bars", "optimizer.sparse.l2_tables=0.01", *SYNTHETIC],
         ),
     }
@@ -140,14 +134,21 @@ def read_by_hand(by_hand: list[str] | str, folder: Path) -> float | None:
     return json.loads(path.read_text())["metrics"]["test/auc"] if path.is_file() else None
 
 
-def first_commands_table(out: Path) -> Iterator[str]:
+def read_line(page: Path, name: str, num_cells: int) -> str:
+    """Return the line of a data set in the table of so many columns, as the page has it."""
+    lines = page.read_text().splitlines() if page.is_file() else []
+    found = [x for x in lines if x.startswith(f"| {name} |") and x.count("|") == num_cells + 1]
+    return found[0] if found else f"| {name} |" + " |" * (num_cells - 2) + " not run |"
+
+
+def first_commands_table(out: Path, page: Path) -> Iterator[str]:
     """Return the lines of the Markdown table of the two commands."""
     yield "| table | rows | date | logistic regression | no setting touched | difference |"
     yield "|---|---|---|---|---|---|"
     for name in TABLES:
         folder = out / "two_commands" / name
         if not (folder / "both.json").is_file():
-            yield f"| {name} |  |  |  | not run |  |"
+            yield read_line(page, name, 6)
             continue
         both = json.loads((folder / "both.json").read_text())
         rows = json.loads((folder / "run" / "data.json").read_text())["num_rows"]
@@ -157,7 +158,7 @@ def first_commands_table(out: Path) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} | {ours - theirs:+.4f} |"
 
 
-def search_table(out: Path) -> Iterator[str]:
+def search_table(out: Path, page: Path) -> Iterator[str]:
     """Return the lines of the Markdown table of the quick search."""
     header = ["data set", "date", "test rows", "trials", "on validation", "on test", "by hand"]
     yield f"| {' | '.join([*header, 'difference'])} |"
@@ -167,7 +168,7 @@ def search_table(out: Path) -> Iterator[str]:
         trials = read_completed(folder / "quick")
         theirs = read_by_hand(by_hand, folder)
         if not trials or theirs is None:
-            yield f"| {name} |  |  |  | not run |  |  |  |"
+            yield read_line(page, name, 8)
             continue
         _, run_dir, best = max(trials, key=lambda trial: trial[2]["metrics"]["validation/auc"])
         date = json.loads((run_dir / "meta.json").read_text())["created"][:10]
@@ -181,14 +182,17 @@ def search_table(out: Path) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {theirs:.4f} | {ours - theirs:+.4f} |"
 
 
-def page(out: Path) -> str:
-    """Return experiments/FIRST_LOOK.md."""
+def render(out: Path, page: Path) -> str:
+    """Return the new text of the page, experiments/FIRST_LOOK.md."""
     words = []
     for name, (quick, by_hand) in searches(Path("DATA")).items():
         words.append(f"- {name}: `search=quick {shlex.join(quick)}`, by hand ")
         row = f"{by_hand} of [the experiments](README.md)"
         words[-1] += row if isinstance(by_hand, str) else f"`{shlex.join(by_hand)}`"
-    tables = ("\n".join(lines) for lines in (first_commands_table(out), search_table(out), words))
+    tables = (
+        "\n".join(lines)
+        for lines in (first_commands_table(out, page), search_table(out, page), words)
+    )
     return PAGE.format(PLANTED_ROWS, *tables)
 
 
@@ -218,7 +222,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, both in searches(data).items():
             if not run_search(*both, args.out / "quick_search" / name):
                 failed.append(name)
-    args.page.write_text(page(args.out))
+    args.page.write_text(render(args.out, args.page))
     print(args.page.read_text())
     if failed:
         print(f"not completed: {', '.join(failed)}", file=sys.stderr)

@@ -143,5 +143,6 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
         raise ConfigError(
             f"{where}.every_row=true: every update would pass over the {largest.num_rows:,} rows "
             f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}; a part of "
-            "optimizer.parts can have other settings for it"
+            f"optimizer.parts can have other settings for it, or {where}.every_row=false "
+            f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is looked up"
         )

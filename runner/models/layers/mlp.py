@@ -92,6 +92,8 @@ class HiddenLayers:
         scope = self.norm_scope or UPDATE_SCOPE
         channels = width * num_groups
         found = [make_activation(self.activation or "relu", channels, scope)]
+        if isinstance(found[0], nn.ReLU):  # what it follows keeps no output for its gradient
+            found[0].inplace = True  # on CPU fresh memory costs more than the operation
         if self.norm is not None:
             norm: nn.Module = nn.LayerNorm(width)
             if self.norm == BATCH_NORM:
@@ -101,8 +103,6 @@ class HiddenLayers:
                 norm = nn.Sequential(nn.Unflatten(1, shape), FieldNorm(*shape), nn.Flatten(1))
             if self.norm_place == AFTER_ACTIVATION:
                 return [*found, norm]
-            if isinstance(found[0], nn.ReLU):
-                found[0].inplace = True  # on CPU fresh memory costs more than the operation
             return [norm, *found]
         return found
 
