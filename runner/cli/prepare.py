@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.data_serve import dataset_overrides
@@ -37,7 +38,7 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     num_workers = given.workers or usable_cores()
-    memory = None if given.memory is None else _parse_bytes(given.memory)
+    memory = None if given.memory is None else parse_bytes(given.memory)
     raise_combined(_find_problems(given))
     overrides = dataset_overrides(given.words, given.schema)
     composed = compose_job(overrides)
@@ -60,7 +61,7 @@ def _find_problems(given: Namespace) -> Iterator[str]:
         yield f"--ray {given.ray}: Ray is not installed: pip install 'runner[ray]'"
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """Return the bytes of a size such as 1.5GB.
 
     Raises:
@@ -130,17 +131,22 @@ def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) 
         import ray
 
         engine = RayTasks(num_workers, memory)
-        address = None if ray_address == "local" else ray_address
-        own = {"include_dashboard": False, "num_cpus": num_workers} if address is None else {}
-        try:
-            ray.init(address=address, log_to_driver=False, **own)
-        except Exception as error:  # Ray raises errors of many classes
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"--ray {ray_address}: {reason}") from error
-        try:
-            yield engine
-        finally:
-            ray.shutdown()
+        with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+            own = {"include_dashboard": False, "num_cpus": num_workers, "_temp_dir": folder}
+            is_local = ray_address == "local"
+            try:
+                ray.init(
+                    address=None if is_local else ray_address,
+                    log_to_driver=False,
+                    **(own if is_local else {}),
+                )
+            except Exception as error:  # Ray raises errors of many classes
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"--ray {ray_address}: {reason}") from error
+            try:
+                yield engine
+            finally:
+                ray.shutdown()
     elif num_workers == 1:
         yield InProcess(memory)
     else:
