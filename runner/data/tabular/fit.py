@@ -147,7 +147,10 @@ class TransformFitter:
         fitted = FittedTransforms()
         for name, (count, mean, squares) in self._moments.items():
             if not count:
-                raise DataError(f"column {name!r}: the train split has no row to learn from")
+                raise DataError(
+                    f"column {name!r}: the train split has no value, so it cannot be standardised; "
+                    "take it out of the schema, or leave out its `standardise`"
+                )
             fitted.moments[name] = [mean, (squares / count) ** 0.5 or 1.0]
         for spec in self._declared.ids:
             name = spec.table or spec.name
