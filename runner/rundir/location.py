@@ -68,8 +68,8 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
         check_not_foreign(folder)
         return folder, lock_folder(folder)
     raise UserError(
-        f"{text}: {MOST_RUNS_OF_A_NAME:,} runs of this name exist already; `python -m runner clean` shows what "
-        "can go, and hydra.run.dir=DIR names another folder"
+        f"{text}: {MOST_RUNS_OF_A_NAME:,} runs of this name exist already; `python -m runner "
+        "clean` shows what can go, and hydra.run.dir=DIR names another folder"
     )
 
 

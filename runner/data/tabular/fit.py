@@ -148,8 +148,8 @@ class TransformFitter:
         for name, (count, mean, squares) in self._moments.items():
             if not count:
                 raise DataError(
-                    f"column {name!r}: the train split has no value, so it cannot be standardised; "
-                    "take it out of the schema, or leave out its `standardise`"
+                    f"column {name!r}: the train split has no row to learn from; dataset.split "
+                    "says which rows it gets"
                 )
             fitted.moments[name] = [mean, (squares / count) ** 0.5 or 1.0]
         for spec in self._declared.ids:
