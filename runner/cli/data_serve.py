@@ -106,8 +106,9 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
     if not isinstance(data, ParquetDataset):
         raise UserError(
-            f"data-serve: {dataset['_target_']} cannot be served: a table of files or a known data "
-            "set can, whose rows have an order of their own"
+            f"data-serve: {dataset['_target_']} cannot be served: its rows are in no files; "
+            "`python -m runner data-serve --schema FILE` serves a table, and dataset=NAME a known "
+            "data set"
         )
     recipe, table = build_recipe(dataset), {}
     if isinstance(recipe, TableRecipe):
@@ -119,7 +120,9 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
             data, fingerprint(dataset), table, location, certificate=certificate, token=token
         )
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"data-serve: cannot listen at {location}: {error}") from error
+        raise UserError(
+            f"data-serve: cannot listen at {location}: {error}; --port 0 takes a free port"
+        ) from error
 
 
 def _run(server: Any, given: Namespace) -> int:

@@ -44,8 +44,7 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed_packages(allow))
     set_thread_environment(1)  # workers are processes
-    for line in _prepare(composed.config["dataset"], given.ray, num_workers, memory):
-        print_status(line)
+    print_status(_prepare(composed.config["dataset"], given.ray, num_workers, memory))
     return 0
 
 
@@ -75,8 +74,8 @@ def parse_bytes(text: str) -> int:
 
 def _prepare(
     dataset: Mapping[str, Any], ray_address: str | None, num_workers: int, memory: int | None
-) -> Iterator[str]:
-    """Prepare a dataset; yield what there is to say.
+) -> str:
+    """Prepare a dataset, and return what is there now.
 
     Raises:
         UserError: for a dataset without files of its own, and for data that cannot be read.
@@ -87,23 +86,23 @@ def _prepare(
     from runner.data.sets.criteo import Criteo
     from runner.data.tabular.table import prepare_table, split_files
     from runner.data.tabular.table_recipe import TableRecipe
+    from runner.launch import print_status
 
     recipe = build_recipe(dataset)
     if recipe is None or not hasattr(recipe, "make"):
         raise UserError(
-            f"prepare: {dataset['_target_']} is not prepared ahead: only files of tables and known "
-            "data sets are"
+            f"prepare: {dataset['_target_']} needs no preparation: a training reads it as it "
+            "is. Files of tables and known data sets are prepared"
         )
     recipe.check()
     if isinstance(recipe, TableRecipe) and recipe.is_direct and not recipe.is_elsewhere:
-        yield "nothing to prepare: the files are read as they are"
-        return
+        return "nothing to prepare: the files are read as they are"
     if isinstance(recipe, TableRecipe):
         has_parts = recipe.declared.interactions is None and not recipe.is_direct
     else:
         has_parts = isinstance(recipe, Criteo)
     if not has_parts:
-        yield f"{recipe.name}: is prepared in one process"
+        print_status(f"{recipe.name}: is prepared in one process")
         num_workers, ray_address = 1, None
     with _open_engine(ray_address, num_workers, memory) as engine:
         if isinstance(recipe, TableRecipe):
@@ -114,7 +113,7 @@ def _prepare(
             folder, prepared = prepare_recipe(recipe, make)
             files = {s: [folder / n for n in names] for s, names in prepared.splits.items()}
     rows = ", ".join(f"{split} {sum(map(count_rows, own)):,}" for split, own in files.items())
-    yield f"prepared data in {folder} ({rows} rows); a training finds them there"
+    return f"prepared data in {folder} ({rows} rows); a training finds them there"
 
 
 @contextmanager

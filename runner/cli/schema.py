@@ -180,9 +180,9 @@ def write_new_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        raise UserError(already_exists("--out", path)) from None
     except OSError as error:
+        if isinstance(error, FileExistsError) and path.exists():
+            raise UserError(already_exists("--out", path)) from None
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -147,7 +147,8 @@ class TableRecipe:
         for name in split.splits:
             if name != "train" and name in self.files:
                 raise ConfigError(
-                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well"
+                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well; "
+                    "leave one of them out"
                 )
         return split
 

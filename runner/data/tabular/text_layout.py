@@ -57,7 +57,9 @@ def find_layout(
         )
     if names:
         if list(names) == first:
-            raise UserError(f"--columns: the first line of {file} has these names already")
+            raise UserError(
+                f"--columns: the first line of {file} has these names; leave --columns out"
+            )
         if len(names) != len(first):
             raise UserError(f"--columns: {len(names)} names, but {file} has {len(first)} columns")
         return replace(layout, column_names=tuple(names)), notes
