@@ -66,7 +66,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     raise_combined([*composed.problems, *problems])
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         raise ConfigError(
-            "remote=ray: is for trainings; evaluate and export where the run's folder is"
+            "remote=ray: is for trainings; leave it out, and evaluate where the run's folder is"
         )
     settings = composed.config["remote"]
     ranks_per_node = composed.config["trainer"]["num_processes"]

@@ -124,7 +124,10 @@ def check_table_specs(specs: Sequence[TableSpec]) -> None:
         ConfigError: if not.
     """
     if not specs:
-        raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
+        raise ConfigError(
+            "the model has no table to look up: the dataset has no sparse feature; "
+            "`categorical` in its schema declares some"
+        )
 
 
 def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
