@@ -194,7 +194,7 @@ def pytest_configure(config: Any) -> None:
     from tests.conftest import Process
 
     def note(text: object) -> None:
-        _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0])
+        _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0])
 
     def checked(*args: Any, **more: Any) -> list[str]:
         problems = check_config(*args, **more)

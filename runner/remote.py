@@ -65,8 +65,8 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
         problems.append("remote=ray: Ray is not installed: pip install 'runner[ray]'")
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         problems.append(
-            "remote=ray: is for loop=train and loop=online; without it the command runs on this "
-            "machine"
+            "remote=ray: is for loop=train and loop=online; leave it out, and evaluate where the "
+            "run's folder is"
         )
     raise_combined([*composed.problems, *problems])
     settings = composed.config["remote"]

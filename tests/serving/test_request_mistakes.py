@@ -14,7 +14,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.times import TEXT_DATES, TIME_FORMS
 from runner.errors import DataError
-from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs
+from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs, SequenceInput
 from runner.serving.raw_rows import encode_rows
 from runner.serving.server.columns import (
     ServedColumn,
@@ -22,7 +22,7 @@ from runner.serving.server.columns import (
     make_table,
     served_columns,
 )
-from runner.serving.server.prepared import read_arrays
+from runner.serving.server.prepared import check_ids, read_arrays
 from runner.serving.server.tensors import Tensor, parse_request
 
 AGE = {"name": "age", "datatype": "FP64", "shape": [2], "data": [1.0, 2.0]}
@@ -143,3 +143,23 @@ def test_prepared_ids_that_do_not_fit_are_told_by_tensor(wrong, told):
     assert read_arrays(spec, GOOD)[1] == 2
     with pytest.raises(DataError, match=told):
         read_arrays(spec, {**GOOD, wrong.name: wrong})
+
+
+def test_lengths_and_weights_that_do_not_fit_their_ids_are_told_by_tensor():
+    group, sequence = LookupGroup(("a",), weighted=True), SequenceInput("history", 3)
+    spec = GraphSpec("model", (), (group,), (sequence,), ("logits",))
+    declared = parse_schema({"labels": ["click"], "categorical": {"a": {"num_rows": 4}}})
+    raw = RawInputs(declared, FittedTransforms(num_rows={"a": 4, "history": 4}))
+    good = {
+        "values_0": np.array([1, 2]),
+        "lengths_0": np.array([[1, 1]]),
+        "weights_0": np.ones(2, np.float32),
+        "ids_0": np.zeros((2, 3), np.int64),
+        "length_0": np.array([3, 0]),
+    }
+    for name, wrong, told in (
+        ("weights_0", np.ones(3, np.float32), "'weights_0': expected one element for each of val"),
+        ("length_0", np.array([4, 0]), "'length_0': must lie in 0 to 3"),
+    ):
+        with pytest.raises(DataError, match=told):
+            check_ids(spec, raw, {**good, name: wrong})

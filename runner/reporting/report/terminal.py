@@ -70,8 +70,8 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
         many = len(board.keys) > _SETTINGS_IN_A_CELL and len(board.runs) > 2
         most = _most_common(board) if many else {}
-        told = {k: v for k, v in most.items() if v not in ("", "null") and len(v) <= _LONGEST_TOLD}
-        usual = {board.headings[k]: v for k, v in told.items()}
+        shown = {k: v for k, v in most.items() if v not in ("", "null") and len(v) <= _LONGEST_TOLD}
+        usual = {board.headings[k]: v for k, v in shown.items()}
         by_settings = _share_a_column(board, out.width * 2 // 5, most)
         board = _with_labels(by_settings) if many else by_settings
         needed = _least_width
