@@ -152,21 +152,25 @@ def _code(text: str) -> str:
 def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return form -> the shortest text that was heard of it, and the test that provoked it.
 
+    A text that fits several forms is an example of the one that says most of it: `… is missing`
+    fits what a longer form has made.
+
     Args:
         messages: of the package.
         heard: text -> the test.
     """
-    found = {}
-    for message in messages:
-        hits = [
-            (hit.group(0), test)
-            for text, test in heard.items()
-            if (hit := message.pattern.search(text)) and len(hit.group(0)) <= LONGEST
-        ]
-        if hits:
-            text, test = min(hits, key=lambda hit: (len(hit[0]), hit))
-            text = re.sub(r"^ *\d+\. ", "", text)  # of several mistakes
-            found[message.form] = {"text": _without_places(text), "test": test}
+    forms = {message.form: message for message in messages}
+    hits: dict[str, dict[str, str]] = {}  # text -> form -> the test
+    for form, message in forms.items():
+        parts = form.split(HOLE)
+        for text, test in heard.items():
+            if all(part in text for part in parts) and (hit := message.pattern.search(text)):
+                hits.setdefault(re.sub(r"^ *\d+\. ", "", hit[0]), {})[form] = test
+    found: dict[str, dict[str, str]] = {}
+    for text in sorted(hits, key=lambda text: (len(text), text)):
+        form = max(hits[text], key=lambda form: len(form.replace(HOLE, "")))
+        if len(text) <= LONGEST:
+            found.setdefault(form, {"text": _without_places(text), "test": hits[text][form]})
     return found
 
 
@@ -181,6 +185,8 @@ _heard: dict[str, str] = {}
 
 def pytest_configure(config: Any) -> None:
     """Note the texts of errors and warnings of this process, and what its commands print."""
+    import pytest
+
     from runner.config import rules
     from runner.config.rules import check, check_config
     from runner.errors import UserError
@@ -188,7 +194,7 @@ def pytest_configure(config: Any) -> None:
     from tests.conftest import Process
 
     def note(text: object) -> None:
-        _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0])
+        _heard.setdefault(str(text), os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0])
 
     def checked(*args: Any, **more: Any) -> list[str]:
         problems = check_config(*args, **more)
@@ -203,9 +209,16 @@ def pytest_configure(config: Any) -> None:
 
         return noted
 
+    def plain(text: str) -> str:
+        return re.sub(r"^(?:error|warning|  \d+\.):? ", "", text, flags=re.MULTILINE)
+
     def printed(process: Process, *_: object) -> str:
-        lines = process.output.read_text(errors="replace").splitlines() if process.output else []
-        return "\n".join(re.sub(r"^(?:error|warning|  \d+\.):? ", "", line) for line in lines)
+        return plain(process.output.read_text(errors="replace")) if process.output else ""
+
+    def captured(self: pytest.CaptureFixture[str]) -> tuple[str, str]:
+        shown = readouterr(self)
+        note(plain(shown.err))
+        return shown
 
     def answered(self: HTTPResponse, *args: Any) -> bytes:
         """Read what a server that a test has started answers: a refusal has an `error`."""
@@ -215,6 +228,7 @@ def pytest_configure(config: Any) -> None:
         return content
 
     read, HTTPResponse.read = HTTPResponse.read, answered  # type: ignore
+    readouterr, pytest.CaptureFixture.readouterr = pytest.CaptureFixture.readouterr, captured  # type: ignore
     check.check_config = rules.check_config = checked
     logging.Logger.handle = after(logging.Logger.handle, lambda self, record: record.getMessage())  # type: ignore
     UserError.__init__ = after(UserError.__init__, lambda self, *args: self)  # type: ignore

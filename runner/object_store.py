@@ -59,7 +59,7 @@ def open_store(url: str) -> tuple[Any, str]:
             f"host: {_CREDENTIALS[scheme]}; AWS_ENDPOINT_URL names another address"
         )
     if not bucket:
-        raise StoreError(f"{url}: has no bucket, as in {scheme}://bucket/folder")
+        raise StoreError(f"{url}: has no bucket: write {scheme}://BUCKET/FOLDER")
     endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
     return _file_system(scheme, endpoint, os.getpid()), path.rstrip("/")
 
@@ -109,7 +109,9 @@ def _reason(url: str, error: OSError) -> str:
     if isinstance(error, PermissionError) or _DENIED.search(text):
         return f"access is denied; {_CREDENTIALS[scheme]} ({text})"
     if "NETWORK_CONNECTION" in text or "curlCode" in text:
-        return f"the store does not answer; AWS_ENDPOINT_URL or AWS_REGION name it ({text})"
+        return (
+            f"the store does not answer; AWS_ENDPOINT_URL and AWS_REGION say where it is ({text})"
+        )
     return text
 
 

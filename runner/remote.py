@@ -63,11 +63,12 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     problems = [p for p in all_problems if not p.startswith(local_keys)]
     if find_spec("ray") is None:
         problems.append("remote=ray: Ray is not installed: pip install 'runner[ray]'")
-    raise_combined([*composed.problems, *problems])
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
-        raise ConfigError(
-            "remote=ray: is for trainings; evaluate and export where the run's folder is"
+        problems.append(
+            "remote=ray: is for loop=train and loop=online; leave it out, and evaluate where the "
+            "run's folder is"
         )
+    raise_combined([*composed.problems, *problems])
     settings = composed.config["remote"]
     ranks_per_node = composed.config["trainer"]["num_processes"]
     if settings["nodes"] > 1 and settings["dir"] is None:

@@ -8,8 +8,9 @@ import os
 import pytest
 
 from runner.config.compose import compose
+from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import UserError
-from runner.remote import RECORD_FILES, read_answer, train_on_cluster, write_run_dir
+from runner.remote import RECORD_FILES, read_answer, run_remotely, train_on_cluster, write_run_dir
 
 META = json.dumps({"signature": "0a1b2c3d"}).encode()
 RESULT = json.dumps({"status": "completed", "step": 4, "metrics": {"test/auc": "NaN"}}).encode()
@@ -49,6 +50,13 @@ def test_a_record_of_another_form_is_refused(meta):
 def test_an_answer_of_another_form_is_refused(sent):
     with pytest.raises(UserError, match="no record of a job"):
         read_answer(sent)
+
+
+def test_another_loop_than_a_training_is_for_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.remote.find_spec", lambda name: object())
+    composed = compose(["remote=ray", "loop=debug", f"remote.dir={tmp_path}"])
+    with pytest.raises(UserError, match="is for loop=train and loop=online; leave it out"):
+        run_remotely(composed, [], ALLOWED_PACKAGES)
 
 
 def test_a_link_at_the_name_of_a_file_is_replaced_and_not_followed(tmp_path):

@@ -84,6 +84,22 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+_EVALUATE, _SWEEP = "`python -m runner loop=eval run=DIR`", "`python -m runner -m KEY=A,B`"
+# verbs of other tools -> the command here
+OTHER_WORDS = {
+    **dict.fromkeys(("train", "fit", "run", "start"), "`python -m runner [KEY=VALUE ...]`"),
+    **dict.fromkeys(("eval", "evaluate", "test", "validate"), _EVALUATE),
+    **dict.fromkeys(("sweep", "multirun", "grid"), _SWEEP),
+    **dict.fromkeys(("search", "tune", "hpo", "optimize"), "`python -m runner search=quick`"),
+    **dict.fromkeys(("compare", "leaderboard"), "`python -m runner report DIR ...` or `diff A B`"),
+    **dict.fromkeys(("infer", "score"), "`python -m runner predict DIR FILES`"),
+    **dict.fromkeys(("list", "show", "options", "models"), "`python -m runner ls [GROUP]`"),
+    **dict.fromkeys(("config", "print_config"), "`python -m runner --cfg job`"),
+    "debug": "`python -m runner loop=debug`",
+    "ui": "`python -m runner board`",
+}
+
+
 def is_verb(word: str) -> bool:
     """Return whether the first word is meant as a verb, known or not."""
     return bool(word) and not word.startswith(("-", "~", "+")) and "=" not in word
@@ -98,6 +114,8 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
     word, *rest = argv
     if word not in VERBS:
         listed = ", ".join(VERBS)
+        if word.lower() in OTHER_WORDS:
+            raise UserError(f"{word!r}: no such verb; {OTHER_WORDS[word.lower()]} does that")
         where = " (a folder? write resume DIR, or run=DIR)" if os.path.exists(word) else ""
         raise UserError(
             f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; "

@@ -46,10 +46,20 @@ def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
 
     if schema is None:
         return list(words)
-    chosen = [word for word in words if word.startswith("dataset=")] or ["dataset=parquet"]
+    chosen = [word for word in words if word.startswith("dataset=")] or [_dataset_of(schema)]
     rest = [word for word in words if not word.startswith("dataset=")]
     path = quote_hydra_value(str(schema.expanduser().resolve()))
     return [*chosen, f"dataset.schema={path}", *rest]
+
+
+def _dataset_of(schema: Path) -> str:
+    """Return the option for the files that a YAML names, by their ending; Parquet in doubt."""
+    from runner.data.tabular.file_list import SUFFIXES
+    from runner.data.tabular.schema_yaml import read_schema_file
+
+    path = str(read_schema_file(schema.expanduser()).get("path", "")) if schema.is_file() else ""
+    known = (f for f, endings in SUFFIXES.items() if path.lower().endswith(endings))
+    return f"dataset={next(known, 'parquet')}"
 
 
 def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
@@ -58,8 +68,8 @@ def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
     problems = []
     if given.schema is None and not any(word.startswith("dataset=") for word in overrides):
         problems.append(
-            "data-serve: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
-            "settings, as for a training"
+            "data-serve: name the data: --schema FILE for files of your own, or dataset=NAME with "
+            "its settings, as for a training"
         )
     if (given.tls_cert is None) != (given.tls_key is None):
         problems.append("data-serve: --tls-cert and --tls-key belong together")
@@ -96,8 +106,9 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
     if not isinstance(data, ParquetDataset):
         raise UserError(
-            f"data-serve: {dataset['_target_']} cannot be served: a table of files or a known data "
-            "set can, whose rows have an order of their own"
+            f"data-serve: {dataset['_target_']} cannot be served: its rows are in no files; "
+            "`python -m runner data-serve --schema FILE` serves a table, and dataset=NAME a known "
+            "data set"
         )
     recipe, table = build_recipe(dataset), {}
     if isinstance(recipe, TableRecipe):
@@ -109,7 +120,9 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
             data, fingerprint(dataset), table, location, certificate=certificate, token=token
         )
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"data-serve: cannot listen at {location}: {error}") from error
+        raise UserError(
+            f"data-serve: cannot listen at {location}: {error}; --port 0 takes a free port"
+        ) from error
 
 
 def _run(server: Any, given: Namespace) -> int:

@@ -53,15 +53,15 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     values = dict(flatten(composed.config))
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
-        raise UserError(
-            f"explain {key}: no such key{nearest_hint(key, values, count=3)}; "
-            "`python -m runner ls` lists groups"
-        )
+        last = [known for known in values if known.endswith(f".{key}")]
+        near = f"; there are: {', '.join(last)}" if last else nearest_hint(key, values, count=3)
+        raise UserError(f"explain {key}: no such key{near}; `python -m runner ls` lists groups")
     group_text = f"a group of {len(inside)} keys: {', '.join(inside)}"
     print(f"{key}: {_written(values[key]) if key in values else group_text}")
     sources = list(_sources(composed, groups))
     settings = [(path, field) for path, fields in sources for field in fields if field.key == key]
-    described = next((f for _, f in settings if f.description), None)
+    fields_of = {f.key: f for _, fields in reversed(sources) for f in fields if f.description}
+    described = fields_of.get(key) or fields_of.get(key.rpartition(".")[0])
     if described is not None:
         print(f"  {described.description}")
     if settings:

@@ -14,8 +14,9 @@ from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.groups import register_search_path
 from runner.config.locations import CONF
+from runner.config.messages import dotted_keys
 from runner.config.options import list_groups
-from runner.errors import ConfigError, raise_combined
+from runner.errors import ConfigError, nearest_hint, raise_combined
 
 HELP_TEMPLATE = """\
 python -m runner [key=value | group=option ...]    one job; -m: several
@@ -93,7 +94,8 @@ def show_config(flags: Flags) -> int:
         package = flags.package.replace("_global_", "").strip(".")
         shown = OmegaConf.select(shown, package) if package else shown
         if shown is None:
-            raise ConfigError(f"--package {flags.package}: there is no such node")
+            near = nearest_hint(package, dotted_keys(composed.config))
+            raise ConfigError(f"--package {flags.package}: there is no such group of keys{near}")
         print(f"# @package {flags.package}")
     text = OmegaConf.to_yaml(shown, resolve=flags.resolve) if OmegaConf.is_config(shown) else shown
     print(text, end="" if str(text).endswith("\n") else "\n")

@@ -17,14 +17,14 @@ from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.overrides import HIDDEN_WIDTHS, LENGTH_KEYS, parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
-from runner.errors import ConfigError, raise_combined
+from runner.errors import raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan
 from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.search import read_search_settings
-from runner.sweep.space import Space, read_space
+from runner.sweep.space import Space, listed_values, read_space
 from runner.sweep.start_jobs import choose_launcher
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
@@ -47,7 +47,7 @@ def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
     empty = [
         f"{o.input_line}: a sweep over nothing"
         for o in parsed
-        if o.is_sweep_override() and not o.is_interval_sweep() and not _values(o)
+        if o.is_sweep_override() and not o.is_interval_sweep() and not listed_values(o)
     ]
     endless = [
         f"{o.input_line}: an interval has no end of values; choice(...) or range(...) makes a "
@@ -56,15 +56,8 @@ def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
         if o.is_interval_sweep()
     ]
     raise_combined([*empty, *endless])
-    try:
-        batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    except Exception as error:
-        raise ConfigError(f"the sweep cannot be expanded: {error}") from error
+    batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [list(job) for batch in batches for job in batch]
-
-
-def _values(override: Override) -> list[str]:
-    return [str(v) for v in override.sweep_string_iterator()]
 
 
 def multirun(
@@ -129,6 +122,8 @@ def _split_search(
     """
     raise_combined(
         f"{o.input_line}: holds for the whole sweep; give it one value"
+        if (key := o.key_or_group.removeprefix("search.space.")) == o.key_or_group
+        else f"{o.input_line}: what is searched is the key itself: {key}={o.get_value_string()}"
         for o in parsed
         if o.is_sweep_override() and _is_sweep_wide(o)
     )

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.data_serve import dataset_overrides
@@ -37,21 +38,20 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     num_workers = given.workers or usable_cores()
-    memory = None if given.memory is None else _parse_bytes(given.memory)
+    memory = None if given.memory is None else parse_bytes(given.memory)
     raise_combined(_find_problems(given))
     overrides = dataset_overrides(given.words, given.schema)
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed_packages(allow))
     set_thread_environment(1)  # workers are processes
-    for line in _prepare(composed.config["dataset"], given.ray, num_workers, memory):
-        print_status(line)
+    print_status(_prepare(composed.config["dataset"], given.ray, num_workers, memory))
     return 0
 
 
 def _find_problems(given: Namespace) -> Iterator[str]:
     if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
         yield (
-            "prepare: name the data: --schema FILE for Parquet files, or dataset=NAME with its "
+            "prepare: name the data: --schema FILE for files of your own, or dataset=NAME with its "
             "settings, as for a training"
         )
     if given.workers is not None and given.workers < 1:
@@ -60,7 +60,7 @@ def _find_problems(given: Namespace) -> Iterator[str]:
         yield f"--ray {given.ray}: Ray is not installed: pip install 'runner[ray]'"
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """Return the bytes of a size such as 1.5GB.
 
     Raises:
@@ -74,8 +74,8 @@ def _parse_bytes(text: str) -> int:
 
 def _prepare(
     dataset: Mapping[str, Any], ray_address: str | None, num_workers: int, memory: int | None
-) -> Iterator[str]:
-    """Prepare a dataset; yield what there is to say.
+) -> str:
+    """Prepare a dataset, and return what is there now.
 
     Raises:
         UserError: for a dataset without files of its own, and for data that cannot be read.
@@ -86,23 +86,23 @@ def _prepare(
     from runner.data.sets.criteo import Criteo
     from runner.data.tabular.table import prepare_table, split_files
     from runner.data.tabular.table_recipe import TableRecipe
+    from runner.launch import print_status
 
     recipe = build_recipe(dataset)
     if recipe is None or not hasattr(recipe, "make"):
         raise UserError(
-            f"prepare: {dataset['_target_']} is not prepared ahead: only files of tables and known "
-            "data sets are"
+            f"prepare: {dataset['_target_']} needs no preparation: a training reads it as it "
+            "is. Files of tables and known data sets are prepared"
         )
     recipe.check()
     if isinstance(recipe, TableRecipe) and recipe.is_direct and not recipe.is_elsewhere:
-        yield "nothing to prepare: the files are read as they are"
-        return
+        return "nothing to prepare: the files are read as they are"
     if isinstance(recipe, TableRecipe):
         has_parts = recipe.declared.interactions is None and not recipe.is_direct
     else:
         has_parts = isinstance(recipe, Criteo)
     if not has_parts:
-        yield f"{recipe.name}: is prepared in one process"
+        print_status(f"{recipe.name}: is prepared in one process")
         num_workers, ray_address = 1, None
     with _open_engine(ray_address, num_workers, memory) as engine:
         if isinstance(recipe, TableRecipe):
@@ -113,7 +113,7 @@ def _prepare(
             folder, prepared = prepare_recipe(recipe, make)
             files = {s: [folder / n for n in names] for s, names in prepared.splits.items()}
     rows = ", ".join(f"{split} {sum(map(count_rows, own)):,}" for split, own in files.items())
-    yield f"prepared data in {folder} ({rows} rows); a training finds them there"
+    return f"prepared data in {folder} ({rows} rows); a training finds them there"
 
 
 @contextmanager
@@ -130,17 +130,22 @@ def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) 
         import ray
 
         engine = RayTasks(num_workers, memory)
-        address = None if ray_address == "local" else ray_address
-        own = {"include_dashboard": False, "num_cpus": num_workers} if address is None else {}
-        try:
-            ray.init(address=address, log_to_driver=False, **own)
-        except Exception as error:  # Ray raises errors of many classes
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"--ray {ray_address}: {reason}") from error
-        try:
-            yield engine
-        finally:
-            ray.shutdown()
+        with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+            own = {"include_dashboard": False, "num_cpus": num_workers, "_temp_dir": folder}
+            is_local = ray_address == "local"
+            try:
+                ray.init(
+                    address=None if is_local else ray_address,
+                    log_to_driver=False,
+                    **(own if is_local else {}),
+                )
+            except Exception as error:  # Ray raises errors of many classes
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"--ray {ray_address}: {reason}") from error
+            try:
+                yield engine
+            finally:
+                ray.shutdown()
     elif num_workers == 1:
         yield InProcess(memory)
     else:
@@ -161,7 +166,7 @@ def make_parser() -> VerbParser:
         "cluster share the work, with the same files to the bit. Killed, the same command goes on.",
         examples=(
             "prepare --schema clicks.yaml dataset.rewrite=always",
-            "prepare dataset=csv --schema clicks.yaml --workers 8 --memory 16GB",
+            "prepare --schema clicks.yaml --workers 8 --memory 16GB",
             "prepare dataset=criteo dataset.path=criteo/train.txt",
             "prepare --schema clicks.yaml --ray auto --workers 64",
         ),

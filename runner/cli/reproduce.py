@@ -97,7 +97,7 @@ def _compose(
     if meta.get("kind") != "eval" or source is None:
         return composed
     if not Path(source).exists():
-        raise UserError(f"{folder}: an evaluation of {source}, which does not exist any more")
+        raise UserError(f"{folder}: an evaluation of {source}, which is gone; put that folder back")
     run = Path(source) if (Path(source) / "meta.json").exists() else None
     return replace(composed, source_run=run)
 

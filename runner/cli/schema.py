@@ -180,9 +180,9 @@ def write_new_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        raise UserError(already_exists("--out", path)) from None
     except OSError as error:
+        if isinstance(error, FileExistsError) and path.exists():
+            raise UserError(already_exists("--out", path)) from None
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 
@@ -232,8 +232,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     for column, role in proposal.columns:
         shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
         why = f" ({role.reason})" if role.reason else ""
-        low, high = column.low, column.high
-        span = ", ".join(column.examples) if low is None else f"{low:g} .. {high:g}"
+        span = column.describe_range(" .. ") or ", ".join(column.examples)
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])

@@ -226,8 +226,8 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
             yield from _check_metric(where, watched, eval_names, splits)
         if watched["direction"] is None and natural_direction(watched["metric"]) is None:
             yield (
-                f"{where}.direction=null: is missing: whether more or less of {watched['metric']} "
-                "is better is not known; max or min"
+                f"{where}.direction is not set: whether more or less of {watched['metric']} is "
+                f"better is not known; {where}.direction=max or {where}.direction=min says it"
             )
         yield from _check_max_rows(where, node, rows)
 

@@ -29,7 +29,7 @@ class Interval:
 
     @property
     def text(self) -> str:
-        return f"{self.count:,} {self.unit}"
+        return f"{self.count:,} {self.unit if self.count != 1 else self.unit[:-1]}"
 
 
 @dataclass(frozen=True)

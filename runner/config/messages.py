@@ -92,10 +92,19 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
     message = f"{error} {error.__cause__ or ''}"
     if "@" in key or override.package is not None:
         return f"{text}: there is no group {key.split('@')[0]!r}"
+    if key == "search.space":
+        return (
+            f"{text}: what is searched is given key by key, such as optimizer.dense.lr="
+            "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1)"
+        )
+    known, value = list(dotted_keys(config)), override.value()
+    inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
+    if unknown := [name for name in inner if name not in known]:
+        return unknown_key(text, unknown[0], known)
     if OmegaConf.select(config, key, throw_on_missing=False, default=None) is None and (
         "not in struct" in message or "does not exist" in message or "Could not" in message
     ):
-        return unknown_key(text, key, list(dotted_keys(config)))
+        return unknown_key(text, key, known)
     return f"{text}: {_first_lines(error)}"
 
 

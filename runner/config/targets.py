@@ -123,7 +123,7 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
         if not isinstance(path, str) or not _NAME.fullmatch(path):
             problems.append(f"{key}={path}: not the dotted name of a public class or function")
         elif (current := current_target(path)) != path:
-            problems.append(f"{key}={path}: has moved; it is {current} now")
+            problems.append(f"{key}={path}: has moved; {key}={current} is its name now")
         elif not is_in_packages(path, allowed):
             package = path.split(".")[0]
             problems.append(

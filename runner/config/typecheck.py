@@ -160,6 +160,11 @@ class _Walk:
                 yield from self._check_by_default(full, value, default[name], inside_target)
             elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
                 yield from self.check_node(value, {}, full, settings_of(full, value["_target_"]))
+            elif key in FREELY_NAMED_NODES:
+                yield (
+                    f"{full}={value}: needs a _target_: its class, as in "
+                    f"+{full}._target_=mypackage.MyClass --allow mypackage"
+                )
             elif not (inside_target and is_open and _is_added(full, self.added)):
                 if part is None or not key:
                     yield _unknown(full, value, self.known)

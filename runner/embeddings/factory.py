@@ -124,7 +124,10 @@ def check_table_specs(specs: Sequence[TableSpec]) -> None:
         ConfigError: if not.
     """
     if not specs:
-        raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
+        raise ConfigError(
+            "the model has no table to look up: the dataset has no sparse feature; "
+            "`categorical` in its schema declares some"
+        )
 
 
 def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
@@ -144,5 +147,6 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
             f"{where}.every_row=true: every update would pass over the {largest.num_rows:,} rows "
             f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}; a part of "
             f"optimizer.parts can have other settings for it, or {where}.every_row=false "
-            f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is looked up"
+            f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is "
+            "looked up"
         )

@@ -21,7 +21,6 @@ from torch import Tensor
 from runner.embeddings.interface import EmbeddingTables, Layout
 from runner.embeddings.row_updates import STATE_NAMES
 from runner.embeddings.sharding_settings import FBGEMM_CPU_KINDS
-from runner.errors import ConfigError
 from runner.optim.settings import SparseSettings
 
 FBGEMM_OPTIMIZERS = {
@@ -40,14 +39,9 @@ class FbgemmTables(EmbeddingTables):
     """All tables in one FBGEMM table-batched embedding."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
-        """Build the tables with their weights not yet set.
-
-        Raises:
-            ConfigError: for an optimizer without a kernel on the device.
-        """
+        """Build tables whose weights are not yet set, of a kind with a kernel on the device."""
         super().__init__(layout, settings, device)
-        if device.type == "cpu" and settings.kind not in FBGEMM_CPU_KINDS:
-            raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
+        assert device.type != "cpu" or settings.kind in FBGEMM_CPU_KINDS, settings.kind
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
         self._kernel_lr = math.nan  # NaN: not known

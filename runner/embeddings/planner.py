@@ -64,7 +64,8 @@ def make_sharding_plan(
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"sharding.plan={sharding.plan}: TorchRec's planner finds no way to place the tables "
-            f"on {topology.world_size} ranks: {first}"
+            f"on {topology.world_size} ranks: {first} More ranks, a larger "
+            "sharding.device_memory_gb or narrower tables may help"
         ) from error
 
 

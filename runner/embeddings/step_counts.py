@@ -45,7 +45,8 @@ def check_step_counts(groups: Mapping[str, EmbeddingTables], counts: Mapping[str
         if uses_step_count(tables) and len(set(table_counts.values())) > 1:
             raise ConfigError(
                 "optimizer.parts: tables of one rate have moments with different numbers of "
-                f"updates from a warm start: {describe_counts(table_counts)}"
+                f"updates from a warm start: {describe_counts(table_counts)}; give the "
+                "tables of each number a part, and so a rate, of their own"
             )
 
 

@@ -132,7 +132,9 @@ def check_names(key: str, names: Sequence[str]) -> None:
         raise ConfigError(f"{key}={names!r} must be a list of metric names, such as [auc]")
     for name in names:
         if not isinstance(name, str):
-            raise ConfigError(f"{key}: {name!r} is not the name of a metric")
+            raise ConfigError(
+                f"{key}: {name!r} is not the name of a metric; write names, such as [auc]"
+            )
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
         kind = name.partition("@")[0]

@@ -140,14 +140,14 @@ class MetricSettings:
         for key in ("leave_seen_out", "per_event"):
             if getattr(self, key) and self.candidates != "full":
                 raise ConfigError(
-                    f"metrics.{key}=true: is about rankings of all items: "
-                    "metrics.candidates=full, for models that find items"
+                    f"metrics.{key}=true: is about rankings of all items; add "
+                    "metrics.candidates=full, for models that find items (two_tower, sasrec)"
                 )
         for name in self.list_metrics:
             if self.candidates != "full":
                 raise ConfigError(
-                    f"metrics.eval: {name!r} is about lists of all items: metrics.candidates=full, "
-                    "for models that find items"
+                    f"metrics.eval: {name!r} is about lists of all items; add "
+                    "metrics.candidates=full, for models that find items (two_tower, sasrec)"
                 )
         raise_combined(find_field_problems(self, "metrics."))
 
@@ -197,7 +197,8 @@ def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | 
         return None
     if not groups:
         raise ConfigError(
-            f"metrics.eval: {grouped[0]!r} needs a group column, and the dataset has none"
+            f"metrics.eval: {grouped[0]!r} needs a group column, and the dataset has none; "
+            "`groups: [COLUMN]` in its schema declares one"
         )
     return 0 if settings.group is None else list(groups).index(settings.group)
 

@@ -53,10 +53,7 @@ def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
         config: a composed configuration.
     """
     for name, value in hidden_settings(config).items():
-        key = f"model.net.{name}"
-        if value is not None and not isinstance(value, str):
-            yield f"{key}={value}: one of {', '.join(HIDDEN_KEYS[name].choices)}, or null"
-        elif problem := HIDDEN_KEYS[name].find_problem(key, value):
+        if problem := HIDDEN_KEYS[name].find_problem(f"model.net.{name}", value):
             yield problem
     trainer, scope = config["trainer"], norm_row_scope(config)
     is_whole = scope == UPDATE_SCOPE

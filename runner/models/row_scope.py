@@ -89,7 +89,7 @@ def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
     """
     net, trainer = config["model"]["net"], config["trainer"]
     if net.get("memory_warmup") and not net.get("memory"):
-        yield "model.net.memory_warmup: has no effect without model.net.memory"
+        yield "model.net.memory_warmup: has no effect without model.net.memory=N"
     if net.get("memory") and (trainer.get("num_processes") or 1) > 1:
         yield (
             f"trainer.num_processes={trainer['num_processes']}: each rank would remember the items "

@@ -36,12 +36,12 @@ _REFUSED = {
     "momentum": (
         "the table kernels of {kind} have no momentum and would ignore it; lars_sgd has momentum"
     ),
-    "nesterov": "no table kernel has it",
-    "dampening": "no table kernel has it",
+    "nesterov": "no table kernel has it; leave it out",
+    "dampening": "no table kernel has it; leave it out",
     "weight_decay": "the table kernels of {kind} ignore it on CPU; adam and lamb honour it",
     "initial_accumulator_value": "the accumulators of table kernels start at 0",
     "lr_decay": "table rates follow the scheduler group",
-    "amsgrad": "no table kernel has it",
+    "amsgrad": "no table kernel has it; leave it out",
     "l2": "there are three: l2_tables (every row at every update), l2_lookups (what a batch looks "
     "up) and, where the rule has it, weight_decay (decoupled); see docs/training.md",
 }

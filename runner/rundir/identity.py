@@ -108,8 +108,8 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
             return f"{path} is gone"
         raise UserError(
             f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
-            f"there is no other. Its result stays valid; without {run_dir / 'result.json'} the "
-            "same command trains again from the start"
+            f"there is no other. Its result stays valid; to train again from the start: rm "
+            f"{run_dir / 'result.json'}, and the same command"
         ) from None
     is_named = asdict(link_to(saved.manifest)) == named
     return None if is_named else f"{path} is not the one that it saved"

@@ -14,6 +14,7 @@ from runner.errors import UserError
 from runner.rundir.lock import FolderLock
 from runner.rundir.regular_files import check_run_files, is_temporary, read_bytes
 
+MOST_RUNS_OF_A_NAME = 1000
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
 # those of a sweep. Any other file means that the folder belongs to somebody else.
@@ -54,21 +55,21 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
     ):
         text = text.replace(placeholder, value)
     is_fresh = text != template
-    for attempt in range(1, 1000):
+    for attempt in range(1, MOST_RUNS_OF_A_NAME):
         folder = Path(text if attempt == 1 else f"{text}_{attempt}")
         try:
             folder.mkdir(parents=True, exist_ok=not is_fresh)
-        except FileExistsError:
+        except FileExistsError as error:
             if not folder.is_dir():
-                raise UserError(f"{folder}: is a file, not a folder") from None
+                raise UserError(unwritable(folder, error)) from None
             continue
         except OSError as error:
             raise UserError(unwritable(folder, error)) from error
         check_not_foreign(folder)
         return folder, lock_folder(folder)
     raise UserError(
-        f"{text}: a thousand runs of this name exist already; `python -m runner clean` shows what "
-        "can go, and hydra.run.dir=DIR names another folder"
+        f"{text}: {MOST_RUNS_OF_A_NAME:,} runs of this name exist already; `python -m runner "
+        "clean` shows what can go, and hydra.run.dir=DIR names another folder"
     )
 
 

@@ -97,7 +97,10 @@ def train(
     with process_restored():
         code, folder = launch_run(composed, allowed=allowed_packages(allow), command=command)
     if folder is None:
-        raise ConfigError(f"loop={composed.choices.get('loop')}: makes no run directory")
+        raise ConfigError(
+            f"loop={composed.choices.get('loop')}: makes no run directory to return; "
+            "`python -m runner` runs it"
+        )
     if code in (130, 143):
         raise KeyboardInterrupt
     if code != 0:

@@ -53,7 +53,7 @@ def apply_deltas(
     if "aoti" in base.formats and not trust_native_code:
         raise UserError(
             f"{model}: holds machine code, which is run once for {EXAMPLE}; --trust-native-code "
-            "does so with an artifact of your own"
+            "allows it for an artifact of your own"
         )
     artifact, opened = base, []
     weights = read_artifact_weights(base)

@@ -26,6 +26,9 @@ QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
 NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
+EXPORT_AGAIN = "export the run again: `python -m runner export DIR --out MODEL`"
+EXPORT_WHOLE = "export the model whole: `python -m runner export DIR --out MODEL`"
+_WRITE_ANEW = "copy the folder again, or write it anew"
 
 
 @dataclass(frozen=True)
@@ -227,12 +230,15 @@ def open_artifact(path: Path | str) -> Artifact:
         UserError: for a folder that is no artifact, is damaged, or is of a later version.
     """
     folder = Path(path)
-    manifest = read_verified_manifest(folder, NO_MODEL, again="export the run again")
+    manifest = read_verified_manifest(folder, NO_MODEL, again=EXPORT_AGAIN)
     formats = manifest.get("formats")
     if not isinstance(formats, list) or not set(formats) <= set(FORMATS):
-        raise UserError(f"{folder / MANIFEST}: damaged: its formats are not as written")
+        raise UserError(
+            f"{folder / MANIFEST}: damaged: its formats are no list of {', '.join(FORMATS)}; "
+            f"{EXPORT_AGAIN}"
+        )
     if SCHEMA not in manifest["files"]:
-        raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}")
+        raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}; {EXPORT_AGAIN}")
     try:
         return Artifact(folder, manifest, *read_schema(folder))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -248,9 +254,11 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
     for name, digest in files.items():
         file = folder / _checked_name(folder, name)
         if file.is_symlink() or not file.is_file():
-            raise UserError(f"{file}: missing, or no plain file; the manifest lists it")
+            raise UserError(
+                f"{file}: missing, or no plain file; {MANIFEST} lists it; {_WRITE_ANEW}"
+            )
         if hash_file(file) != digest:
-            raise UserError(f"{file}: damaged: it is not what the manifest says")
+            raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {_WRITE_ANEW}")
 
 
 def read_verified_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
@@ -276,7 +284,7 @@ def read_verified_manifest(folder: Path, nothing: str, *, again: str) -> dict[st
             f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {again}"
         )
     if not isinstance(files, dict):
-        raise UserError(f"{folder / MANIFEST}: damaged: its files are not as written")
+        raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {again}")
     verify_files(folder, files)
     checked: dict[str, Any] = manifest
     return checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import UserError, unknown_choice
-from runner.serving.artifact import Artifact, graph_file, open_artifact
+from runner.serving.artifact import EXPORT_AGAIN, MANIFEST, Artifact, graph_file, open_artifact
 
 
 def check_artifact(
@@ -33,5 +33,5 @@ def check_artifact(
     for spec in artifact.graphs:
         name = graph_file(spec.name, chosen)
         if name not in artifact.manifest["files"]:
-            raise UserError(f"{path}: the manifest lists no {name}")
+            raise UserError(f"{path}: {MANIFEST} lists no {name}; {EXPORT_AGAIN}")
     return artifact, chosen

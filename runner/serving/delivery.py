@@ -153,7 +153,10 @@ class FolderDelivery:
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
         except (UserError, OSError) as error:
-            view.warn(f"the last weights were not delivered: {error}")
+            view.warn(
+                f"the last weights were not delivered: {error}; "
+                f"`python -m runner export {self._run.dir} --out MODEL` exports them"
+            )
 
     def _is_base_ready(self, *, wait: bool) -> bool:
         """Return whether the whole artifact is there.
@@ -166,10 +169,9 @@ class FolderDelivery:
             process.wait()
             self._export = None
             if process.returncode:
-                said = (self._run.dir / EXPORT_LOG).read_text(errors="replace")
-                raise UserError(
-                    f"the export of step {step} has failed: {said.strip()[-_LOG_CHARACTERS:]}"
-                )
+                log = self._run.dir / EXPORT_LOG
+                said = log.read_text(errors="replace").strip()[-_LOG_CHARACTERS:]
+                raise UserError(f"the export of step {step} has failed, as {log} says: {said}")
         return self._export is None and (self.folder / FULL).exists()
 
     def _start_export(self, step: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from runner.errors import UserError
 from runner.serving.artifact import (
+    EXPORT_WHOLE,
     FORMAT_VERSION,
     MANIFEST,
     SCHEMA,
@@ -27,6 +28,7 @@ from runner.serving.artifact import (
 from runner.serving.loaded_graph import read_weights
 
 KIND = "delta"
+NO_DELTA = "no delta; `python -m runner export DIR --since MODEL --out DELTA` writes one"
 WEIGHTS = "delta.safetensors"
 PREFIX = "delta-"  # of the folders of deltas in a folder of deliveries
 # behind the name of a table: the numbers of the rows that changed or are new; of those that are
@@ -73,7 +75,8 @@ class Delta:
             base_step, step = self.manifest["base"]["step"], artifact.step
             raise UserError(
                 f"{self.path}: is a delta on version {self.base} (step {base_step}), and not on "
-                f"version {artifact.version} (step {step}) of {artifact.path}"
+                f"version {artifact.version} (step {step}) of {artifact.path}; deltas are "
+                "applied in the order in which they were written"
             )
 
     def new_weights(
@@ -102,7 +105,7 @@ class Delta:
             if self.manifest["moved"].get(key, {}).get("starts_changed") and weight(first) is None:
                 raise UserError(
                     f"{self.path}: tables of {key} begin elsewhere than in the base, which an ONNX "
-                    "graph cannot follow: export the model whole, or use pt2 or aoti"
+                    f"graph cannot follow: {EXPORT_WHOLE}, or serve pt2 or aoti"
                 )
         return changed
 
@@ -164,7 +167,7 @@ def open_delta(path: Path | str) -> Delta:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: no delta; `export DIR --since MODEL --out DELTA` writes one")
+        raise UserError(f"{folder}: {NO_DELTA}")
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         kind, format_version = manifest.get("kind"), manifest["format_version"]
@@ -173,7 +176,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / MANIFEST}: cannot be read: {error!r}") from error
     if kind != KIND:
-        raise UserError(f"{folder}: is a whole artifact, and no delta")
+        raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
     if format_version != FORMAT_VERSION:
         raise UserError(
             f"{folder}: format version {format_version}; this is for version {FORMAT_VERSION}: "

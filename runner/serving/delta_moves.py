@@ -13,7 +13,7 @@ import numpy as np
 
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec, RawInputs
+from runner.serving.artifact import EXPORT_WHOLE, GraphSpec, RawInputs
 
 _TABLE_PARTS = ("weight", "codes", "scale_low")  # of `Rows` and `IntegerRows`
 
@@ -76,9 +76,7 @@ def find_moves(
                 else:
                     before = np.array([len(base[key])])
                 if len(before) != len(after) or before.sum() != len(base[key]):
-                    raise UserError(
-                        f"{key}: has other tables than the base: export the model whole"
-                    )
+                    raise UserError(f"{key}: has other tables than the base: {EXPORT_WHOLE}")
                 ids = [
                     [raw.fitted.vocabularies.get(name) for raw in (base_raw, new_raw)]
                     for name in names.values()

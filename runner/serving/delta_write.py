@@ -24,6 +24,7 @@ from runner.batch import Schema
 from runner.errors import UserError
 from runner.models.layers.recommender import Recommender
 from runner.serving.artifact import (
+    EXPORT_WHOLE,
     FORMAT_VERSION,
     MANIFEST,
     Artifact,
@@ -96,12 +97,12 @@ def check_same_model(base: Artifact, new: ModelVersion) -> None:
         if before != now:
             raise UserError(
                 f"{base.path}: cannot be brought on by a delta: its {name} is {before}, and that "
-                f"of the new version is {now}: export the model whole"
+                f"of the new version is {now}: {EXPORT_WHOLE}"
             )
     if base.graphs != new.graphs or base.tasks != new.tasks:
         raise UserError(
             f"{base.path}: cannot be brought on by a delta: it reads other features or predicts "
-            "other tasks than the new version: export the model whole"
+            f"other tasks than the new version: {EXPORT_WHOLE}"
         )
 
 
@@ -126,11 +127,11 @@ def find_difference(
         is_table = is_table_weight(key)
         rest = slice(1, None) if is_table else slice(None)
         if old is None and is_table:
-            raise UserError(f"the base has no table {key}: export the model whole")
+            raise UserError(f"the base has no table {key}: {EXPORT_WHOLE}")
         if old is not None and (old.dtype, old.shape[rest]) != (values.dtype, values.shape[rest]):
             raise UserError(
                 f"{key} is {old.dtype} {list(old.shape)} in the base, and {values.dtype} "
-                f"{list(values.shape)} in the new version: export the model whole"
+                f"{list(values.shape)} in the new version: {EXPORT_WHOLE}"
             )
         if not is_table:
             found.weights[key] = np.ascontiguousarray(values)

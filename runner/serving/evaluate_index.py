@@ -56,12 +56,11 @@ def evaluate_index(
     job = build_job(config, None, view=view, allowed=allowed)
     assert job.source_checkpoint is not None
     scorer = Scorer.load(model, trust_native_code=True)
-    if (
-        hash_file(job.source_checkpoint.path / "manifest.json")
-        != (scorer.artifact.manifest["checkpoint"]["sha256"])
-    ):
+    exported = scorer.artifact.manifest["checkpoint"]
+    if hash_file(job.source_checkpoint.path / "manifest.json") != exported["sha256"]:
         raise UserError(
-            f"--evaluate {config['run']}: {model} was exported from another run's checkpoint"
+            f"--evaluate {config['run']}: {model} was exported from another checkpoint; name its "
+            f"run, and checkpoint.step={exported['step']}"
         )
     restore_weights(job, job.source_checkpoint)
     split = select_splits(job)[0]

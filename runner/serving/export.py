@@ -255,7 +255,10 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
         for problem in found.pop("problems")
     ]
     if problems:
-        raise UserError("not written, since it is not what was evaluated: " + "; ".join(problems))
+        raise UserError(
+            "not written, since it is not what was evaluated; if the data or the code of the model "
+            "were changed since the training, train again:\n  " + "\n  ".join(problems)
+        )
 
 
 def describe(measured: Mapping[str, Any]) -> list[str]:

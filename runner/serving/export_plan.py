@@ -79,7 +79,7 @@ def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) 
     if base.formats == ("aoti",) and not settings.trust_native_code:
         raise UserError(
             f"--since {settings.since}: holds machine code alone, which is run to hold the delta "
-            "against the evaluation; --trust-native-code does so with an artifact of your own"
+            "against the evaluation; --trust-native-code allows it for an artifact of your own"
         )
     return replace(
         settings, formats=base.formats, quantise=kind["quantise"], weights=kind["weights"]

@@ -29,5 +29,8 @@ def find_run(folder: str | Path) -> Path:
         if runs:
             return max(runs, key=lambda run: (run / "meta.json").stat().st_mtime).absolute()
     if not folder.exists() and folder.name == "latest":
-        raise UserError(f"{folder}: no such run directory: nothing was trained in {folder.parent}")
+        raise UserError(
+            f"{folder}: no such run directory: nothing was trained in {folder.parent}; "
+            "`python -m runner` trains"
+        )
     return require_trained_run(folder)

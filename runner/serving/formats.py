@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import save_file
 
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec, weights_file
+from runner.serving.artifact import FORMATS, GraphSpec, weights_file
 from runner.serving.loaded_graph import without_tree_warning
 from runner.serving.onnx_weights import read_initializers
 
@@ -58,7 +58,8 @@ def save_graph(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
-            f"format {format_}: {spec.name} cannot be written: {type(error).__name__}: {first}"
+            f"--format {format_}: the graph {spec.name} cannot be written: {type(error).__name__}: "
+            f"{first}; try another of {', '.join(FORMATS)}"
         ) from error
 
 

@@ -211,7 +211,7 @@ def build_graphs(
     if not isinstance(model, EmbeddingModel):
         raise UserError(
             f"model {type(model).__name__} cannot be exported: it is neither an EmbeddingModel nor "
-            "a RetrievalModel, so its look-ups are not known"
+            "a RetrievalModel, of which one makes its look-ups known; see docs/own_model.md"
         )
     lookup, features = model.embedding, schema.sparse
     sequences: tuple[SequenceInput, ...] = ()
@@ -291,5 +291,6 @@ def export_graph(spec: GraphSpec, module: nn.Module) -> torch.export.ExportedPro
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
-            f"the model cannot be exported: torch.export: {type(error).__name__}: {first}"
+            f"the model cannot be exported: torch.export: {type(error).__name__}: {first}; its "
+            "forward must not branch on the values of tensors"
         ) from error

@@ -17,7 +17,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.artifact import MANIFEST, Artifact, require_graph
+from runner.serving.artifact import EXPORT_AGAIN, MANIFEST, Artifact, require_graph
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
 QUERY_ROWS = "query_rows.parquet"  # the raw rows that the queries are of
@@ -108,7 +108,7 @@ def why_no_items(artifact: Artifact) -> str | None:
             "items of rows only; train with one feature in model.net.item"
         )
     else:
-        why = f"has no {ITEMS}: it is of an earlier version; export the run again"
+        why = f"has no {ITEMS}: it is of an earlier version; {EXPORT_AGAIN}"
     return f"{artifact.manifest.get('model', 'the model')} {why}"
 
 
@@ -119,7 +119,7 @@ def read_queries(artifact: Artifact) -> np.ndarray:
         UserError: if it has none.
     """
     if QUERIES not in artifact.manifest["files"]:
-        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; export the run again")
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; {EXPORT_AGAIN}")
     return vectors_as_matrix(pq.read_table(artifact.path / QUERIES)["vector"])
 
 
@@ -130,7 +130,7 @@ def read_query_rows(artifact: Artifact) -> pa.Table:
         UserError: if there are none.
     """
     if QUERY_ROWS not in artifact.manifest["files"]:
-        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERY_ROWS}; export the run again")
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERY_ROWS}; {EXPORT_AGAIN}")
     return pq.read_table(artifact.path / QUERY_ROWS)
 
 

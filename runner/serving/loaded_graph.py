@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from runner.errors import UserError
-from runner.serving.artifact import FORMATS, GraphSpec, weights_file
+from runner.serving.artifact import EXPORT_AGAIN, EXPORT_WHOLE, FORMATS, GraphSpec, weights_file
 from runner.serving.onnx_weights import read_initializers, with_initializers
 
 
@@ -150,9 +150,7 @@ class NativePackages:
             package = aoti_load_package(str(self._path))
         names = package.get_constant_fqns()
         if missing := sorted(set(names) - weights.keys()):
-            raise UserError(
-                f"{self._path}: its weights lack {missing[0]!r}: export the model again"
-            )
+            raise UserError(f"{self._path}: its weights lack {missing[0]!r}; {EXPORT_AGAIN}")
         if all(n in tensors and tuple(tensors[n].shape) == weights[n].shape for n in names):
             for name in names:
                 tensors[name].copy_(torch.from_numpy(weights[name]))
@@ -238,5 +236,5 @@ def check_same_shapes(weights: Mapping[str, np.ndarray], changed: Mapping[str, n
         if weights[name].shape != values.shape:
             raise UserError(
                 f"the ONNX graph has {name} with {len(weights[name]):,} rows, and the delta makes "
-                f"them {len(values):,}: export the model whole, or use pt2 or aoti"
+                f"them {len(values):,}: {EXPORT_WHOLE}, or serve pt2 or aoti, whose tables may grow"
             )

@@ -63,7 +63,7 @@ def load_transforms(declared: Declared, run: Path) -> Transforms:
     if missing:
         raise DataError(
             f"{folder}: has no fitted transform of {', '.join(sorted(missing))}, which the run's "
-            "schema declares: the schema was changed after the training"
+            "schema declares: it was changed after the training; undo that, or train again"
         )
     return Transforms(declared, fitted)
 

@@ -56,8 +56,14 @@ class InputTable(TableRecipe):
     def columns_read(self) -> list[str]:
         return list(dict.fromkeys([*self.features.columns, *self.keep]))
 
-    @property
-    def needed_by(self) -> str:
+    def needed_by(self, column: str) -> str:
+        if column not in self.features.columns:
+            return "--keep names"
+        if column in [spec.column for spec in self.features.ids if spec.max_length]:
+            return (
+                "the run has learnt from: a list of ids in each row, the oldest first, in a text "
+                "file as JSON, such as [5, 7] (docs/interactions.md, Use)"
+            )
         return "the run has learnt from"
 
     @property

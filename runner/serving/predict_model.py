@@ -129,7 +129,9 @@ class RunModel:
         except ValueError as error:
             raise ConfigError(f"{flag}: {error}") from error
         if outputs.top_k > model.item.num_rows:
-            raise ConfigError(f"{flag}: there are {model.item.num_rows:,} items")
+            raise ConfigError(
+                f"{flag}: there are {model.item.num_rows:,} items; ask for as many at most"
+            )
 
     def make_scorer(self, outputs: Outputs) -> Callable[[EncodedPart], pa.Table]:
         """Return the function that scores a part: kept columns, then those of `outputs`.

@@ -75,7 +75,7 @@ def open_output(folder: Path, manifest: Mapping[str, Any]) -> None:
         if foreign:
             raise UserError(
                 f"--out {folder}: is not empty and holds no prediction "
-                f"({', '.join(foreign[:5])}); nothing was changed"
+                f"({', '.join(foreign[:5])}); nothing was changed. Name another folder"
             )
         write_json(path, manifest)
     except OSError as error:
@@ -145,7 +145,10 @@ def summarize_parts(folder: Path) -> PartsSummary:
                 summary.num_rows += part.metadata.num_rows
                 summary.columns = part.schema_arrow.names
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise UserError(f"{path}: is not what was written ({error}); delete it") from error
+            raise UserError(
+                f"{path}: is not what was written ({error}); after `rm {path}` the same command "
+                "writes it anew"
+            ) from error
         summary.num_parts += 1
         summary.num_bad_rows += facts["count"]
         summary.bad_rows += facts["examples"][: MAX_EXAMPLES - len(summary.bad_rows)]

@@ -223,10 +223,10 @@ class Scorer:
             DataError: as in `score`, and for a model that has no query.
             UserError: for a model without a table of items.
         """
-        one = self.snapshot()
-        query = require_graph(one.artifact, "query")
         if top_k < 1:
             raise UserError(f"top_k={top_k}: must be at least 1")
+        one = self.snapshot()
+        query = require_graph(one.artifact, "query")
         encoded = encode_rows(one.artifact.raw, as_table(rows), graph_features([query]))
         return one.top_k_encoded(encoded, top_k)
 

@@ -239,9 +239,8 @@ def _announce(console: Console, state: SweepState) -> None:
         )
     if state.num_jobs_of_other_code:
         _warn(
-            "made by other code than today's (see git in meta.json): "
-            f"{_count(state.num_jobs_of_other_code, 'finished job')}; --rerun changed runs them "
-            "again"
+            f"{_count(state.num_jobs_of_other_code, 'finished job')} ran other code than today's "
+            "(see git in meta.json); --rerun changed runs them again"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.settings import RESULT_SPLITS, SearchSettings
-from runner.errors import ConfigError, UserError, combined_error, nearest_hint
+from runner.errors import UserError, combined_error, nearest_hint
 from runner.metrics.result_keys import measured_names
 from runner.sweep.plan import (
     CheckedJob,
@@ -254,11 +254,5 @@ class SearchJobs:
 
 
 def read_search_settings(node: Mapping[str, Any]) -> SearchSettings:
-    """Return the settings of a `search` node, which other rules have checked.
-
-    Raises:
-        ConfigError: if it has no space.
-    """
-    if not isinstance(node.get("space"), Mapping):
-        raise ConfigError("search.space: is missing; it says what is searched, as key: expression")
+    """Return the settings of a `search` node, which other rules have checked."""
     return SearchSettings(**{k: v for k, v in node.items() if not k.startswith("_")})

@@ -127,21 +127,36 @@ def _dimension(override: Override, text: str) -> Dimension:
     value = override.value()
     key = override.get_key_element()
     if isinstance(value, ChoiceSweep):
-        choices = tuple(dict.fromkeys(map(str, override.sweep_string_iterator())))
-        if not choices:
-            raise ConfigError(f"{text}: nothing to choose from")
-        return Dimension(key, choices)
+        return Dimension(key, tuple(dict.fromkeys(listed_values(override))))
     if not isinstance(value, RangeSweep | IntervalSweep):
         raise ConfigError(f"{text}: is no set of values to search; {_FORMS}")
     unknown = sorted(value.tags - {"log", "int", "float"})
     if unknown:
-        raise ConfigError(f"{text}: the tag {unknown[0]!r} has no meaning here; log and int have")
+        raise ConfigError(f"{text}: there is no tag {unknown[0]!r} for a search; {_FORMS}")
     dimension = _range(key, value) if isinstance(value, RangeSweep) else _interval(key, value)
     if dimension is None or dimension.high < dimension.low:
         raise ConfigError(f"{text}: holds no value")
     if dimension.log and dimension.low <= 0:
-        raise ConfigError(f"{text}: a logarithmic range must begin above 0")
+        raise ConfigError(
+            f"{text}: a logarithmic range must begin above 0, as in tag(log, interval(1e-4, 1))"
+        )
     return dimension
+
+
+def listed_values(override: Override) -> list[str]:
+    """Return the values of an override that has several, as they are written in one of a job.
+
+    Raises:
+        ConfigError: for values that Hydra cannot list.
+    """
+    try:
+        return [str(value) for value in override.sweep_string_iterator()]
+    except Exception as error:  # Hydra raises errors of many kinds here
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{override.input_line}: its values cannot be listed ({reason}); name them, as in "
+            f"{override.key_or_group}=a,b, or give their range, as in range(1, 9)"
+        ) from error
 
 
 def _range(key: str, value: RangeSweep) -> Dimension | None:

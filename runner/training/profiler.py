@@ -69,7 +69,10 @@ def write_profile(job: Job, recorder: profile, num_updates: int) -> None:
 def warn_nothing_recorded(job: Job) -> None:
     """Warn that the training ended before the window began."""
     after = job.trainer.profile.after
-    job.view.warn(f"trainer.profile.after={after}: nothing is recorded: the training ended before")
+    job.view.warn(
+        f"trainer.profile.after={after}: nothing is recorded: the training ended before; "
+        "take a smaller one"
+    )
 
 
 def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> TextTable:

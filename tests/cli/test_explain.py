@@ -58,6 +58,14 @@ def test_groups_lead_on_to_ls(capsys):
     assert "checkpoint.monitor.direction" in explain(capsys, "checkpoint.monitor")[0]
 
 
+def test_a_rate_is_described_by_its_group_and_a_last_part_finds_all_keys_that_end_so(capsys):
+    assert "of the tables; lr: their learning rate" in "".join(
+        explain(capsys, "optimizer.sparse.lr")
+    )
+    assert main(["explain", "lr"]) == 2
+    assert "there are: optimizer.sparse.lr, optimizer.dense.lr" in capsys.readouterr().err
+
+
 def test_an_unknown_key_names_the_nearest(capsys):
     assert main(["explain", "trainer.acumulate"]) == 2
     assert "nearest: 'trainer.accumulate'" in capsys.readouterr().err

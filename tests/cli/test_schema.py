@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -201,6 +202,17 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
     (tmp_path / "x.xlsx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError, match="save the sheet as CSV"):
         schema([str(tmp_path / "x.xlsx")], ())
+
+
+def test_decimal_commas_are_told_with_a_command_that_makes_numbers_of_them(tmp_path, propose):
+    path = tmp_path / "ratings.csv"
+    rows = [f"{n % 2};{n},5;{n},{n};{'' if n == 3 else n}" for n in range(30)]
+    path.write_text("\n".join(["click;price;pair;count", *rows, "1;7,5;1,2,3;4"]))
+    _, told = propose(str(path))
+    [convert] = re.findall(r"semicolons price: numbers .*? here; (sed .*?) makes points", told)
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    written, told = propose(str(tmp_path / "points.csv"))
+    assert "decimal comma" not in told and "price" in written["numeric"]
 
 
 def test_names_cannot_break_out_of_the_yaml(write, propose):

@@ -6,6 +6,7 @@ from runner.cli.multirun import _split_search
 from runner.config.compose import compose
 from runner.config.overrides import parse_overrides
 from runner.config.targets import ALLOWED_PACKAGES
+from runner.errors import ConfigError
 
 
 def split(*words):
@@ -34,6 +35,12 @@ def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
     assert f"the model takes {said}: not searched" in capsys.readouterr().err
     split("search=tpe", "model=dcn")
     assert "not searched" not in capsys.readouterr().err  # DCN calls its widths deep
+
+
+def test_a_key_of_the_space_is_told_how_it_is_given():
+    given = parse_overrides(["search.space.seed=choice(1,2)"])
+    with pytest.raises(ConfigError, match=r"the key itself: seed=choice\(1,2\)"):
+        _split_search(compose(["search=tpe"]), given, ALLOWED_PACKAGES)
 
 
 def test_a_search_may_be_of_a_model_of_ones_own():

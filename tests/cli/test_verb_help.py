@@ -49,6 +49,7 @@ def test_the_help_of_all_verbs_needs_no_torch():
         (["explain"], "explain: name a key, such as trainer.batch_size"),
         (["--allow"], "--allow: needs a package, such as"),
         (["--config-dir"], "--config-dir: needs a folder"),
+        (["importance", "run", "--keep", "0"], "--keep 0: must be at least 1"),
         (["importance"], "importance: name a run: importance DIR"),
         (["index"], "index: name an exported model: index MODEL"),
         (["init", "a", "b"], "init: one name: init NAME"),

@@ -185,7 +185,7 @@ MISTAKES = [
     (["stop_grace_s=-1"], ["stop_grace_s=-1: must not be negative"]),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.metric=validation/calibration"],
-        ["lr_on_plateau.direction=null: is missing", "max or min"],
+        ["lr_on_plateau.direction is not set", "lr_on_plateau.direction=max or"],
     ),
     (
         [

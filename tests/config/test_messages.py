@@ -145,6 +145,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["--config-dir", "nowhere"], ["nowhere: no such folder"]),
         (["--config-name", "x"], ["--config-name"]),
         (["--dry-run"], ["add -m"]),
+        (["train", "x"], ["'train': no such verb; `python -m runner [KEY=VALUE ...]` does that"]),
+        (["compare", "a", "b"], ["`python -m runner report DIR ...` or `diff A B`"]),
         (["reume", "x"], ["'reume': no such verb", "nearest: 'resume'"]),
         (["resume"], ["resume: name a run"]),
         (["resume", "nowhere"], ["nowhere: no such run directory"]),
@@ -236,6 +238,10 @@ def test_ranks_that_torchrun_started_count_as_well(command, monkeypatch):
     for key, value in ranks.items():
         monkeypatch.setenv(key, value)
     assert "works in one process" in command.refused("loop=debug")
+    message = command.refused("-m", "seed=1,2")
+    assert (
+        "start it without torchrun, and trainer.num_processes=N gives each job N ranks" in message
+    )
 
 
 def test_all_mistakes_of_a_command_are_told_together(command):
@@ -292,51 +298,23 @@ def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_fa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--allow"], "--allow: needs a package, such as --allow mymodels"),
-        (["--config-dir"], "--config-dir: needs a folder"),
-        (["init"], "init: one name: init NAME, such as init my_project"),
-        (["ls", "a", "b"], "ls: one group at most: ls [GROUP]"),
-        (["predict"], "predict: name a run and what to score: predict DIR INPUT... [--out DIR]"),
-        (["importance"], "importance: name a run: importance DIR [--keep N --out FILE]"),
-        (["reproduce"], "reproduce: name a run: reproduce DIR [hydra.run.dir=NEW]"),
-        (["completion", "fish"], "completion fish: completion bash, or completion zsh; nearest"),
-        (["export"], "export: name a run: export DIR --out MODEL"),
-        (["apply"], "apply: name a model and its deltas in their order: apply MODEL DELTA"),
-        (["apply", "model", "delta"], "apply: --out is not set: the folder to write"),
-        (["index"], "index: name an exported model: index MODEL [--kind KIND] [--out DIR]"),
-        (["explain"], "explain: name a key, such as trainer.batch_size"),
         (["checkpoint.monitor.direction=min"], "max is better for validation/auc; checkpoint.mon"),
         (["trainer.batch_on_plateau.patience=2", "trainer.batch_on_plateau.max_rows=33"],
          "max_rows=33: leaves no room to grow: an update has 4,096 rows"),
-        (["optimizer.dense._target_=null"], "optimizer.dense._target_: is missing; a class of t"),
         (["trainer.device=cuda:0", "trainer.num_processes=2"], "each of 2 ranks takes another GPU"),
-        (["optimizer=lbfgs", "trainer.amp=true", "trainer.amp_dtype=fp16"],
-         "trainer.amp_dtype=fp16: L-BFGS searches along the gradient of the loss"),
-        (["loop=online", "dataset=kafka", "trainer.early_stop.patience=2"],
-         "trainer.early_stop: waits for evaluations of a split, and loop=online has none"),
-        (["checkpoint.init_from=nowhere"], "nowhere: no such folder"),
-        (["checkpoint.init_tables={a: {from: nowhere}}"], "nowhere: no such folder"),
-        (["checkpoint.init_tables={a: 3}"], "init_tables.a=3: write {from: DIR}, or {from: DIR, t"),
-        (["checkpoint.init_tables={a: {from: nowhere, table: 3}}"],
-         "init_tables.a.table=3: needed is the name of a table in the source"),
-        (["checkpoint.init_tables={a: {from: nowhere, tabel: x}}"],
-         "init_tables.a.tabel: there is no such key; nearest: 'table'; known: from, table"),
-        (["checkpoint.init_from=nowhere", "checkpoint.init_names={a: 3}"],
-         "init_names.a=3: needed is the name in the source, or null to leave the weight out"),
         (["sharding=disk", "optimizer.sparse.l2_tables=0.1"],
          "sharding: a table on disk: optimizer.sparse.l2_tables needs a copy of it in memory"),
         (["sharding=disk", "loop=tune_lr"], "sharding: a table on disk: the tuning loops keep a c"),
-        (["optimizer.parts=[{name: 'a b', pattern: x}]"], "must consist of letters, digits and"),
-        (["optimizer.parts=[{name: a, pattern: x, frozen: 3}]"], "frozen=3: must be true or false"),
-        (["optimizer.parts=[{name: a, pattern: x, dense: 3}]"], "dense=3: must be a group of keys"),
-        (["optimizer.sparse.every_row=3"], "optimizer.sparse.every_row=3: must be true or false"),
         (["optimizer.sparse.l2_tables=0.1"], "reaches every row at every update, and un"),
-        (["model.net.norm_scope=wide"], "model.net.norm_scope=wide: one of update, micro_batch"),
         (["task._target_=runner._x"], "task._target_=runner._x: not the dotted name of a public"),
+        (["search=tpe", "search.space={x: [1,2]}"], "given key by key, such as optimizer.dense.l"),
+        (["search=tpe", "search.space={seed: choice(1,2)}"], "or optimizer.dense.lr=interval(0.00"),
+        (["trainer={max_step: 5}"], "there is no key 'trainer.max_step'; nearest: 'trainer.max_st"),
+        (["-m", "seed=range(1,2,0)"], "its values cannot be listed (range() arg 3 must not be z"),
+        (["-m", "model=glob(*)"], "name them, as in model=a,b, or give their range"),
+        (["--cfg", "job", "--package", "trainr"], "no such group of keys; nearest: 'trainer'"),
+        (["remote=ray", "loop=debug"], "remote=ray: is for loop=train and loop=online; without it"),
         (["metrics.leave_seen_out=true"], "metrics.leave_seen_out=true: is about rankings of all"),
-        (["trainer.eval_splits=[]"], "trainer.eval_splits=[]: needs a split: train, validation"),
-        (["trainer.eval_splits=[test, test]"], "trainer.eval_splits=test: is listed twice"),
-        (["trainer.eval_splits=[test]"], "must hold validation, by which the best checkpoint is"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.config.compose import compose
-from runner.config.rules import check_config
+from runner.config.rules import check_config, hardware
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
@@ -54,6 +54,23 @@ MISTAKES: list[tuple[Changes, str]] = [
         "there is no split tset.*: validation/auc",
     ),
     ({"optimizer.dense._target_": None}, "dense._target_: is missing; a class of torch.optim"),
+    (
+        {
+            "trainer.early_stop.patience": 2,
+            "trainer.early_stop.metric": "validation/mine",
+            "metrics.own": {"mine": {"_target_": "torchmetrics.HammingDistance", "task": "binary"}},
+        },
+        "whether more or less of validation/mine is better is not known; .*direction=max or",
+    ),
+    (
+        {"optimizer.dense": {"_target_": "mine.Adam", "lr": -0.5}},
+        "optimizer.dense.lr=-0.5: a learning rate is a number from 0",
+    ),
+    ({"callbacks": {"mine": {"a": 1}}}, r"as in \+callbacks.mine._target_=mypackage.MyClass -"),
+    (
+        {"task._target_": "runner.task.Supervised"},
+        "has moved; task._target_=runner.training.update.task.Supervised is its name now",
+    ),
     ({"metrics.own": {"mine": {"a": 1}}}, "metrics.own.mine: needs a _target_: a class of torch"),
 ]
 
@@ -74,6 +91,17 @@ def test_a_mistake_between_keys_is_told_with_what_works(composed, changes, told)
         node[name] = value
     problems = check_config(config, composed.default_config, allowed=ALLOWED_PACKAGES)
     assert re.search(told, "\n".join(problems)), problems
+
+
+def test_ranks_that_memory_has_no_room_for_are_told_with_the_number_that_fits(
+    composed, monkeypatch
+):
+    monkeypatch.setattr(hardware, "available_memory_bytes", lambda: 3 * hardware.RANK_BYTES)
+    trainer = {**composed.config["trainer"], "num_processes": 4, "device": "cpu"}
+    config = {**composed.config, "trainer": trainer}
+    [problem] = check_config(config, composed.default_config, allowed=ALLOWED_PACKAGES)
+    assert problem.startswith("trainer.num_processes=4: a rank needs")
+    assert problem.endswith("; trainer.num_processes=3 fits")
 
 
 PARTS = [

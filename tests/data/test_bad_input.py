@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.core.blocks import read_footer
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
+from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.errors import DataError
 from tests.data.tables import COLUMNS, dataset, read, table, write
 
@@ -190,6 +194,30 @@ def test_a_broken_page_names_its_row_group(tmp_path):
     path.write_bytes(raw)
     with pytest.raises(DataError, match=r"a\.parquet: row group 2: .*CRC"):
         read(dataset([path]), batch_size=200)
+
+
+def test_a_file_that_has_other_rows_than_when_it_was_opened_is_named(tmp_path):
+    paths = write(tmp_path, table(40))
+    data = dataset(paths)
+    write(tmp_path, table(39))
+    with pytest.raises(DataError, match=r"a\.parquet: was changed while it was read: 39 rows, not"):
+        read(data, batch_size=40)
+
+
+def test_a_footer_that_contradicts_itself_is_refused():
+    group = SimpleNamespace(num_rows=4)
+    metadata = SimpleNamespace(num_row_groups=2, num_rows=9, row_group=lambda _: group)
+    opened = SimpleNamespace(schema_arrow=pa.schema([]), metadata=metadata)
+    with pytest.raises(DataError, match="damaged footer: 9 rows, but 8 in its row groups; write"):
+        read_footer(opened, "a.parquet")
+
+
+def test_fitted_transforms_that_were_edited_are_refused(tmp_path):
+    FittedTransforms(num_rows={"user": 7}).save(tmp_path)
+    path = tmp_path / FITTED_FILE
+    path.write_text(path.read_text().replace("7", "8"))
+    with pytest.raises(DataError, match="cannot be read: damaged: it is not what was written"):
+        FittedTransforms.load(tmp_path)
 
 
 @pytest.mark.parametrize(

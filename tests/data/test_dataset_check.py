@@ -187,6 +187,13 @@ def test_what_a_first_batch_lacks_is_named(clicks, change, told):
     assert told in str(refused.value)
 
 
+def test_a_weighted_feature_needs_weights(clicks):
+    weighted = [replace(feature, weighted=True) for feature in clicks.schema.sparse]
+    clicks.schema = replace(clicks.schema, sparse=tuple(weighted))
+    with pytest.raises(ConfigError, match="a weighted feature, so the ids need weights"):
+        check(clicks)
+
+
 def test_a_batch_of_another_kind_or_size_is_told(clicks):
     clicks.batches = lambda split, **_: iter([{"user": 1}])
     with pytest.raises(ConfigError, match="is a dict, not a runner"):

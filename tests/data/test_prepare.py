@@ -333,7 +333,7 @@ def _end_at_once(task, advance):
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_an_error_that_says_how_to_go_on():
     engine = Processes(1)
-    with pytest.raises(DataError, match=r"ended without an answer.*fewer --workers"):
+    with pytest.raises(DataError, match=r"was killed, perhaps for want of memory.*fewer --workers"):
         list(engine.map(_end_at_once, [1], lambda _: None))
     engine.close()
 

@@ -11,6 +11,8 @@ from runner.data.tabular.schema_yaml import read_schema_yaml
 from runner.errors import ConfigError
 
 GOOD = {"labels": {"y": {}}}
+USER_ITEM_TIME = {"user": "u", "item": "i", "time": "t"}
+RATED = {"rating": "r", "positive": 4, "below": "negative"}
 
 
 def growing(**settings):
@@ -56,6 +58,18 @@ def growing(**settings):
         (
             {"interactions": {"user": "u", "item": 7, "time": "t"}},
             "interactions.item=7: expected",
+        ),
+        (
+            {"interactions": {**USER_ITEM_TIME, "rating": "r", "positive": "x"}},
+            "interactions.positive='x': expected a number",
+        ),
+        (
+            {"interactions": {**USER_ITEM_TIME, **RATED, "train_on": "windows"}},
+            "train_on=windows: trains on every event, so it does not go with events.predict and be",
+        ),
+        (
+            {"interactions": USER_ITEM_TIME, "categorical": {"i": {"list": True}}},
+            "s.yaml.interactions.item: i must have one id an event, and no list",
         ),
         ({"groups": 7}, "s.yaml.groups=7: expected a list of columns"),
         ({"path": 7}, "s.yaml.path=7: expected a path"),

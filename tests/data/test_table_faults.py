@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.cli.data_serve import dataset_overrides
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import check_same_schema, open_parquet_file
 from runner.data.tabular.table_recipe import TableRecipe
@@ -245,7 +246,16 @@ def test_a_file_of_another_format_is_named_with_the_option_that_reads_it(tmp_pat
 def test_a_missing_column_is_named_with_the_file_that_declares_it(tmp_path):
     schemas = {"a.csv": pa.schema([("age", pa.int64())])}
     with pytest.raises(DataError, match=r"a\.csv: no column 'agee', which b\.yaml declares; near"):
-        check_same_schema(schemas, ["agee"], "b.yaml declares")
+        check_same_schema(schemas, ["agee"], lambda column: "b.yaml declares")
+
+
+def test_a_schema_of_csv_files_chooses_their_dataset_for_the_verbs_that_prepare(tmp_path):
+    schema = tmp_path / "clicks.yaml"
+    schema.write_text("path: logs/day=1.csv.gz\nlabels: [click]\n")
+    assert dataset_overrides(["seed=1"], schema)[0] == "dataset=csv"
+    assert dataset_overrides(["dataset=tsv"], schema)[0] == "dataset=tsv"
+    schema.write_text("labels: [click]\n")
+    assert dataset_overrides([], schema)[0] == "dataset=parquet"
 
 
 def test_a_file_without_rows_and_an_empty_split_are_named(tmp_path):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.feather as pafeather
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -272,12 +275,62 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
         (["x", "--outt", "y"], "nearest: '--out'"),
         (["x", "--out"], "--out: needs a value"),
         (["nowhere"], "no such path"),
+        (["x.parquet", "--columns", "a,b"], "--columns: are for text files; Parquet names its col"),
+        (["x.arrow", "--columns", "a,b"], "--columns: are for text files; arrow names its columns"),
+        (["x.csv", "--columns", "a,y,z"], "x.csv has these names; leave --columns out"),
+        (["x.da*"], "Known endings are .parquet"),
+        (["colons.csv"], "its columns stand between '::'; sed"),
+        (["x.csv", "--label", "a", "--label", "y", "--positive", "b"], "goes with one --label; in"),
+        (["x.csv", "--label", "z"], "has 3 texts .*--positive VALUE says which is 1"),
+        (["x.parquet", "--label", "pair"], "can be no label; numbers and texts can"),
+        (["x.csv", "--out", "x.csv/s.yaml"], "--out x.csv/s.yaml: cannot be written: "),
     ],
 )
 def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    rows = pa.table({"a": ["b", "c", "b"], "y": [0, 1, 0], "z": ["p", "q", "r"]})
+    pacsv.write_csv(rows, "x.csv")
+    pafeather.write_feather(rows, "x.arrow")
+    pq.write_table(rows.append_column("pair", [[{"a": 1}] * 3]), "x.parquet")
+    Path("x.dat").touch()
+    Path("colons.csv").write_text("1::2\n3::4\n")
     with pytest.raises(UserError, match=shown):
         schema_verb(words, ())
+
+
+TIMES = {"time": "time", "validation": 0.1, "test": 0.1}
+STANDARDISED = {"labels": ["click"], "numeric": {"x": {"standardise": True, "default": 0}}}
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "shown"),
+    [
+        (
+            {},
+            {"split": {"random": {"train": 0.8, "test": 0.2}}, "test_path": "x"},
+            "dataset.split gives rows to test, and dataset.test_path is set as well; leave one of",
+        ),
+        ({}, {"format": "csv"}, "has no file that ends in .csv.*ls dataset` lists the other form"),
+        (
+            {"time": pa.array([True] * 20)},
+            {"split": TIMES},
+            "column 'time' has type bool, expected a time",
+        ),
+        (
+            {"x": pa.array([None] * 20, pa.float64())},
+            {"schema": STANDARDISED},
+            "column 'x': the train split has no value, so it cannot be standardised; take it out",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_as_it_is_set_is_told(
+    tmp_path, monkeypatch, columns, settings, shown
+):
+    monkeypatch.chdir(tmp_path)
+    write_parquet(tmp_path / "x", pa.table({"click": [0, 1] * 10, **columns}))
+    settings = {"path": "x", "schema": {"labels": ["click"]}, **settings}
+    with pytest.raises(UserError, match=shown):
+        open_dataset(**settings)
 
 
 def test_schema_imports_no_torch(path):

@@ -38,13 +38,17 @@ ROWS_OF_UPDATE = 120
 
 
 class Job:
-    """A job on two nodes, each with one rank, of which one node may be lost at a time."""
+    """A job on two nodes, of which one may be lost at a time."""
 
     plan = ("sharding=row_wise", "trainer.batch_size=30", "trainer.accumulate=2")
 
-    def __init__(self, nodes: Nodes, folder: Path, *words: str, elastic: bool = True) -> None:
+    def __init__(
+        self, nodes: Nodes, folder: Path, *words: str, elastic: bool = True, ranks: int = 1
+    ) -> None:
+        """Start it; `words` win over the plan, and each node has so many `ranks`."""
         self.nodes, self.folder, self.trace = nodes, folder, Path(f"{folder}.trace")
-        self.words = (*SETTINGS, *words, *self.plan, f"hydra.run.dir={folder}")
+        self.words = (*SETTINGS, *self.plan, *words, f"hydra.run.dir={folder}")
+        self.ranks = ranks
         self.size = {"nodes": "1:2", "restarts": 3} if elastic else {"nodes": "2"}
         self.name = f"{folder.name}-{time.monotonic_ns()}"
         self.agents = [self.start_agent(number) for number in (0, 1)]
@@ -53,7 +57,13 @@ class Job:
         env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05", "TRACE_ALONE_S": "1"}
         with open(f"{self.folder}.node-{number}.txt", "a") as output:
             return self.nodes.start_agent(
-                number, self.words, job=self.name, output=output, env=env, **self.size
+                number,
+                self.words,
+                job=self.name,
+                output=output,
+                env=env,
+                ranks=self.ranks,
+                **self.size,
             )
 
     def updates_of_rank(self, rank: int, more: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections import defaultdict
+from pathlib import Path
 from threading import Timer
 
 import pytest
@@ -17,14 +19,16 @@ from runner.embeddings.row_exchange import row_ranges_on_groups
 from runner.errors import ConfigError, UserError
 from runner.launch import launch
 from runner.launch.job import _open_when_unlocked
+from runner.rundir.checkpoint import open_checkpoint
 from runner.rundir.json_files import write_json
 from runner.rundir.lock import FolderLock, LockedError
 from runner.rundir.run_files import to_yaml
 from tests.conftest import TINY
 from tests.distributed.node_faults import Job, train_undisturbed
 from tests.distributed.nodes import make_nodes, why_no_nodes
-from tests.distributed.test_runs import losses
-from tests.whole.compare_runs import differences
+from tests.distributed.test_runs import assert_close, losses
+from tests.distributed.traced import examples
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 AGENT = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1",
          "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # fmt: skip
@@ -142,6 +146,40 @@ def test_two_nodes_train_save_stop_and_resume_as_two_ranks_of_one_machine(
     alone = tmp_path / "alone"
     train_undisturbed(alone, *words, "trainer.num_processes=2", *job.plan)
     assert differences(run, alone) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parity("T16")
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])
+def test_tables_lie_on_the_ranks_of_one_node_each_and_learn_what_four_ranks_of_one_machine_do(
+    two_nodes, tmp_path, monkeypatch, kind
+):
+    """The four ranks split each table in four, the nodes in two, which adds up in another order."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    words = (
+        *("sharding=table_row_wise", f"optimizer.sparse.kind={kind}", "trainer.max_steps=20"),
+        *("trainer.batch_size=15", "trainer.rank_timeout_s=120"),
+    )
+    job = Job(two_nodes, tmp_path / "run", *words, elastic=False, ranks=2)
+    job.end()
+    alone = tmp_path / "alone"
+    train_undisturbed(alone, *job.plan, *words, "trainer.num_processes=4")
+    assert_close(tmp_path / "run", alone)
+    assert examples(job.trace, 4) == examples(Path(f"{alone}.trace"), 4)
+    on_nodes, on_one = (ranks_of_tables(run) for run in (tmp_path / "run", alone))
+    assert {0, 1} in on_nodes and {2, 3} in on_nodes, "both nodes have tables in two blocks"
+    assert all(ranks <= {0, 1} or ranks <= {2, 3} for ranks in on_nodes), "a table on two nodes"
+    assert {0, 1, 2, 3} in on_one
+
+
+def ranks_of_tables(run: Path) -> list[set[int]]:
+    """Return the ranks that have rows of each table, as the newest checkpoint says."""
+    found = defaultdict(set)
+    for shard in open_checkpoint(newest_checkpoint(run)).values["placement"]:
+        if shard["num_rows"]:  # a table of few rows is on fewer ranks
+            found[shard["table"]].add(shard["rank"])
+    return list(found.values())
 
 
 @pytest.mark.slow

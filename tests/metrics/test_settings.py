@@ -32,6 +32,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(key):
     [
         ({"eval": "auc"}, "must be a list"),
         ({"eval": ["loss"]}, "always measured"),
+        (
+            {"eval": [3]},
+            "metrics.eval: 3 is not the name of a metric; write names, such as",
+        ),
         ({"train": ["gauc"]}, "metrics.eval"),
         ({"exact_auroc_rows": -1}, "exact_auroc_rows=-1"),
     ],

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.compose import compose_from_run
 from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
-from runner.rundir.location import check_writable
+from runner.rundir.identity import why_not_done
+from runner.rundir.location import check_writable, create_and_lock
 from runner.rundir.provenance import collect_provenance, git_state
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
-from runner.rundir.run_files import read_config, read_meta
+from runner.rundir.run_files import read_config, read_meta, read_result
+from runner.rundir.saved_config import unedited_config
 
 
 def run_spec(**changes):
@@ -89,6 +92,74 @@ def test_a_result_that_belongs_to_a_shorter_run_does_not_count_as_done(tmp_path)
     assert not (tmp_path / "run" / "result.json").exists()
     longer.close()
     assert read_meta(tmp_path / "run")["resumes"][-1]["result_before"]["step"] == 5
+
+
+def _edited(run: Path, **changes) -> None:
+    """Give a run's record other values, and its configuration another seed."""
+    meta = json.loads((run / "meta.json").read_text())
+    (run / "meta.json").write_text(json.dumps({**meta, **changes}))
+    (run / "config.yaml").write_text("seed: 5\nkey: x\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "read", "told"),
+    [
+        (
+            lambda run: (run / "result.json").write_text("[1]"),
+            read_result,
+            "result.json: damaged: it is no mapping",
+        ),
+        (
+            lambda run: _edited(run),
+            lambda run: unedited_config(run, read_meta(run), read_config(run), ()),
+            "on the command line, as in: resume {run} seed=5",
+        ),
+        (
+            lambda run: _edited(run, config_sha256=3),
+            lambda run: unedited_config(run, read_meta(run), read_config(run), ()),
+            "meta.json: damaged: its config_sha256 is no text",
+        ),
+        (
+            lambda run: _edited(run, config=None),
+            lambda run: unedited_config(run, read_meta(run), read_config(run), ()),
+            "meta.json: damaged: it holds no configuration",
+        ),
+        (
+            lambda run: None,
+            lambda run: compose_from_run(run, []),
+            "config.yaml: damaged: it has no model",
+        ),
+        (
+            lambda run: None,
+            lambda run: why_not_done(run, read_meta(run), {"checkpoint": {"step": 7}}),
+            "to train again from the start: rm {run}/result.json, and the same command",
+        ),
+        (
+            lambda run: (run / "meta.json").rename(run / "thesis.tex"),
+            lambda run: create_and_lock(str(run), name="n", signature="s"),
+            "not a run directory and not empty (thesis.tex); nothing was changed. hydra.run.dir=DI",
+        ),
+        (
+            lambda run: (
+                [run.with_name(f"n_{n}").mkdir() for n in range(2, 4)]
+                + [run.rename(run.with_name("n"))]
+            ),
+            lambda run: create_and_lock(str(run.with_name("{name}")), name="n", signature="s"),
+            "4 runs of this name exist already; `python -m runner clean` shows what can",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_directory_that_is_damaged_or_no_ones_is_told_with_what_to_do(
+    tmp_path, monkeypatch, damage, read, told
+):
+    monkeypatch.setattr(location, "MOST_RUNS_OF_A_NAME", 4)
+    run = tmp_path / "run"
+    open_run(str(run), run_spec(), project=tmp_path).close()
+    damage(run)
+    with pytest.raises(UserError) as refused:
+        read(run)
+    assert told.format(run=run) in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path, monkeypatch):

@@ -139,6 +139,11 @@ def test_another_model_is_refused_with_what_differs(tmp_path):
     weights[key] = np.ones(99, np.float32)
     with pytest.raises(UserError, match=rf"{key} is .* in the base"):
         find_difference(new.weights, weights)
+    with pytest.raises(UserError, match=f"the base has no table {TABLE}: export the model whole:"):
+        find_difference({}, stacked([4, 6], 0))
+    other = {**stacked([4, 6], 0), FIRST: np.zeros(3, np.int64)}  # one table for all
+    with pytest.raises(UserError, match="has other tables than the base: export the model whole"):
+        find_moves(other, stacked([4, 9], 0), GRAPHS, raw([4, 6]), raw([4, 9]))
 
 
 def test_the_weights_of_an_onnx_file_are_those_that_onnx_reads():

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.times import TEXT_DATES, TIME_FORMS
 from runner.errors import DataError
-from runner.serving.artifact import GraphSpec, LookupGroup
-from runner.serving.server.columns import ServedColumn, make_table
-from runner.serving.server.prepared import read_arrays
+from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs, SequenceInput
+from runner.serving.raw_rows import encode_rows
+from runner.serving.server.columns import (
+    ServedColumn,
+    example_request,
+    make_table,
+    served_columns,
+)
+from runner.serving.server.prepared import check_ids, read_arrays
 from runner.serving.server.tensors import Tensor, parse_request
 
 AGE = {"name": "age", "datatype": "FP64", "shape": [2], "data": [1.0, 2.0]}
@@ -87,6 +97,26 @@ def test_columns_that_do_not_fit_are_told_by_name(changed, told):
         make_table(COLUMNS, {t.name: t for t in [*good, *changed]})
 
 
+@pytest.mark.parametrize("form", TIME_FORMS)
+def test_the_example_that_a_server_offers_has_times_in_their_form_and_lists(form):
+    columns = {
+        "weekday": {"column": "at", "encode": "weekday", "input": form},
+        "hour": {"column": "at", "encode": "hour", "input": form},
+        "tags": {"separator": "json", "encode": "hash", "num_rows": 9},
+    }
+    declared = parse_schema({"labels": ["click"], "categorical": columns})
+    declared = replace(declared, labels=())  # as an artifact has it
+    raw = RawInputs(declared, FittedTransforms(num_rows={"weekday": 8, "hour": 25, "tags": 9}))
+    graph = GraphSpec("model", (), (LookupGroup((*columns,)),), (), ("click",))
+    body = json.dumps(example_request(raw, [graph])).encode()
+    sent = parse_request(body, None).inputs
+    rows = encode_rows(raw, make_table(served_columns(raw, [graph]), sent), [*columns])
+    # Tuesday, the 16th of January 2024, at noon, where the form has hours
+    assert rows.ids["weekday"].values.tolist() == [1]
+    assert rows.ids["hour"].values.tolist() == [0 if form in ("yyyymmdd", *TEXT_DATES) else 12]
+    assert len(rows.ids["tags"].values) == 1
+
+
 GOOD = {
     "dense": tensor("dense", [0.5, 1.0], pa.float32(), "FP32", 2, 1),
     "values_0": ids("values_0", [1, 2]),
@@ -113,3 +143,23 @@ def test_prepared_ids_that_do_not_fit_are_told_by_tensor(wrong, told):
     assert read_arrays(spec, GOOD)[1] == 2
     with pytest.raises(DataError, match=told):
         read_arrays(spec, {**GOOD, wrong.name: wrong})
+
+
+def test_lengths_and_weights_that_do_not_fit_their_ids_are_told_by_tensor():
+    group, sequence = LookupGroup(("a",), weighted=True), SequenceInput("history", 3)
+    spec = GraphSpec("model", (), (group,), (sequence,), ("logits",))
+    declared = parse_schema({"labels": ["click"], "categorical": {"a": {"num_rows": 4}}})
+    raw = RawInputs(declared, FittedTransforms(num_rows={"a": 4, "history": 4}))
+    good = {
+        "values_0": np.array([1, 2]),
+        "lengths_0": np.array([[1, 1]]),
+        "weights_0": np.ones(2, np.float32),
+        "ids_0": np.zeros((2, 3), np.int64),
+        "length_0": np.array([3, 0]),
+    }
+    for name, wrong, told in (
+        ("weights_0", np.ones(3, np.float32), "'weights_0': expected one element for each of val"),
+        ("length_0", np.array([4, 0]), "'length_0': must lie in 0 to 3"),
+    ):
+        with pytest.raises(DataError, match=told):
+            check_ids(spec, raw, {**good, name: wrong})

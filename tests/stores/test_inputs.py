@@ -14,6 +14,7 @@ from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.file_list import find_files
 from runner.data.tabular.read_files import read_parquet_chunks
 from runner.errors import DataError, UserError
+from runner.object_store import store_errors
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet
 from tests.stores.server import CREDENTIALS
 from tests.whole.compare_runs import differences
@@ -148,6 +149,7 @@ def test_a_table_in_a_store_gives_the_batches_of_a_local_copy(tmp_path, store, s
         ("{url}/table/part-7.parquet", "no such path, or no file matches; nearest: 'part-0.parq"),
         ("{url}/table/prt-*.parquet", "no file matches; nearest: 'part-0.parquet'"),
         ("s3://buckett/table", "there is no bucket 'buckett'; nearest: 'bucket'"),
+        ("s3:///table", "s3:///table: has no bucket: write s3://BUCKET/FOLDER"),
         ("s3://key:hush-hush@bucket/table", "without credentials or a host: credentials come from"),
     ],
 )
@@ -158,6 +160,13 @@ def test_a_url_of_nothing_is_named_with_the_nearest(tmp_path, store, url, says):
         open_dataset(path=url.format(url=store.url), schema=PLAIN)
     assert says in str(refused.value)
     assert "hush" not in str(refused.value)
+
+
+def test_a_store_that_does_not_answer_is_said_to_be_where_the_environment_says():
+    told = "AWS Error NETWORK_CONNECTION during ListObjectsV2 operation: curlCode: 7"
+    answerless = pytest.raises(UserError, match="s3://b/k: the store does not answer; AWS_ENDPOINT")
+    with answerless, store_errors("s3://b/k"):
+        raise OSError(told)
 
 
 def test_missing_credentials_are_named(tmp_path, store, monkeypatch):

@@ -39,13 +39,15 @@ def grid(**axes: Sequence) -> list[list[str]]:
     return [[f"{k}={v}" for k, v in zip(keys, values)] for values in itertools.product(*lists)]
 
 
-def search_run(directory: Path, space: Mapping, *, fixed=(), start=None, dry_run=False, **more):
+def search_run(
+    directory: Path, space: Mapping, *, fixed=(), start=None, dry_run=False, rerun=False, **more
+):
     """Run a search of stand-ins in this process; `more` has keys of the search and the launcher."""
     of_search = {k: more.pop(k) for k in list(more) if k in SEARCH}
     settings = SearchSettings(space=dict(space), **of_search)
     dimensions, _ = read_space(settings.space, [])
     check = checker(directory, more)
-    options = SweepOptions(dry_run=dry_run, make_starter=start or stand_ins)
+    options = SweepOptions(dry_run=dry_run, rerun=rerun, make_starter=start or stand_ins)
     return run_search(list(fixed), dimensions, settings, check=check, options=options)
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import optuna
 import pytest
 
-from runner.errors import ConfigError
+from runner.errors import UserError
 from tests.sweep.driver import search_run
 from tests.sweep.test_killed import PATIENCE_S, begin, until
 from tests.sweep.test_sweep import board, starts
@@ -271,6 +271,9 @@ def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_pat
         ({"x": "interval(1, 0)"}, {}, "x: interval(1, 0): holds no value"),
         ({"x": "choice("}, {}, "search.space: x: choice(: cannot be read"),
         ({"x": "5"}, {}, "is no set of values to search"),
+        ({"x": "tag(big, interval(1, 2))"}, {}, "there is no tag 'big' for a search; write choi"),
+        ({"x": "tag(log, interval(0, 1))"}, {}, "must begin above 0, as in tag(log, interval(1"),
+        (SPACE, {"rerun": True}, "--rerun changed: a search has chosen its jobs"),
         ({}, {}, "search.space: is empty"),
         ({"bad": "choice(1)"}, {}, "the search's space: bad=1: there is no key 'bad'"),
         (SPACE, {"sampler": "grid", "num_trials": None}, "x may be any number of an interval"),
@@ -286,7 +289,7 @@ def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_pat
     ],
 )
 def test_an_impossible_search_is_refused_and_nothing_is_written(tmp_path, space, more, message):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(UserError) as error:
         search_run(tmp_path / "s", space, **more)
     assert message in str(error.value)
     assert not (tmp_path / "s").exists()

@@ -142,9 +142,7 @@ def _check_own_metrics(config: Config) -> Iterator[str]:
 
 def _check_callbacks(config: Config) -> Iterator[str]:
     for name, node in (config.get("callbacks") or {}).items():
-        if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
-            yield f"callbacks.{name}: needs a _target_: the class of the callback"
-        elif is_in_packages(node["_target_"], ("runner.training.callbacks",)) and "every" in node:
+        if is_in_packages(node["_target_"], ("runner.training.callbacks",)) and "every" in node:
             try:
                 parse_interval(node["every"], key=f"callbacks.{name}.every", allow_time=True)
             except ConfigError as error:

@@ -64,7 +64,8 @@ def _check_room_for_ranks(size: int) -> Iterator[str]:
     elif size > 1 and size * RANK_BYTES > memory:
         yield (
             f"trainer.num_processes={size}: a rank needs {RANK_BYTES / 1e9:.1f} GB before it has "
-            f"read anything, and {memory / 1e9:.1f} GB of memory are free"
+            f"read anything, and {memory / 1e9:.1f} GB of memory are free; "
+            f"trainer.num_processes={max(1, memory // RANK_BYTES)} fits"
         )
 
 

@@ -201,7 +201,8 @@ def read_footer(opened: pq.ParquetFile, path: str) -> tuple[pa.Schema, list[int]
         raise DataError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise DataError(
-            f"{path}: damaged footer: {metadata.num_rows} rows, but {sum(counts)} in its row groups"
+            f"{path}: damaged footer: {metadata.num_rows} rows, but {sum(counts)} in its row "
+            "groups; write or copy the file again"
         )
     return schema, counts
 

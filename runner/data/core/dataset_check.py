@@ -230,7 +230,7 @@ def _jagged_problems(
         yield f"{name}: the lengths add up to {int(lengths.sum())}, with {values_V.numel()} ids"
         return
     if any(getattr(f, "weighted", False) for f in features) and jagged.weights_or_none() is None:
-        yield f"{name}: a feature is weighted, and there are no weights"
+        yield f"{name}: the schema has a weighted feature, so the ids need weights"
     at = 0
     for feature, lengths_B in zip(features, lengths.view(len(names), size)):
         ids = values_V[at : at + int(lengths_B.sum())]

@@ -72,7 +72,9 @@ def nearest_path(path: Path) -> str:
     parent, name = path.parent, path.name
     while not parent.is_dir() and parent != parent.parent:
         parent, name = parent.parent, parent.name
-    close = nearest_hint(name, [p.name for p in parent.iterdir()]) if parent.is_dir() else ""
+    names = [p.name for p in parent.iterdir()] if parent.is_dir() else []
+    alike = [n for n in names if Path(n).suffix == Path(name).suffix]
+    close = nearest_hint(name, alike) or nearest_hint(name, names)
     return f" ({parent} is there{close})"
 
 

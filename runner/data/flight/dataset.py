@@ -81,7 +81,10 @@ class FlightDataset(BlockDataset):
             for packed in self._act(TRANSFORMS, self.claim(Claim)):
                 name, _, content = packed.partition(b"\n")
                 if not re.fullmatch(rb"vocabulary-[0-9]+\.parquet|learnt\.json", name):
-                    raise DataError(f"a data server has sent a file called {name!r}")
+                    raise DataError(
+                        f"a data server has sent a file called {name!r}: run the same version of "
+                        "the package on both"
+                    )
                 (Path(temporary) / name.decode()).write_bytes(content)
             FittedTransforms.load(Path(temporary))  # refuses what was damaged on the way
             copy_fitted_transforms(Path(temporary), folder)
@@ -177,8 +180,8 @@ class ServedWindows(WindowSource):
         received = sum(map(len, parts))
         if received != expected:
             raise DataError(
-                f"a data server has sent {received} rows of window {number}, not {expected}: it "
-                "is another version of the package"
+                f"a data server has sent {received} rows of window {number}, not {expected}: "
+                "run the same version of the package on both"
             )
         return parts
 

@@ -189,7 +189,8 @@ def _describe_failure(error: BaseException, timeout_s: float) -> str:
     for noise in ("Flight returned ", "Flight error: "):
         text = text.removeprefix(noise)
     _, _, said = text.partition(", with message: ")
-    return (said or text).partition(". Detail: ")[0]
+    said = (said or text).partition(". Detail: ")[0]
+    return said.rpartition("Failed to connect to remote host: ")[2]
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from runner.data.core.argument_types import DATA_SERVER, Locations, Seconds
+from runner.data.core.argument_types import Locations, Seconds
 from runner.data.core.columns import Columns
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.flight.protocol import ServedData, is_loopback
@@ -93,12 +92,7 @@ class FlightRecipe:
         for location in self.locations or ():
             host = location.partition("://")[2].rpartition(":")[0]
             is_plain = location.startswith("grpc://")
-            if not re.fullmatch(DATA_SERVER, location):
-                yield (
-                    f"dataset.locations={location}: must be grpc://HOST:PORT or "
-                    "grpc+tls://HOST:PORT"
-                )
-            elif self.token_env is not None and is_plain and not is_loopback(host):
+            if self.token_env is not None and is_plain and not is_loopback(host):
                 yield (
                     f"dataset.locations={location}: the token would leave this machine in the "
                     f"clear; write grpc+tls://{location.removeprefix('grpc://')}"

@@ -224,7 +224,10 @@ def _contradictions(given: Interactions, where: str) -> Iterator[str]:
     if given.below == "negative" and given.rating is None:
         yield f"{where}.below=negative: needs rating and positive, which say what is negative"
     if given.train_on == "windows" and (given.predict or given.below == "negative"):
-        yield f"{where}.train_on=windows: learns from all events; events and below need every"
+        yield (
+            f"{where}.train_on=windows: trains on every event, so it does not go with "
+            "events.predict and below: negative; train_on: every does"
+        )
     columns = [given.user, given.item, given.time]
     if len(set(columns)) < len(columns):
         yield f"{where}: user, item and time must be different columns, not {', '.join(columns)}"

@@ -90,8 +90,8 @@ class Processes:
                 yield result
         except BrokenProcessPool:
             raise DataError(
-                "a process ended without an answer, perhaps for want of memory; what is done is "
-                "kept: the same command goes on from there, with fewer --workers if need be"
+                "a process that prepares data was killed, perhaps for want of memory; what is done "
+                "is kept: the same command goes on from there, with fewer --workers if need be"
             ) from None
         except UserError:
             self.close()  # before the parts are removed, in which processes may be writing

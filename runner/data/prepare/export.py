@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,25 +34,28 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
     if _is_written(folder, text):
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.tmp-", dir=folder.parent))
     try:
-        for split, names in prepared.splits.items():
-            (aside / split).mkdir()
-            for name in names:
-                path = (aside / split / name).with_suffix(".parquet")
-                rows = read_blocks(source / name)
-                pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
-        (aside / SCHEMA_FILE).write_text(text)
-        aside.chmod(0o755)
-        if not _is_written(folder, text):  # another rank may have been faster
-            aside.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.tmp-",
+            dir=folder.parent,
+            ignore_cleanup_errors=True,  # it is not there any more under this name
+        ) as temporary:
+            aside = Path(temporary)
+            for split, names in prepared.splits.items():
+                (aside / split).mkdir()
+                for name in names:
+                    path = (aside / split / name).with_suffix(".parquet")
+                    rows = read_blocks(source / name)
+                    pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
+            (aside / SCHEMA_FILE).write_text(text)
+            aside.chmod(0o755)
+            if not _is_written(folder, text):  # another rank may have been faster
+                aside.rename(folder)
     except OSError as error:
         if not _is_written(folder, text):
             problem = error.strerror or error
             raise ConfigError(f"dataset.write_to={folder}: cannot be written: {problem}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _is_written(folder: Path, schema: str) -> bool:

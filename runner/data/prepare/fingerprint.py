@@ -75,8 +75,8 @@ def _find_option(target: str) -> Any:
     if not is_marked(members.get(name), "dataset"):
         options = [n for n, member in members.items() if is_marked(member, "dataset")]
         raise ConfigError(
-            f"dataset._target_={target}: not a part that dataset takes, which of our own is a "
-            f"function marked with @runner.dataset_option{nearest_hint(name, options)}"
+            f"dataset._target_={target}: not a function marked with @runner.dataset_option"
+            f"{nearest_hint(name, options)}; `python -m runner ls dataset` lists the options"
         )
     return members[name]
 

@@ -115,7 +115,10 @@ class BlockReader:
             raise DataError(f"{path}: {kind} {block}: {first_line(error)}") from error
         expected = int(self._index.rows_N[blocks].sum())
         if table.num_rows != expected:
-            raise DataError(f"{path}: changed while in use: {table.num_rows} rows, not {expected}")
+            raise DataError(
+                f"{path}: was changed while it was read: {table.num_rows} rows, not {expected}; "
+                "start again"
+            )
         return table
 
     def _find_unreadable(self, number: int, groups: list[int]) -> int | str:

@@ -99,7 +99,8 @@ class StreamDataset:
         """
         if split != "train":
             raise DataError(
-                f"a stream has no {split!r} split; its rows are scored before they are trained on"
+                f"a stream has no {split!r} split; loop=online scores each row before it trains on "
+                "it"
             )
         global_batch_size = batch_size * world_size
         waiting: list[RowSpan] = []

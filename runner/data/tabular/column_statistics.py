@@ -54,6 +54,13 @@ class ColumnStatistics:
     examples: tuple[str, ...] = ()
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
 
+    def describe_range(self, between: str) -> str:
+        """Return the lowest and the highest value; integers in full; empty if it has no numbers."""
+        if self.low is None or self.high is None:
+            return ""
+        form = ".0f" if self.is_whole and max(-self.low, self.high) < 1e15 else "g"
+        return f"{self.low:{form}}{between}{self.high:{form}}"
+
 
 def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     """Compute the statistics of one column of the sample."""

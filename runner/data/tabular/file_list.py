@@ -142,7 +142,10 @@ def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataF
     if not selected:
         listed = ", ".join(sorted(os.path.basename(name) for name in names)[:5]) or "no files"
         endings = ", ".join(SUFFIXES[format_])
-        raise DataError(f"{where}: has no file that ends in {endings} (there are: {listed})")
+        raise DataError(
+            f"{where}: has no file that ends in {endings} (there are: {listed}); "
+            "`python -m runner ls dataset` lists the other formats"
+        )
     return [DataFile(os.path.abspath(name)) for name in selected]
 
 

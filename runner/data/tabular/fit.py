@@ -147,7 +147,10 @@ class TransformFitter:
         fitted = FittedTransforms()
         for name, (count, mean, squares) in self._moments.items():
             if not count:
-                raise DataError(f"column {name!r}: the train split has no row to learn from")
+                raise DataError(
+                    f"column {name!r}: the train split has no row to learn from; dataset.split "
+                    "says which rows it gets"
+                )
             fitted.moments[name] = [mean, (squares / count) ** 0.5 or 1.0]
         for spec in self._declared.ids:
             name = spec.table or spec.name

@@ -66,6 +66,6 @@ def _describe_column(f: ColumnStatistics) -> str:
         parts.append(f"{f.missing_share:.1%} missing")
     if f.non_finite_share:
         parts.append(f"{f.non_finite_share:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
-    if f.low is not None and f.high is not None:
-        parts.append(f"{f.low:g} to {f.high:g}")
+    if span := f.describe_range(" to "):
+        parts.append(span)
     return ", ".join(parts)

@@ -86,7 +86,7 @@ def label_settings(
             "--positive VALUE says which is 1"
         )
     if f.low is None or f.high is None:
-        raise UserError(f"--label {f.name}: type {f.type} can be no label")
+        raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
     if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
     if f.num_distinct == 2 or (is_rating(f.name) and f.num_distinct <= MAX_RATINGS):

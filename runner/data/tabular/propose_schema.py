@@ -188,7 +188,7 @@ def _read_schemas(
     files = [file for own in files_by_key.values() for file in own]
     if format_ == "parquet":
         if hints.delimiter or hints.columns:
-            raise UserError("--delimiter, --columns: Parquet files have columns with names")
+            raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
         read = {str(file): read_parquet_schema(file) for file in files}
         schemas = {name: schema for name, (schema, _) in read.items()}
         first = next(iter(schemas.values()))
@@ -196,7 +196,9 @@ def _read_schemas(
         return first, None, sum(sum(counts) for _, counts in read.values()), []
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:
-            raise UserError("--delimiter, --columns: such files have columns with names")
+            raise UserError(
+                f"--delimiter, --columns: are for text files; {format_} names its columns"
+            )
         schemas = {str(file): read_arrow_schema(file, format_) for file in files}
         first = next(iter(schemas.values()))
         check_same_schema(schemas, first.names)

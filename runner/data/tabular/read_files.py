@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) ->
         handle.close()
         others = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
         is_other = others and "parquet" not in others
-        hint = f"; its name is one of a file for dataset={others[0]}" if is_other else ""
+        hint = f"; by its name it is one for dataset={others[0]}" if is_other else ""
         raise DataError(
             f"{file}: not a readable Parquet file ({first_line(error)}){hint}"
         ) from error
@@ -75,14 +75,16 @@ def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
 
 
 def check_same_schema(
-    schemas: Mapping[str, pa.Schema], columns: Sequence[str], needed_by: str = ""
+    schemas: Mapping[str, pa.Schema],
+    columns: Sequence[str],
+    needed_by: Callable[[str], str] = lambda column: "",
 ) -> None:
     """Check that every file has every column once, with the type it has in the first file.
 
     Args:
         schemas: path -> the types in that file.
         columns: names of the columns that are read.
-        needed_by: what asks for them, such as the file that declares them.
+        needed_by: column -> what asks for it, such as the file that declares it.
 
     Raises:
         DataError: naming the file, the column and the nearest one.
@@ -92,7 +94,7 @@ def check_same_schema(
         for name in columns:
             count = len(schema.get_all_field_indices(name))
             if count == 0:
-                asked = f", which {needed_by}" if needed_by else ""
+                asked = f", which {by}" if (by := needed_by(name)) else ""
                 near = nearest_hint(name, schema.names, 3)
                 raise DataError(f"{path}: no column {name!r}{asked}{near}")
             if count > 1:

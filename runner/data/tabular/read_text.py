@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         assert schema.names is not None  # decodes them
         return schema
     except UnicodeDecodeError as error:
-        fix = f"iconv -f latin1 -t utf-8 {file.name} > utf8.csv"
+        fix = f"iconv -f latin1 -t utf-8 {shlex.quote(str(file))} > utf8.csv"
         problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"
         raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:

@@ -60,5 +60,7 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
     if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
         problems.append(f"--time {time.name}: has no times, but {time.type}")
     if hints.positive is not None and len(hints.labels) > 1:
-        problems.append("--positive: is the value of one --label")
+        problems.append(
+            "--positive: goes with one --label; in the schema each label has its `positive`"
+        )
     return problems

@@ -147,7 +147,8 @@ class TableRecipe:
         for name in split.splits:
             if name != "train" and name in self.files:
                 raise ConfigError(
-                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well"
+                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well; "
+                    "leave one of them out"
                 )
         return split
 
@@ -214,9 +215,8 @@ class TableRecipe:
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
 
-    @property
-    def needed_by(self) -> str:
-        """What asks for the columns, for messages."""
+    def needed_by(self, column: str) -> str:
+        """Return what asks for a column, for messages."""
         return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
 
     @property

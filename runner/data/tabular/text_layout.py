@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -48,9 +49,17 @@ def find_layout(
     except csv.Error as error:
         raise DataError(f"{file}: {error}") from error
     first = rows[0] if rows else []
+    if decimal := _decimal_columns(rows):
+        notes.append(
+            f"{', '.join(decimal)}: numbers with a decimal comma are texts here; "
+            rf"sed -E 's/([0-9]),([0-9])/\1.\2/g' {shlex.quote(str(file))} > points.csv makes "
+            "points of them"
+        )
     if names:
         if list(names) == first:
-            raise UserError(f"--columns: the first line of {file} has these names already")
+            raise UserError(
+                f"--columns: the first line of {file} has these names; leave --columns out"
+            )
         if len(names) != len(first):
             raise UserError(f"--columns: {len(names)} names, but {file} has {len(first)} columns")
         return replace(layout, column_names=tuple(names)), notes
@@ -78,6 +87,17 @@ def _find_delimiter(file: DataFile, lines: Sequence[str], usual: str) -> str:
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
         return usual
     return max(steady, key=lambda d: steady[d])
+
+
+def _decimal_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of columns in which every value is a number with a decimal comma."""
+    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
+    found = []
+    for column, name in enumerate(rows[0] if len(whole) > 1 else ()):
+        cells = [row[column] for row in whole if row[column].strip() not in MISSING]
+        if cells and all(re.fullmatch(r"\s*-?\d+,\d+\s*", cell) for cell in cells):
+            found.append(name)
+    return found
 
 
 def _convert(delimiter: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -129,6 +131,18 @@ def compute_time_part(seconds_R: np.ndarray, part: str) -> np.ndarray:
     else:
         parts_R = (np.floor(known_R / 86400) + 3) % 7  # the 1st of January 1970 was a Thursday
     return np.asarray(parts_R.astype(np.int64))
+
+
+def example_time(form: str) -> int | str:
+    """Return a time of January 2024 as a column of this form holds it, one of TIME_FORMS."""
+    moment = datetime(2024, 1, 16, 12, tzinfo=UTC)
+    if form in TEXT_DATES:
+        return moment.strftime("/".join({"d": "%d", "m": "%m", "y": "%Y"}[part] for part in form))
+    if form in DATE_FORMS:
+        year_digits, has_hours = DATE_FORMS[form]
+        year = "%Y" if year_digits == 4 else "%y"
+        return int(moment.strftime(f"{year}%m%d{'%H' if has_hours else ''}"))
+    return int(moment.timestamp() * UNITS_PER_SECOND.get(form, 1.0))
 
 
 def guess_time_form(values: pa.Array) -> str:

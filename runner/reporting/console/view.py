@@ -132,6 +132,12 @@ class View:
         else:
             self._surface.write_line(line)
 
+    def wait_for(self, what: str) -> None:
+        """Say what takes a while between the last evaluation and the result."""
+        self._surface.draw_progress(what, 0, None, "")
+        if not self._surface.has_bar:
+            self._surface.write_line(f"{what} ...")
+
     def note(self, text: str) -> None:
         _log.info("%s", text)
         self._surface.write_line(text)

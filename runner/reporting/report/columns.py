@@ -33,8 +33,13 @@ def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
         if k not in _REDUNDANT_KEYS and len({_at(r, k) for r in runs}) > 1 and k != "data"
     ]
     varying = [k for k in differing if k in groups]
+    # a group within another one: `model/loss` mostly follows from `model`
+    outer = {k: k.rpartition("/")[0] for k in varying}
+    varying = [
+        k for k in varying if outer[k] not in varying or not _is_determined_by(runs, k, [outer[k]])
+    ]
     for key in differing:
-        if key in varying:
+        if key in groups:
             continue
         options = [g for g in varying if key.startswith(g.replace("/", ".") + ".")]
         if not any(_is_determined_by(runs, key, [g]) for g in options):

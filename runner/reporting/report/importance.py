@@ -61,16 +61,18 @@ def rank_parameters(
 
 
 def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the completed runs of the data that most of them have.
+    """Return the completed runs of the data that most of them have, each signature once.
 
     A metric says as much of its rows as of the model, so the variance between runs of different
-    data is that of the data.
+    data is that of the data. A run that was repeated as it was has the same result again, which
+    would count as a setting that has no spread.
     """
-    members: dict[str, list[RunRecord]] = {}
+    members: dict[str, dict[str, RunRecord]] = {}
     for run in runs:
         if run.is_completed:
-            members.setdefault(str(run.settings.get("data")), []).append(run)
-    return max(members.values(), key=len, default=[])
+            of_data = members.setdefault(str(run.settings.get("data")), {})
+            of_data.setdefault(run.signature or str(run.folder), run)
+    return [*max(members.values(), key=len, default={}).values()]
 
 
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:

@@ -138,12 +138,16 @@ def sort_value(value: float, direction: str) -> float:
 def group_by_settings(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
 ) -> list[SeedGroup]:
-    """Return the completed runs, grouped where only the seed differs, the best mean first."""
-    members: dict[tuple[str, ...], list[RunRecord]] = {}
+    """Return the completed runs, grouped where only the seed differs, the best mean first.
+
+    A run that was repeated with the same seed counts once: it says nothing of the spread.
+    """
+    members: dict[tuple[str, ...], dict[str, RunRecord]] = {}
     for run in runs:
         if run.is_completed:
-            members.setdefault(tuple(format_run_settings(run, keys)), []).append(run)
-    groups = [SeedGroup(values, tuple(of_values)) for values, of_values in members.items()]
+            of_values = members.setdefault(tuple(format_run_settings(run, keys)), {})
+            of_values.setdefault(run.signature or str(run.folder), run)
+    groups = [SeedGroup(values, (*of_values.values(),)) for values, of_values in members.items()]
 
     def key(group: SeedGroup) -> float:
         mean = group.mean(metric)

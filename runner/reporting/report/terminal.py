@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
 _FILE_WIDTH = 140  # columns of text, where no terminal limits them
 _ERROR_WIDTH = 30  # columns of text that are kept free for errors
+_SETTINGS_IN_A_CELL = 6  # of more only those are shown that most of the runs do not have
+_LONGEST_TOLD = 30  # characters of a value that most of the runs have, where it is told
 _FOLDING_ROOM = 20  # columns of text beyond the longest word, before a metric is left out
 _FRONT_MARK = "*"
 _STYLES = {
@@ -63,9 +66,15 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     with_errors = with_errors and any(run.error for run in board.runs)
     free = out.width - (_ERROR_WIDTH if with_errors else 0)
     fewest = 1 + len(board.secondary_objectives)
-    needed = _width
+    needed, by_settings, usual = _width, board, dict[str, str]()
     if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
-        board, needed = _share_a_column(board, out.width * 2 // 5), _least_width
+        many = len(board.keys) > _SETTINGS_IN_A_CELL and len(board.runs) > 2
+        most = _most_common(board) if many else {}
+        shown = {k: v for k, v in most.items() if v not in ("", "null") and len(v) <= _LONGEST_TOLD}
+        usual = {board.headings[k]: v for k, v in shown.items()}
+        by_settings = _share_a_column(board, out.width * 2 // 5, most)
+        board = _with_labels(by_settings) if many else by_settings
+        needed = _least_width
     while len(metrics) > fewest and needed(out, _runs_table(board, metrics)) > free:
         metrics.pop()
     error_width = None
@@ -73,23 +82,47 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
         used = needed(out, _runs_table(board, metrics))
         error_width = max(_ERROR_WIDTH, out.width - used - 3)
     out.print(_runs_table(board, metrics, error_width))
+    if usual:
+        told = " ".join(f"{name}={value}" for name, value in usual.items())
+        print_line(out, f"settings that a run does not name, as most have them: {told}")
     num_hidden = len(board.runs) - _ROWS_SHOWN
     if num_hidden > 0:
         where = f"are only in {board.file}" if board.file else "are not shown here"
         print_line(out, f"{num_hidden:,} of {len(board.runs):,} {board.unit} {where}")
     if board.has_repeated_settings:
-        out.print(_seeds_table(board, metrics[:2]))
+        out.print(_seeds_table(by_settings, metrics[:2]))
 
 
-def _share_a_column(board: Leaderboard, longest: int) -> Leaderboard:
+def _most_common(board: Leaderboard) -> dict[str, str]:
+    """Return the value of each setting that most of the runs have."""
+    rows = [format_run_settings(run, board.keys) for run in board.runs if run.settings]
+    return {k: Counter(column).most_common(1)[0][0] for k, column in zip(board.keys, zip(*rows))}
+
+
+def _with_labels(board: Leaderboard) -> Leaderboard:
+    """Return the leaderboard with the folder of each run above its settings."""
+    runs = tuple(
+        replace(
+            run, settings={"run": f"{run.label}\n  {run.settings.get('settings', '')}".rstrip()}
+        )
+        for run in board.runs
+    )
+    return replace(board, runs=runs, keys=("run",), headings={"run": "run"})
+
+
+def _share_a_column(board: Leaderboard, longest: int, usual: Mapping[str, str]) -> Leaderboard:
     """Return the leaderboard with all settings of a run as one text, which folds at its spaces.
 
-    A value stands below its key where both are longer than `longest` characters.
+    A value stands below its key where both are longer than `longest` characters. Values that are
+    `usual` are left out.
     """
 
     def join(run: RunRecord) -> Mapping[str, str]:
         cells = list(zip(board.keys, format_run_settings(run, board.keys)))
-        shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
+        if usual:
+            shown = [(k, v or "null") for k, v in cells if (v or "null") != (usual[k] or "null")]
+        else:
+            shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
         named = [f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v]
         named = [x if len(x) <= longest else x.replace("=", "=\n  ", 1) for x in named]
         return {"settings": " ".join(named)} if run.settings else {}

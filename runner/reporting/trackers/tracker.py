@@ -80,7 +80,7 @@ def check_tracker(key: str, tracker: Any) -> None:
         except TypeError as error:
             raise ConfigError(
                 f"{key} ({type(tracker).__name__}): {name}{given} must take "
-                f"({', '.join(expected)}): {error}"
+                f"({', '.join(expected)}), as runner.Tracker.{name} does: {error}"
             ) from error
 
 

@@ -28,7 +28,9 @@ class TrackedExport:
         options = dict((read_config(run).get("tracker") or {}).get("wandb") or {})
         self._state = read_optional_json(run / TRACKERS_FILE).get("wandb") or {}
         if options.pop("_target_", None) != NODE or not self._state.get("id"):
-            raise UserError(f"export --wandb: {run} was not tracked by W&B (tracker=wandb)")
+            raise UserError(
+                f"export --wandb: {run} was not trained with tracker=wandb; leave --wandb out"
+            )
         self._run = run
         self._tracker = WandB(**{**options, "artifact": None})
 

@@ -112,7 +112,11 @@ def _service(request: Request) -> Service:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    detail = error.detail
+    if detail == "Not Found":  # Starlette's, for a path that no route has
+        place = f"/v2/models/{_service(request).settings.model_name}"
+        detail = f"no such address; GET {place} describes the model, {place}/example is a request"
+    return JSONResponse({"error": detail}, error.status_code, error.headers)
 
 
 async def _live(request: Request) -> Response:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, example_time
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec, RawInputs
 from runner.serving.raw_rows import graph_features
@@ -48,7 +49,8 @@ def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedC
         for column in spec.cross or (spec.column,):
             datatype = "INT64"
             held = raw.fitted.id_types.get(column)
-            if spec.separator or "string" in (spec.input, held):
+            is_date = spec.encode in TIME_PARTS and spec.input in TEXT_DATES
+            if is_date or spec.separator or "string" in (spec.input, held):
                 datatype = "BYTES"
             elif spec.encode == "bucketise":
                 datatype = "FP64"
@@ -72,15 +74,20 @@ def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]
 
 
 def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, object]:
-    """Return a request of one row, whose ids are known where a vocabulary has them."""
+    """Return a request of one row, which is scored: times are times, and known integers ids."""
     inputs = []
     for column in served_columns(raw, graphs):
         value: object = {"INT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
         for spec in raw.declared.ids:
             known = raw.fitted.vocabularies.get(spec.table or spec.name)
-            is_column = spec.column == column.name and column.datatype == "INT64"
-            if is_column and known is not None and len(known):  # of texts it holds hashes
-                value = int(known[0])
+            if spec.column != column.name:
+                continue
+            if spec.encode in TIME_PARTS:
+                value = example_time(spec.input)
+            elif spec.separator == "json":
+                value = '["0"]'
+            elif column.datatype == "INT64" and known is not None and len(known):
+                value = int(known[0])  # of texts it would be a hash
         data = [value]
         tensor = {"name": column.name, "datatype": column.datatype, "shape": [1]}
         inputs.append({**tensor, "data": [data] if column.is_list else data})

@@ -30,7 +30,7 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
             if str(error) != told:
                 told = str(error)
                 counters.add("delta_errors")
-                LOG.warning("--follow: %s; version %s is served on", told, scorer.version)
+                LOG.warning("--follow: %s; version %s is still served", told, scorer.version)
         if path is None:
             await asyncio.sleep(POLL_S)
             continue

@@ -100,7 +100,10 @@ def make_work(
     if not num_rows:
         raise DataError("the request has no rows")
     if num_rows > max_rows:
-        raise DataError(f"the request has {num_rows} rows; at most {max_rows} are scored at once")
+        raise DataError(
+            f"the request has {num_rows} rows; at most {max_rows} are scored at once "
+            "(--max-rows of `serve`)"
+        )
     return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs, top_k)
 
 

@@ -82,7 +82,7 @@ def _find_problems(settings: ServeSettings) -> Iterator[str]:
             "digits and ._-"
         )
     if settings.follow is not None and not settings.follow.is_dir():
-        yield f"--follow {settings.follow}: no such folder"
+        yield f"--follow {settings.follow}: no such folder; `mkdir -p {settings.follow}` makes it"
     if not 0 <= settings.port < 2**16:
         yield f"--port {settings.port}: must lie in 0 to 65535"
     for name in ("workers", "max_rows", "max_top_k", "max_body_mb", "queue", "batch_rows"):

@@ -274,7 +274,10 @@ def get_table_lookup(model: nn.Module) -> TableLookup:
     """
     lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
     if len(lookups) != 1:
-        raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
+        raise ConfigError(
+            f"model.net: {type(model).__name__} must hold one TableLookup for all its tables, not "
+            f"{len(lookups)}"
+        )
     return lookups[0]
 
 

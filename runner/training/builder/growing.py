@@ -49,12 +49,12 @@ def _growth_problems(
     if config["metrics"].get("slice_by") in growing:
         yield (
             f"metrics.slice_by={config['metrics']['slice_by']}: is growing, so that its values are "
-            "not known before the training"
+            "not known before the training; slice by another column"
         )
     if config["checkpoint"].get("init_linear"):
         yield (
             f"checkpoint.init_linear: fits weights to ids before the training, and {growing[0]} is "
-            "growing: its ids get their rows in the training"
+            "growing: its ids get their rows in the training; set checkpoint.init_linear=false"
         )
 
 

@@ -257,7 +257,8 @@ def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
     if not end:
         raise ConfigError(
             f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
-            f"fewer than the {update_rows:,} of one update"
+            f"fewer than the {update_rows:,} of one update; a smaller trainer.batch_size, or "
+            "dataset.rest=short"
         )
     return -(-end // update_rows)
 
@@ -355,7 +356,10 @@ def check_monitors(
         metric, _ = resolve_metric(rule, checkpoint.monitor)
         split = metric.partition("/")[0]
         if split not in map(evaluation_name, splits):
-            raise ConfigError(f"trainer.{name}: waits for the {split} split; there is none")
+            raise ConfigError(
+                f"trainer.{name}: waits for {metric}, and evaluations on the way are of "
+                f"{', '.join(splits) or 'no split'} (trainer.eval_splits)"
+            )
         metrics[f"trainer.{name}"] = metric
     names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
     known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]

@@ -106,7 +106,9 @@ def assign_parameters(
         tuple(groups), {name: None if i is None else groups[i] for name, i in indices.items()}
     )
     if len(assigned.frozen_names()) == len(names):
-        raise ConfigError("optimizer.parts: everything is frozen, so there is nothing to train")
+        raise ConfigError(
+            "optimizer.parts: everything is frozen, so nothing is trained; take a part out"
+        )
     return assigned
 
 

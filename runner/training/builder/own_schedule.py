@@ -32,11 +32,13 @@ class OwnSchedule:
         self._where = f"{key} ({type(schedule).__name__})"
         self._schedule: Any = schedule
         if not callable(schedule):
-            raise ConfigError(f"{self._where}: is no schedule: it cannot be called with an update")
+            raise ConfigError(f"{self._where}: is no schedule: it has no __call__(step)")
         present = [m for m in STATE_METHODS if callable(getattr(schedule, m, None))]
         if len(present) == 1:
             missing = next(m for m in STATE_METHODS if m not in present)
-            raise ConfigError(f"{self._where}: has {present[0]}() but no {missing}()")
+            raise ConfigError(
+                f"{self._where}: has {present[0]}() but no {missing}(); a state needs both"
+            )
         self._has_state = bool(present)
         self.state()
 

@@ -28,7 +28,9 @@ def choose_pipeline(
 
         context.sparse_dist = SparseDistPipeline(lookup, context.dense_optimizer, context.device)
     elif required:
-        raise ConfigError(f"trainer.pipeline=sparse_dist: {reason}; auto takes what works")
+        raise ConfigError(
+            f"trainer.pipeline=sparse_dist: {reason}; trainer.pipeline=auto takes what works"
+        )
 
 
 def find_sparse_dist_obstacle(context: Context, lookup: TableLookup, task: Task) -> str | None:

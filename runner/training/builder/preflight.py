@@ -72,7 +72,8 @@ def preflight_warnings(
     ):
         if interval is not None and length.count_intervals(interval, length.steps) == 0:
             run = f"longer than the run ({length.steps:,} updates)"
-            yield f"{key}: {interval.text} is {run}: {instead}"
+            more = f"; {key}={max(1, length.steps // 4)} does it on the way"
+            yield f"{key}: {interval.text} is {run}: {instead}{more}"
     # the evaluation at the end does not count: a rule that acts then changes nothing
     evaluations = length.count_intervals(cadence.eval_every, length.steps - 1) or 0
     for name in PATIENCE_RULES:

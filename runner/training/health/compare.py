@@ -20,6 +20,7 @@ from runner.training.health.yardstick import measure_yardstick
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
+_OFF = "trainer.yardstick=false measures neither"
 VERSION = 2  # of what the cache keeps: another one is measured again
 
 
@@ -43,7 +44,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     try:
         measured = _get_or_measure(job, job.run.meta, splits)
     except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
-        job.view.warn(f"no yardstick (trainer.yardstick): {type(error).__name__}: {error}")
+        job.view.warn(f"no yardstick was measured: {type(error).__name__}: {error}; {_OFF}")
         return
     if not measured:
         return
@@ -75,7 +76,7 @@ def measure_features(job: Job) -> list[dict[str, Any]]:
             job, job.run.meta, "drift", fields, lambda: {"features": describe_features(job)}
         )
     except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
-        job.view.warn(f"drift of features is not measured: {type(error).__name__}: {error}")
+        job.view.warn(f"drift of features is not measured: {type(error).__name__}: {error}; {_OFF}")
         return []
     features: list[dict[str, Any]] = measured["features"]
     return features
@@ -89,11 +90,16 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
     Raises:
         DataError: if the cache cannot be written.
     """
-    measure, more = measure_yardstick, {}
+    measure, what, more = measure_yardstick, "logistic regression", {}
     if _ranking_metrics(job):
-        measure, more = measure_popularity, {"popularity": popularity_key(job)}
+        measure, what, more = measure_popularity, "popularity", {"popularity": popularity_key(job)}
     fields = {"version": VERSION, "splits": list(splits), **more}
-    return _cached(job, meta, "yardstick", fields if splits else None, lambda: measure(job, splits))
+
+    def measure_and_say() -> dict[str, Any]:
+        job.view.wait_for(f"{what} on the same rows, for comparison")
+        return measure(job, splits)
+
+    return _cached(job, meta, "yardstick", fields if splits else None, measure_and_say)
 
 
 def _cached(

@@ -275,7 +275,10 @@ def report_tables(job: Job, observers: DebugObservers, outcome: DebugOutcome) ->
 def report_overfit(job: Job, losses: list[float]) -> None:
     """Say whether the loss fell in updates of one batch."""
     if len(losses) < 2:
-        job.view.warn("overfit_one_batch: one update cannot tell whether the loss falls")
+        job.view.warn(
+            "loop.overfit_one_batch: one update cannot tell whether the loss falls; "
+            "loop.max_steps=20 makes more"
+        )
         return
     change = (
         f"from {format_number(losses[0])} to {format_number(losses[-1])} "
@@ -285,5 +288,6 @@ def report_overfit(job: Job, losses: list[float]) -> None:
         job.view.note(f"\nthe loss fell {change}")
     else:
         job.view.warn(
-            f"the loss did not fall: {change}; try a higher learning rate or more updates"
+            f"the loss did not fall: {change}; try a higher optimizer.dense.lr, or more "
+            "loop.max_steps"
         )

@@ -55,7 +55,10 @@ class PinnedCheckpoints:
                     shutil.copyfile(path / name, temporary / name)
         except FileNotFoundError:
             shutil.rmtree(temporary)
-            self.warn(f"{path.name} was removed before it could be read")
+            self.warn(
+                f"{path.name} was removed before it could be read, so it is left out; a larger "
+                "checkpoint.keep of the training keeps it longer"
+            )
             return False
         if final.exists():  # a resumed training has saved the same step again
             shutil.rmtree(final)

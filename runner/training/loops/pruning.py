@@ -27,7 +27,9 @@ def should_prune(job: Job, step: int, stop: StopSignal) -> bool:
         return False
     answer = ask_sweep(job.run.dir, step, stop)
     if answer is None and stop.local_signal is None:
-        job.view.warn(f"the sweep did not answer within {_TIMEOUT_S} s; going on")
+        job.view.warn(
+            f"the sweep did not say within {_TIMEOUT_S} s whether to prune this run; it goes on"
+        )
     return bool(answer)
 
 

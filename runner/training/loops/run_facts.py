@@ -116,4 +116,4 @@ def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
         with replacing(path) as file:
             file.write(dumps(mask_values(value, everything=False)))
     except OSError as error:  # a full disk stops the run where it matters, at a row or a checkpoint
-        job.view.warn(f"{path} could not be written: {error.strerror or error}")
+        job.view.warn(f"{path}: could not be written: {error.strerror or error}; the run goes on")

@@ -172,7 +172,8 @@ def _choose_size(search: BatchSizeSearch, margin: float) -> BatchSizeSearch:
     if search.best is None:
         smallest = min(t.size for t in search.trials)
         raise UserError(
-            f"a batch of {smallest:,} rows does not fit into memory, so no size was found"
+            f"a batch of {smallest:,} rows does not fit into memory, so no size was found; a "
+            "smaller model.net.embedding_dim takes less"
         )
     search.end_reason = search.end_reason or f"{len(search.trials)} trials"
     limit = min((t.size for t in search.trials if t.examples_per_s is None), default=None)

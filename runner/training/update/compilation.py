@@ -95,7 +95,7 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
-        raise ConfigError("trainer.compile=true: needs Triton on CUDA, which is not installed")
+        raise ConfigError("trainer.compile=true: needs Triton on CUDA: pip install triton")
     # no pool of compiling processes, which would outlive a run that is killed
     torch._inductor.config.compile_threads = 1
     facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)

@@ -247,9 +247,15 @@ class Context:
                 step_optimizer(optimizer)
         else:
             if self.loss_scale:
-                raise ConfigError("trainer.amp_dtype=fp16: a closure's gradients are not scaled")
+                raise ConfigError(
+                    "trainer.amp_dtype=fp16: a closure's gradients are not scaled; "
+                    "trainer.amp_dtype=bf16 needs no scale"
+                )
             if self.clip.is_enabled:
-                raise ConfigError("trainer.clip: a closure's gradients are not clipped")
+                raise ConfigError(
+                    "trainer.clip: a closure's gradients are not clipped; set "
+                    "trainer.clip.global_norm=null, and the other bounds of trainer.clip"
+                )
 
             def evaluate() -> tuple[Tensor, bool]:
                 for state in self.update_states:  # the last evaluation counts

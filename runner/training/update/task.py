@@ -183,4 +183,7 @@ def check_closure_optimizers(ctx: Context) -> None:
             f"{why} fp16 scaling would make another one; trainer.amp_dtype=bf16 works"
         )
     if ctx.clip.is_enabled:
-        raise ConfigError(f"{why} trainer.clip would make another one")
+        raise ConfigError(
+            f"{why} trainer.clip would make another one; set its bounds to null, as in "
+            "trainer.clip.global_norm=null"
+        )

@@ -84,7 +84,8 @@ class WarmStartSource:
         if (ours is None) != (theirs is None):
             without = "here" if ours is None else "there"
             raise ConfigError(
-                f"table {table!r} has no vocabulary {without}: rows cannot be matched"
+                f"table {table!r} has no vocabulary {without}, so rows cannot be matched; the same "
+                "`encode` in both schemas makes them match"
             )
         if ours is None or theirs is None:
             return None

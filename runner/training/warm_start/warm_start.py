@@ -205,7 +205,8 @@ def _take_table(
     shape, source_shape = tuple(ours[name].shape), source.shapes[theirs]
     if shape[1:] != source_shape[1:]:
         raise ConfigError(
-            f"{key}: is {shape[1]} wide, {source_table!r} of {path} {source_shape[1]}"
+            f"{key}: is {shape[1]} wide, and {source_table!r} of {path} {source_shape[1]}; "
+            f"model.net.embedding_dim={source_shape[1]} makes it as wide"
         )
     try:
         rows = source.map_rows(name, theirs, shape[0], source_shape[0])

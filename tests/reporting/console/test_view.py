@@ -79,6 +79,16 @@ def test_without_a_terminal_each_log_point_and_evaluation_is_a_plain_line():
     ]
 
 
+def test_what_takes_a_while_after_the_last_evaluation_is_said(monkeypatch):
+    assert plain_output(lambda view: view.wait_for("logistic regression")) == (
+        "logistic regression ...\n"
+    )
+    shown = without_colours(
+        terminal_output(lambda view: view.wait_for("logistic regression"), monkeypatch)
+    )
+    assert "logistic regression ━" in shown
+
+
 def test_several_tasks_are_a_table_in_a_pipe_too_and_log_txt_has_every_number(caplog):
     tasks = {f"{k}/{t}": v for t in ("click", "buy") for k, v in EVALUATION.items()}
 

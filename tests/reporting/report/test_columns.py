@@ -18,6 +18,7 @@ from runner.reporting.report.find import find_runs
 from runner.reporting.report.importance import (
     explained_variance,
     rank_parameters,
+    runs_of_same_data,
     seed_variance_share,
 )
 from runner.reporting.report.leaderboard import group_by_settings
@@ -40,6 +41,24 @@ def test_a_key_that_varies_within_one_option_is_a_column_beside_the_option(tmp_p
             tmp_path / f"r{number}", identity={"model.net.width": width}, choices={"model": model}
         )
     assert varying_settings(find_runs([tmp_path]).runs) == ["model", "model.net.width"]
+
+
+def test_a_group_within_another_is_a_column_only_where_it_varies_by_itself(tmp_path):
+    for number, (model, loss) in enumerate([("dlrm", "bce"), ("dcn", "bce"), ("mlp", "by_kind")]):
+        make_run(tmp_path / f"r{number}", choices={"model": model, "model/loss": loss})
+    assert varying_settings(find_runs([tmp_path]).runs) == ["model"]
+    make_run(tmp_path / "own", choices={"model": "dcn", "model/loss": "focal"})
+    assert varying_settings(find_runs([tmp_path]).runs) == ["model", "model/loss"]
+
+
+def test_a_run_that_was_repeated_as_it_was_says_nothing_of_the_spread(tmp_path):
+    for folder in ("a", "b"):  # a run and its copy have one signature
+        for seed in (1, 2):
+            make_run(tmp_path / folder / f"seed-{seed}", seed=seed, auc=0.7 + seed / 100)
+    runs = find_runs([tmp_path]).runs
+    [group] = group_by_settings(runs, ["optimizer"], "validation/auc", "max")
+    assert len(runs) == 4 and sorted(run.seed for run in group.runs) == [1, 2]
+    assert len(runs_of_same_data(runs)) == 2
 
 
 def test_a_key_with_parts_and_what_only_comes_with_its_neighbour_are_no_columns(tmp_path):

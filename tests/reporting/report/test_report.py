@@ -82,6 +82,20 @@ def test_a_narrow_terminal_cuts_no_word_of_a_setting_and_shows_no_null(
     assert "null" not in out and max(map(len, out.splitlines()[1:])) <= 80
 
 
+def test_many_settings_are_told_once_and_each_run_by_its_folder_with_what_it_has_of_its_own(
+    command, tmp_path
+):
+    for number in range(4):
+        identity = {f"trainer.setting_{i}": i + (number == i) for i in range(9)}
+        make_run(tmp_path / "runs" / f"run_{number}", identity=identity)
+    _, out, _ = command("report", "runs")
+    lines = [line.rstrip() for line in out.splitlines()]
+    place = next(i for i, line in enumerate(lines) if line.startswith(" run_1 "))
+    assert lines[place + 1] == "   trainer.setting_1=2"
+    [told] = [line for line in lines if line.startswith("settings that a run does not name")]
+    assert "trainer.setting_0=0 trainer.setting_1=1" in told
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

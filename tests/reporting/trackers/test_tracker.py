@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from runner.errors import ConfigError
 from runner.reporting.trackers import Trackers
 from runner.reporting.trackers import tracker as tracker_module
 
@@ -57,10 +59,10 @@ def run_through(trackers: Trackers, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["start", "log", "state", "finish"])
-def test_a_tracker_that_raises_is_named_once_and_dropped(tmp_path, method):
-    warnings: list[str] = []
+def test_a_tracker_that_raises_is_named_once_and_dropped(tmp_path, method, caplog):
     broken, whole = Recorder(raises=method), Recorder()
-    run_through(Trackers({"broken": broken, "whole": whole}, warnings.append), tmp_path)
+    run_through(Trackers({"broken": broken, "whole": whole}, logging.warning), tmp_path)
+    warnings = caplog.messages
     assert [w for w in warnings if "no network" in w] == [
         "tracker broken: no network; the run goes on without it"
     ]
@@ -74,15 +76,21 @@ def test_a_tracker_that_raises_is_named_once_and_dropped(tmp_path, method):
     assert "tracker whole: data is in a folder" in warnings
 
 
-def test_a_tracker_that_hangs_in_finish_does_not_delay_the_end(tmp_path, monkeypatch):
+def test_a_tracker_that_hangs_in_finish_does_not_delay_the_end(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tracker_module, "FINISH_LIMIT_S", 0.3)
-    warnings: list[str] = []
     hanging, whole = Recorder(hangs="finish"), Recorder()
     started = time.monotonic()
-    run_through(Trackers({"hanging": hanging, "whole": whole}, warnings.append), tmp_path)
+    run_through(Trackers({"hanging": hanging, "whole": whole}, logging.warning), tmp_path)
     assert time.monotonic() - started < 5
     assert whole.named("finish")
-    assert any("tracker hanging: did not finish" in w for w in warnings)
+    assert any("tracker hanging: did not finish" in w for w in caplog.messages)
+
+
+def test_a_tracker_whose_method_takes_other_arguments_is_refused_with_what_it_must_take():
+    own = Recorder()
+    own.log = lambda metrics: None
+    with pytest.raises(ConfigError, match=r"log\(metrics\) must take \(split, step, metrics\), as"):
+        tracker_module.check_tracker("tracker.mine", own)
 
 
 def test_the_limits_leave_exit_within_thirty_seconds():

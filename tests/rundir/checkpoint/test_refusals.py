@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -24,20 +25,21 @@ from runner.rundir.checkpoint import (
 from runner.rundir.checkpoint import files as checkpoint_files
 from runner.rundir.checkpoint.files import FileDigest
 from runner.rundir.checkpoint.manifest import Manifest, encode_manifest
+from runner.rundir.find_checkpoint import find_checkpoint
 from tests.rundir.checkpoint.saving import fail_on_warning, make_checkpointer, save
 
 
 def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
-    tmp_path: Path,
+    tmp_path: Path, caplog
 ) -> None:
     assert make_checkpointer(tmp_path).open_latest() is None
     for step in (1, 2, 10):
         save(tmp_path, step)
-    warnings: list[str] = []
     for step in (10, 2):
         with (tmp_path / f"step-{step}" / "shard-00001.safetensors").open("r+b") as file:
             file.write(b"\xff")
-    assert find_latest(tmp_path, warnings.append).step == 1
+    assert find_latest(tmp_path, logging.warning).step == 1
+    warnings = caplog.messages
     assert [w.partition(":")[0] for w in warnings] == [
         "checkpoint of step 10 is passed over",
         "checkpoint of step 2 is passed over",
@@ -45,7 +47,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
     assert all("shard-00001.safetensors is damaged" in w for w in warnings)
     (tmp_path / "step-1" / "state.json").write_bytes(b"")
     with pytest.raises(UserError, match=r"none .* is whole \(steps 1, 2, 10\)"):
-        find_latest(tmp_path, warnings.append)
+        find_latest(tmp_path, logging.warning)
 
 
 def rewrite_manifest(path: Path, change) -> None:
@@ -64,6 +66,48 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name:
     with pytest.raises(DamagedError, match="not a file of its folder"):
         open_checkpoint(path)
     assert saved_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            lambda path: (path / "manifest.json").unlink(),
+            "step-1 has no manifest.json: not a whole",
+        ),
+        (
+            lambda path: rewrite_manifest(path, lambda step, files: (str(step), files)),
+            "manifest.json is damaged: its step is not a whole number",
+        ),
+        (
+            lambda path: shutil.copy(path / "shard-00001.safetensors", path / "x.safetensors"),
+            "step-1 holds 'x.safetensors', which its manifest does not name",
+        ),
+        (
+            lambda path: (path / "manifest.json").write_bytes(
+                (path / "manifest.json").read_bytes().replace(b'"step": 1', b'"step": 2')
+            ),
+            "manifest.json is damaged: it does not match its own sha256",
+        ),
+    ],
+)
+def test_a_damaged_manifest_says_what_is_wrong_with_it(tmp_path: Path, damage, told) -> None:
+    path = save(tmp_path, 1)
+    damage(path)
+    with pytest.raises(DamagedError) as refused:
+        open_checkpoint(path)
+    assert told in str(refused.value)
+
+
+def test_a_run_without_a_whole_checkpoint_is_told_and_a_newer_one_that_is_none_passed_over(
+    tmp_path: Path, caplog
+) -> None:
+    with pytest.raises(UserError, match="holds no whole checkpoint; give a run directory that has"):
+        find_checkpoint(tmp_path)
+    save(tmp_path / "checkpoints", 1)
+    (save(tmp_path / "checkpoints", 2) / "state.json").write_bytes(b"")
+    assert find_checkpoint(tmp_path, "last", warn=logging.warning).step == 1
+    assert [m.partition(":")[0] for m in caplog.messages] == ["checkpoint of step 2 is passed over"]
 
 
 def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:

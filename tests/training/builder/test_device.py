@@ -50,3 +50,5 @@ def test_a_missing_gpu_is_an_error(monkeypatch):
     assert select_device(TrainerSettings(device="auto")) == torch.device("cpu")
     with pytest.raises(ConfigError, match="no CUDA device is visible"):
         prepare_device(TrainerSettings(device="cuda"))
+    with pytest.raises(ConfigError, match=r"fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16"):
+        prepare_device(TrainerSettings(device="cpu", amp=True, amp_dtype="fp16"))

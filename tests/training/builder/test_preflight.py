@@ -66,6 +66,7 @@ def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_
         "checkpoint.save_every",
     ]
     assert "101 updates is longer than the run (100 updates)" in found[0]
+    assert found[1].endswith("only the end is evaluated; trainer.eval_every=25 does it on the way")
 
 
 @pytest.mark.parametrize("rule", [EarlyStop, LrOnPlateau, BatchOnPlateau])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from runner.config.intervals import Progress, is_due
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
+from runner.reporting.console import View
 from runner.training.callbacks import check_callback
 from runner.training.callbacks.loss_guard import LossGuard
 from runner.training.callbacks.watch.memory import Memory, host_free_fraction
@@ -59,6 +61,7 @@ class FakeTraining:
         self.requests.append((self.step, "pause", reason))
 
     def warn(self, text: str) -> None:
+        View(io.StringIO()).warn(text)  # as a job does
         self.requests.append((self.step, "warn", text))
 
     def log(self, split: str, numbers: dict[str, float]) -> None:
@@ -192,7 +195,7 @@ def test_throughput_is_examples_over_the_time_of_updates():
     assert third["throughput/examples_per_s"] == pytest.approx(10)
     [(step, what, text)] = training.requests
     assert (step, what) == (12, "warn")
-    assert "10 examples/s, 20% of the best so far (50)" in text
+    assert "10 examples/s, 20% of the best so far (50); trainer.profile.updates=20" in text
 
 
 @pytest.mark.parity("L17")

@@ -91,6 +91,9 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
     monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"trainer.compile=true: needs a C\+\+ compiler"):
         compile_dense(make_context().model, CPU, 64)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    with pytest.raises(ConfigError, match=r"trainer.compile=true: needs Triton on CUDA: pip inst"):
+        compile_dense(make_context().model, torch.device("cuda"), 64)
 
 
 def test_a_debug_run_observes_modules_and_is_eager(runner):

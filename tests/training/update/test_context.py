@@ -12,8 +12,9 @@ from runner.distributed.ranks import SINGLE_PROCESS, Ranks
 from runner.errors import ConfigError
 from runner.optim.settings import ClipSettings
 from runner.training.update.logged_means import RunningMeans
+from runner.training.update.loss_scale import LossScale
 from runner.training.update.task import Supervised, check_closure_optimizers
-from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny import CPU, make_context, random_batch, snapshot
 
 
 def frozen_tables(**settings):
@@ -108,9 +109,17 @@ def test_a_closure_is_refused_where_it_would_compute_something_else():
     context.table_groups = {}
     check_closure_optimizers(context)
     context.clip = ClipSettings(value=1.0)
-    with pytest.raises(ConfigError, match="clip would make another one"):
+    with pytest.raises(ConfigError, match=r"clip would make another one; set its bounds to"):
         check_closure_optimizers(context)
+    with pytest.raises(ConfigError, match=r"gradients are not clipped; set trainer.clip"):
+        context.step(context.dense_optimizer, lambda: None)
     context.clip = ClipSettings()
+    context.loss_scale = LossScale(CPU)
+    with pytest.raises(ConfigError, match=r"fp16 scaling would make another one; trainer.amp"):
+        check_closure_optimizers(context)
+    with pytest.raises(ConfigError, match=r"gradients are not scaled; trainer.amp_dtype=bf16"):
+        context.step(context.dense_optimizer, lambda: None)
+    context.loss_scale = None
     context.part_optimizers = {"biases": torch.optim.SGD([context.dense_parameters[0]], lr=0.1)}
     with pytest.raises(ConfigError, match="own all that is trained"):
         check_closure_optimizers(context)

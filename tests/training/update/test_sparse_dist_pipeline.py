@@ -6,11 +6,11 @@ import pytest
 
 from runner.batch import SequenceFeature
 from runner.config.settings import TrainerSettings
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
 from runner.models.layers.sequences import SequenceLookup
 from runner.training.builder.pipeline import choose_pipeline, declares_single_lookup
 from runner.training.update.task import Supervised
-from tests.tiny import SCHEMA, make_context
+from tests.tiny import SCHEMA, make_context, random_batch
 
 
 class Own:
@@ -61,6 +61,8 @@ def test_a_refusal_of_sparse_dist_names_the_reason(monkeypatch):
     assert context.sparse_dist is None
     choose_pipeline(settings, context, lookup, Supervised())
     assert context.sparse_dist is not None
+    with pytest.raises(UserError, match=r"looks up something else, or twice; trainer.pipeline"):
+        context.sparse_dist._check_lookup(random_batch(4))  # which was not handed out
 
 
 def test_a_declaration_of_a_task_does_not_hold_for_methods_of_a_subclass():

@@ -61,6 +61,7 @@ class Throughput:
         if speed < self.warn_below * self.best:
             training.warn(
                 f"step {training.step:,}: throughput: {speed:,.0f} examples/s, "
-                f"{speed / self.best:.0%} of the best so far ({self.best:,.0f})"
+                f"{speed / self.best:.0%} of the best so far ({self.best:,.0f}); "
+                "trainer.profile.updates=20 records what takes the time"
             )
         self.best = max(self.best, speed)
