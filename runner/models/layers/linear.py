@@ -14,7 +14,7 @@ from runner.models.layers.embedding import LINEAR_COLUMNS
 
 
 class Linear(nn.Linear):
-    """A linear map of [B, C], whose products are oneDNN's where it is the faster library.
+    """A linear map of [..., C], whose products are oneDNN's where it is the faster library.
 
     On AMD's CPUs with AVX-512 the products of PyTorch are MKL's, which takes code for AVX2 there:
     oneDNN needs 0.84 of its time forward and 0.55 to 0.86 for the gradient of the input. The
@@ -22,14 +22,14 @@ class Linear(nn.Linear):
     evaluation keeps PyTorch's products, as an exported graph has them, which gives its numbers.
     """
 
-    def forward(self, x_BC: Tensor) -> Tensor:
-        """Return [B, width]."""
-        if _takes_onednn(x_BC, self.weight):
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., width]."""
+        if _takes_onednn(x, self.weight):
             product: Tensor = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
-                x_BC, self.weight, self.bias
+                x.reshape(-1, self.in_features), self.weight, self.bias
             )
-            return product
-        return super().forward(x_BC)
+            return product.view(*x.shape[:-1], self.out_features)
+        return super().forward(x)
 
 
 @cache
@@ -39,18 +39,17 @@ def _has_faster_onednn() -> bool:
         "AMD" in name
         and "avx512f" in name
         and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )
 
 
-def _takes_onednn(x_BC: Tensor, weight: Tensor) -> bool:
+def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()  # the compiler chooses by itself
         and torch.is_grad_enabled()
-        and x_BC.device.type == "cpu"
-        and x_BC.dtype == weight.dtype == torch.float32
-        and x_BC.dim() == 2
-        and x_BC.numel() > 0
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and _has_faster_onednn()
     )
@@ -85,7 +84,7 @@ class _OneDnnLinear(torch.autograd.Function):
         )
 
 
-class StackedLinear(nn.Linear):
+class StackedLinear(Linear):
     """Linear maps of one input, computed as one, with their outputs side by side.
 
     Args:
