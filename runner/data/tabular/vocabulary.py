@@ -6,8 +6,10 @@ range by range; the vocabulary is the same to the bit.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,7 +70,7 @@ def merge_runs(
         out: the file, which `map_values` reads.
         max_values: values that are in memory at once, about.
     """
-    runs = [map_values(path).reshape(2, -1) for path in paths]
+    runs = [_Run(path, path.stat().st_size // 16) for path in paths]
     with out.open("wb") as file:
         for pieces in _iterate_ranges(runs, max_values) if runs else ():
             values, counts = _add_up(*np.concatenate(pieces, axis=1))
@@ -82,20 +84,45 @@ def map_values(path: Path) -> np.ndarray:
     return np.asarray(np.memmap(path, np.int64, mode="r"))
 
 
-def _iterate_ranges(runs: Sequence[np.ndarray], max_values: int) -> Iterator[list[np.ndarray]]:
+class _Run(NamedTuple):
+    """A file with sorted values, and how often each occurs."""
+
+    path: Path
+    num_values: int
+
+    def read_values(self) -> np.ndarray:
+        return np.fromfile(self.path, np.int64, self.num_values)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read a range of values, and their counts, [2, N].
+
+        They are not mapped: what the system reads ahead of every run would not fit little memory,
+        and be read again for each range.
+        """
+        found = np.empty((2, stop - start), np.int64)
+        with self.path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # not on macOS
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for row, first in zip(found, (0, self.num_values)):
+                file.seek(8 * (first + start))
+                row[:] = np.fromfile(file, np.int64, stop - start)
+        return found
+
+
+def _iterate_ranges(runs: Sequence[_Run], max_values: int) -> Iterator[list[np.ndarray]]:
     """Yield what sorted runs have of one range of values after another, each [2, N].
 
     Every so many values of each run are a sample. As many samples as lie between two bounds, so
     many times their distance lie there at most, and once more for each run.
     """
     step = max(1, max_values // (2 * max(len(runs), 1)))
-    samples = np.sort(np.concatenate([run[0, ::step] for run in runs]))
+    samples = np.sort(np.concatenate([run.read_values()[::step].copy() for run in runs]))
     bounds = np.unique(samples[:: max(1, max_values // (2 * step))])[1:]
-    ends = [np.r_[np.searchsorted(run[0], bounds), run.shape[1]] for run in runs]
+    ends = [np.r_[np.searchsorted(run.read_values(), bounds), run.num_values] for run in runs]
     starts = [0] * len(runs)
     for number in range(len(bounds) + 1):
         stops = [int(end[number]) for end in ends]
-        yield [run[:, a:b] for run, a, b in zip(runs, starts, stops)]
+        yield [run.read(a, b) for run, a, b in zip(runs, starts, stops)]
         starts = stops
 
 
