@@ -313,7 +313,7 @@ def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_fa
         (["-m", "seed=range(1,2,0)"], "its values cannot be listed (range() arg 3 must not be z"),
         (["-m", "model=glob(*)"], "name them, as in model=a,b, or give their range"),
         (["--cfg", "job", "--package", "trainr"], "no such group of keys; nearest: 'trainer'"),
-        (["remote=ray", "loop=debug"], "remote=ray: is for loop=train and loop=online; without it"),
+        (["remote=ray", "loop=debug"], "is for loop=train and loop=online; leave it out"),
         (["metrics.leave_seen_out=true"], "metrics.leave_seen_out=true: is about rankings of all"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -299,7 +299,6 @@ def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
 
 
 TIMES = {"time": "time", "validation": 0.1, "test": 0.1}
-STANDARDISED = {"labels": ["click"], "numeric": {"x": {"standardise": True, "default": 0}}}
 
 
 @pytest.mark.parametrize(
@@ -315,11 +314,6 @@ STANDARDISED = {"labels": ["click"], "numeric": {"x": {"standardise": True, "def
             {"time": pa.array([True] * 20)},
             {"split": TIMES},
             "column 'time' has type bool, expected a time",
-        ),
-        (
-            {"x": pa.array([None] * 20, pa.float64())},
-            {"schema": STANDARDISED},
-            "column 'x': the train split has no value, so it cannot be standardised; take it out",
         ),
     ],
 )

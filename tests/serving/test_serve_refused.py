@@ -154,7 +154,7 @@ def test_what_is_too_large_or_leads_nowhere_is_refused_with_its_status(server):
     status, _, answer = infer(server.address, json_inputs(click_rows(501)))
     assert (status, answer["error"]) == (
         400,
-        "the request has 501 rows; at most 500 are scored at once",
+        "the request has 501 rows; at most 500 are scored at once (--max-rows of `serve`)",
     )
     for more in ({}, {"Transfer-Encoding": "chunked"}):
         body = (

@@ -42,7 +42,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     )
     code, out, err = command("resume", str(place))
     assert "2 done already" in out
-    assert "made by other code than today's" in err
+    assert "ran other code than today's" in err
     assert "--rerun changed runs them again" in err
     code, out, _ = command("resume", str(place), "--dry-run", "--rerun", "changed")
     assert "2 jobs: 2 new" in out

@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,8 @@ from runner.sweep.settings import LauncherSettings
 
 
 def job(lr, seed):
-    return SweepJob(f"{lr}{seed}", "0" * 8, (), {"lr": lr, "seed": str(seed)}, seed)
+    signature = f"{crc32(f'{lr} {seed}'.encode()):08x}"
+    return SweepJob(f"{lr}{seed}", signature, (), {"lr": lr, "seed": str(seed)}, seed)
 
 
 def result(lr, seed, best=None, status="completed", error=None, **tests):
@@ -90,7 +92,12 @@ def test_the_file_has_a_column_for_everything_that_differs(tmp_path):
     assert found["0.1", "1"] == {
         **{"lr": "0.1", "seed": "1", "status": "completed", "validation/auc": "0.7"},
         **{"best_step": "3", "test/auc": "0.6", "test/loss": "0.5", "step": "10"},
-        **{"seconds": "1.25", "error": "", "folder": "folder-0.1-1", "signature": "00000000"},
+        **{
+            "seconds": "1.25",
+            "error": "",
+            "folder": "folder-0.1-1",
+            "signature": job("0.1", 1).signature,
+        },
     }
     assert found["0.2", "2"]["error"] == "RuntimeError: [boom] no[/red]"
     assert found["0.2", "2"]["validation/auc"] == ""

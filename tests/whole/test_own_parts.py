@@ -84,7 +84,7 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
             f"+tracker.x={{_target_: {TRACKERS}.Wrong}}",
             "tracker.x (Wrong): log(metrics: 'Any') -> 'None' must take (split, step, metrics)",
         ),
-        ("+tracker.x=3", "there is no key 'tracker.x'"),
+        ("+tracker.x=3", "tracker.x=3: needs a _target_"),
         (
             f"+metrics.own.x={{_target_: {TORCHMETRICS}.BinaryAURoC}}",
             "has no 'BinaryAURoC'; nearest: 'BinaryAUROC'",

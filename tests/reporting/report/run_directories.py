@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 
 def make_run(
@@ -38,7 +39,7 @@ def make_run(
     content = {
         "kind": "train",
         "name": "made",
-        "signature": folder.name[-8:],
+        "signature": f"{crc32(folder.name.encode()):08x}",
         "seed": seed,
         "identity": {
             "seed": seed,

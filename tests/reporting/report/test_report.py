@@ -85,7 +85,7 @@ def test_a_narrow_terminal_cuts_no_word_of_a_setting_and_shows_no_null(
 def test_many_settings_are_told_once_and_each_run_by_its_folder_with_what_it_has_of_its_own(
     command, tmp_path
 ):
-    for number in range(4):
+    for number in range(9):
         identity = {f"trainer.setting_{i}": i + (number == i) for i in range(9)}
         make_run(tmp_path / "runs" / f"run_{number}", identity=identity)
     _, out, _ = command("report", "runs")

@@ -198,15 +198,20 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
 
     monkeypatch.setattr(compare, "measure_yardstick", measure)
     settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
-    context = SimpleNamespace(model=torch.nn.Module())
+    said = []
+    parts = {
+        "context": SimpleNamespace(model=torch.nn.Module()),
+        "view": SimpleNamespace(wait_for=said.append),
+    }
     asked = [({"data": "a"}, ["test"]), ({"data": "a"}, ["test"]), ({"data": "b"}, ["test"])]
     asked += [({"data": "a"}, ["validation", "test"])]
     for identity, splits in asked:
-        job = SimpleNamespace(config={"dataset": settings}, context=context)
+        job = SimpleNamespace(config={"dataset": settings}, **parts)
         found = compare._get_or_measure(job, {"identity": identity}, splits)
         assert found["metrics"] == {f"{s}/auc": 0.75 for s in splits}
     assert measured == [["test"], ["test"], ["validation", "test"]]
-    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}}, context=context)
+    assert len(said) == 3 and "on the same rows" in said[0], "only what takes time is said"
+    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}}, **parts)
     for _ in range(2):
         compare._get_or_measure(own, {"identity": {"data": "a"}}, ["test"])
     assert len(measured) == 5
