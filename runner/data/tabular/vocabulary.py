@@ -18,6 +18,7 @@ MISSING_ID = 1
 FIRST_VALUE_ID = 2  # id of the vocabulary's first value
 MERGE_AT = 1 << 22  # values that wait to be merged at most; bounds memory
 SORTED_FROM = 1 << 14  # values of a vocabulary that a core's cache does not hold
+SEARCHED_AT_ONCE = 1 << 16  # of them
 
 
 class ValueCounter:
@@ -157,11 +158,18 @@ def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray)
 def _search(vocabulary: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return what `searchsorted` returns, going through a large vocabulary from start to end.
 
-    In the order of the values, neighbours are found in the same cache lines and mapped pages.
+    Neighbours are found in the same cache lines and mapped pages. Of a vocabulary that memory does
+    not hold, each block is read once, while a search over all of it would jump among many pages.
     """
     if len(vocabulary) < SORTED_FROM:
         return np.searchsorted(vocabulary, values)
     order = np.argsort(values)
-    index = np.empty(len(values), np.int64)
-    index[order] = np.searchsorted(vocabulary, values[order])
+    ordered = values[order]
+    index = np.full(len(values), len(vocabulary), np.int64)
+    done = 0
+    for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
+        block = vocabulary[start : start + SEARCHED_AT_ONCE]
+        end = int(np.searchsorted(ordered, block[-1], side="right"))
+        index[order[done:end]] = start + np.searchsorted(block, ordered[done:end])
+        done = end
     return index
