@@ -147,29 +147,25 @@ def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray)
         [R] int32.
     """
     ids = np.full(len(values), UNKNOWN_ID, np.int32)
-    if len(vocabulary):
-        index = np.minimum(_search(vocabulary, values), len(vocabulary) - 1)
-        found = vocabulary[index] == values
-        ids = np.where(found, index + FIRST_VALUE_ID, UNKNOWN_ID).astype(np.int32)
+    if len(vocabulary) < SORTED_FROM:
+        _look_up(values, vocabulary, FIRST_VALUE_ID, ids)
+    else:
+        # From start to end, neighbours are found in the same cache lines and mapped pages. Of a
+        # vocabulary that memory does not hold, each block is read once for all values.
+        order = np.argsort(values)
+        ordered, found, done = values[order], ids.copy(), 0
+        for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
+            block = vocabulary[start : start + SEARCHED_AT_ONCE]
+            end = int(np.searchsorted(ordered, block[-1], side="right"))
+            _look_up(ordered[done:end], block, FIRST_VALUE_ID + start, found[done:end])
+            done = end
+        ids[order] = found
     ids[missing] = MISSING_ID
     return ids
 
 
-def _search(vocabulary: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return what `searchsorted` returns, going through a large vocabulary from start to end.
-
-    Neighbours are found in the same cache lines and mapped pages. Of a vocabulary that memory does
-    not hold, each block is read once, while a search over all of it would jump among many pages.
-    """
-    if len(vocabulary) < SORTED_FROM:
-        return np.searchsorted(vocabulary, values)
-    order = np.argsort(values)
-    ordered = values[order]
-    index = np.full(len(values), len(vocabulary), np.int64)
-    done = 0
-    for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
-        block = vocabulary[start : start + SEARCHED_AT_ONCE]
-        end = int(np.searchsorted(ordered, block[-1], side="right"))
-        index[order[done:end]] = start + np.searchsorted(block, ordered[done:end])
-        done = end
-    return index
+def _look_up(values: np.ndarray, vocabulary: np.ndarray, first_id: int, ids: np.ndarray) -> None:
+    """Set the ids of the values that a vocabulary has; its first value has `first_id`."""
+    if len(vocabulary) and len(values):
+        index = np.minimum(np.searchsorted(vocabulary, values), len(vocabulary) - 1)
+        np.copyto(ids, index + first_id, where=vocabulary[index] == values, casting="same_kind")
