@@ -169,8 +169,9 @@ def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str
     found: dict[str, dict[str, str]] = {}
     for text in sorted(hits, key=lambda text: (len(text), text)):
         form = max(hits[text], key=lambda form: len(form.replace(HOLE, "")))
-        if len(text) <= LONGEST:
-            found.setdefault(form, {"text": _without_places(text), "test": hits[text][form]})
+        shown = _without_places(text)
+        if len(text) <= LONGEST and forms[form].pattern.search(shown):
+            found.setdefault(form, {"text": shown, "test": hits[text][form]})
     return found
 
 

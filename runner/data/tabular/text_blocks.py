@@ -109,5 +109,8 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
         if start.startswith(magic):
             return pa.CompressedInputStream(pa.PythonFile(handle, "r"), codec)
     if b"\x00" in start:
-        raise DataError(f"{file}: is no text in UTF-8: it has zero bytes")
+        raise DataError(
+            f"{file}: is no text in UTF-8: it has bytes of value 0; iconv -f UTF-16 -t UTF-8 FILE "
+            "> FILE.utf8 converts UTF-16"
+        )
     return handle
