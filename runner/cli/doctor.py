@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.machine import available_memory_bytes, cpu_name, set_thread_environment, usable_cores
+from runner.reporting.console.format import wrap_words
 
 # torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
 PAIRS = {"2.11": ("1.6", "1.6"), "2.12": ("1.7", "1.7"), "2.13": ("1.8", "1.8")}
@@ -39,11 +41,11 @@ def doctor(words: Sequence[str], allow: Sequence[str]) -> int:
         0; 1 if something would keep a run from working.
     """
     make_parser().parse(words)
-    is_ill = False
+    is_ill, width = False, shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
     for name, value, problem in _findings():
-        print(f"{name:<9}{value}")
+        print(wrap_words(f"{name:<9}{value}", width, indent=9))
         if problem:
-            print(f"{'':<9}! {problem}")
+            print(wrap_words(f"{'':<9}! {problem}", width, indent=2))
             is_ill |= name in ("packages", "disk")
     return int(is_ill)
 

@@ -144,7 +144,7 @@ def _guess_separator(texts: pa.Array) -> str:
     if listed is not None and listed > 0.95:
         return "json"
     decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
-    for character in ("|", ";", "^", *("," * (not decimal)), " "):
+    for character in "|;^ " if decimal else "|;^, ":
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
         share = pc.mean(pc.match_substring(values, character).cast(pa.float64())).as_py() or 0
