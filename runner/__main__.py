@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
-from runner.errors import UserError
+from runner.errors import UserError, wrap_words
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.secrets import note_references
 
@@ -102,8 +102,6 @@ def print_error(message: str) -> None:
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     text = f"error: {message}"
     if sys.stderr.isatty():
-        from runner.reporting.console.format import wrap_words
-
         text = wrap_words(text, shutil.get_terminal_size().columns, indent=3)
     if colour:
         text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1)

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.errors import wrap_words
 from runner.machine import available_memory_bytes, cpu_name, set_thread_environment, usable_cores
-from runner.reporting.console.format import wrap_words
 
 # torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
 PAIRS = {"2.11": ("1.6", "1.6"), "2.12": ("1.7", "1.7"), "2.13": ("1.8", "1.8")}
@@ -74,7 +74,7 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
 
     seconds = time.perf_counter() - begin
     packages = shlex.quote(sysconfig.get_path("purelib"))
-    slow = f"if bytecode is missing: python -m compileall -q {packages}" * (seconds > 10)
+    slow = f"if bytecode is missing: `python -m compileall -q {packages}`" * (seconds > 10)
     yield "start", f"{seconds:.1f} s to import torch and torchrec", slow or None
     yield "gpu", _gpus(), None
     from runner.training.builder.precision_probe import bf16_speed, describe_bf16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,28 +53,6 @@ def fit_to_width(table: TextTable, width: int) -> TextTable:
         if choice.width() <= width:
             return choice
     return transposed if len(table.rows) < len(table.header) else folded
-
-
-def wrap_words(text: str, width: int, indent: int = 0) -> str:
-    """Break lines between words, and not within a command in backticks, which may be copied.
-
-    Args:
-        text: of one or more lines.
-        width: characters of a line.
-        indent: of what goes on below, beyond that of the line itself.
-    """
-    lines = []
-    for line in text.split("\n"):
-        below = " " * (len(line) - len(line.lstrip()) + indent)
-        first, *words = re.findall(r"\s*(?:`[^`]*`|\S)+", line) or [line]
-        for word in words:
-            if len(first) + len(word) <= width:
-                first += word
-            else:
-                lines.append(first)
-                first = below + word.lstrip()
-        lines.append(first)
-    return "\n".join(lines)
 
 
 def format_number(value: float) -> str:

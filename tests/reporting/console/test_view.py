@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runner.errors import wrap_words
 from runner.reporting.console import View
 from runner.reporting.console.format import (
     TextTable,
@@ -25,7 +26,6 @@ from runner.reporting.console.format import (
     format_number,
     result_table,
     result_tables,
-    wrap_words,
 )
 from runner.reporting.console.view import REFRESH_EVERY_S
 
