@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from runner.config.proposed_length import (
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
+from runner.data.tabular.guess_label import is_binary
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
@@ -79,7 +81,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         print(text, end="")
         return 0
     write_new_file(Path(out), text)
-    print(f"wrote {out}; {_next_step(proposal, out)}")
+    print(f"wrote {out}; {_next_step(proposal, out, command)}")
     return 0
 
 
@@ -186,7 +188,7 @@ def write_new_file(path: Path, text: str) -> None:
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _next_step(proposal: SchemaProposal, out: str) -> str:
+def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     """Return what is to be done with the file: a command that trains, or what is missing."""
     if proposal.interactions is not None:
         data = f"dataset={proposal.format} dataset.schema={out}"
@@ -196,7 +198,9 @@ def _next_step(proposal: SchemaProposal, out: str) -> str:
         return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}"
     labels = proposal.with_role("labels")
     if not labels:
-        return "it has no label yet: write one into it, or name it with --label"
+        name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
+        again = f"rm {shlex.quote(out)} && python -m runner {command} --label {shlex.quote(name)}"
+        return f"it has no label yet: write one into it, or propose anew: {again}"
     more = ""
     if "regression" in [role.settings.get("type") for _, role in labels]:
         more += REGRESSION_OVERRIDES

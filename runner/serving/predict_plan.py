@@ -174,7 +174,9 @@ def _input_table(
     own_format = dataset.get("format", "parquet")
     format_ = find_format(inputs, own_format)
     names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
-    settings = {n: dataset[n] for n in (*names, "on_bad_rows", "max_bad_rows") if n in dataset}
+    of_schema = transforms.declared.places  # such as its delimiter, unless the run has set one
+    said = {**of_schema, **{n: v for n, v in dataset.items() if v is not None}}
+    settings = {n: said[n] for n in (*names, "on_bad_rows", "max_bad_rows") if n in said}
     return InputTable(
         format=format_,
         path=list(inputs),

@@ -215,6 +215,25 @@ def test_decimal_commas_are_told_with_a_command_that_makes_numbers_of_them(tmp_p
     assert "decimal comma" not in told and "price" in written["numeric"]
 
 
+def test_a_price_with_decimal_commas_is_no_list_and_the_label_is_named_in_a_command(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        f"K{n % 9};{n * 7 % 40},{n % 10}{n % 7};s{n % 5}|s{n % 3};{'yn'[n % 2]}" for n in range(400)
+    ]
+    Path("klicks.csv").write_text("\n".join(["Kunde;Preis;Tags;Gekauft", *rows]))
+    schema(["klicks.csv", "--out", "klicks.yaml"], ())
+    written = yaml.safe_load(Path("klicks.yaml").read_text())["categorical"]
+    assert "separator" not in written["Preis"] and written["Tags"]["separator"] == "|"
+    [again] = re.findall(
+        r"propose anew: rm klicks.yaml && python -m runner schema (.*)", capsys.readouterr().out
+    )
+    Path("klicks.yaml").unlink()
+    schema(shlex.split(again), ())
+    assert list(yaml.safe_load(Path("klicks.yaml").read_text())["labels"]) == ["Gekauft"]
+
+
 def test_names_cannot_break_out_of_the_yaml(write, propose):
     name = 'x\nlabels: {evil: {}}\n"[red]'
     values = np.random.default_rng(0).integers(0, 99, ROWS)

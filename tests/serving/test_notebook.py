@@ -20,5 +20,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     place = {"metadata": {"path": str(tmp_path)}}
     done = nbclient.NotebookClient(book, timeout=900, resources=place).execute()
     told = "".join(output.get("text", "") for c in done.cells for output in c.get("outputs", []))
+    assert "train  step" not in told and "\x1b" not in told  # a bar that is redrawn instead
+    assert "best at step" in told
     assert "trainer.learning_rate" in told and "'five' is not an integer" in told
     assert (tmp_path / "model" / "score.py").exists()

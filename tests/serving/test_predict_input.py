@@ -8,9 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_specs import Declared, NumericSpec
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
+from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import cut_into_parts, place_malformed_lines
+from runner.serving.predict_plan import _input_table
 
 FILE = DataFile("rows.csv")
 
@@ -58,3 +62,25 @@ def test_a_malformed_line_gets_a_row_in_its_place_and_other_rows_know_their_line
     ]
     assert pieces[1].problem == "rows.csv: line 4: 9 values"
     assert list(place_malformed_lines(plain)) == [plain]
+
+
+@pytest.mark.parametrize(
+    ("setting", "places", "text", "format_"),
+    [
+        (None, {"delimiter": ";"}, "x;y\n1;2\n3;4", "csv"),
+        (";", {"delimiter": "|"}, "x;y\n1;2\n3;4", "csv"),
+        (None, {"delimiter": "|", "column_names": ["x", "y"]}, "1|2\n3|4", "csv"),
+        (None, {"delimiter": "|", "column_names": ["x", "y"]}, "x\ty\n1\t2\n3\t4", "tsv"),
+    ],
+)
+def test_files_are_read_with_the_delimiter_and_the_names_of_the_schema(
+    tmp_path, setting, places, text, format_
+):
+    path = tmp_path / f"rows.{format_}"
+    path.write_text(text)
+    declared = Declared(labels=(), numeric=(NumericSpec("x", "x"),), places=places)
+    dataset = {"format": "csv", "delimiter": setting, "column_names": None, "quote": '"'}
+    transforms = Transforms(declared, FittedTransforms())
+    table = _input_table(dataset, transforms, [str(path)], ())
+    chunks = list(table.located_chunks(lambda *_: True))
+    assert [v for _, c in chunks for v in c.table["x"].to_pylist()] == [1, 3]

@@ -143,7 +143,8 @@ def _guess_separator(texts: pa.Array) -> str:
     listed = pc.mean(pc.match_substring_regex(values, r"^\[[^{]*\]$").cast(pa.float64())).as_py()
     if listed is not None and listed > 0.95:
         return "json"
-    for character in ("|", ";", "^", ",", " "):
+    decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
+    for character in "|;^ " if decimal else "|;^, ":
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
         share = pc.mean(pc.match_substring(values, character).cast(pa.float64())).as_py() or 0

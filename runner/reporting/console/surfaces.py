@@ -1,10 +1,12 @@
-"""Surfaces that a view draws on: a terminal with a progress bar, or a stream of plain lines."""
+"""Surfaces that a view draws on: a terminal or a notebook with a progress bar, or plain lines."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from runner.reporting.console.format import TextTable, fit_to_width
@@ -57,6 +59,38 @@ class PlainSurface:
 
     def end_progress(self) -> None:
         pass
+
+
+class NotebookSurface(PlainSurface):
+    """A notebook, with a progress bar above the lines of its cell, which is redrawn in place."""
+
+    has_bar = True
+    width = 100
+
+    def __init__(self, stream: TextIO, errors: TextIO) -> None:
+        super().__init__(stream, errors)
+        self._bar: str | None = None  # the id of what is displayed
+
+    def write_table(self, title: str, table: TextTable) -> None:
+        super().write_table(title, fit_to_width(table, self.width - 2))
+
+    def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
+        share = f' value="{done}" max="{total}"' if total else ""
+        text = f"{label}  {facts}"
+        bar = f'<progress{share} style="width: 20em"></progress>'
+        html = f'<pre style="margin: 0">{bar} {escape(text)}</pre>'
+        self._display({"text/plain": text, "text/html": html})
+
+    def end_progress(self) -> None:
+        if self._bar is not None:
+            self._display({"text/plain": "", "text/html": ""})
+
+    def _display(self, forms: dict[str, str]) -> None:
+        from IPython.display import publish_display_data
+
+        is_new, self._bar = self._bar is None, self._bar or secrets.token_hex(8)
+        publish: Callable[..., None] = publish_display_data
+        publish(forms, transient={"display_id": self._bar}, update=not is_new)
 
 
 class TerminalSurface:
@@ -143,7 +177,10 @@ def _ignore_closed_stream(stream: TextIO, draw: Callable[[], None]) -> None:
 
 
 def make_surface(stream: TextIO) -> Surface:
-    """Return a surface for a terminal that can move its cursor, or one for plain lines."""
+    """Return a surface for a terminal that can move its cursor, a notebook, or plain lines."""
+    kernel = sys.modules.get("ipykernel.iostream")  # in a notebook it is there already
+    if kernel is not None and isinstance(stream, kernel.OutStream):
+        return NotebookSurface(stream, sys.stderr)
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
     return (
         TerminalSurface(stream) if stream.isatty() and capable else PlainSurface(stream, sys.stderr)

@@ -54,8 +54,8 @@ def local_run(place: str | Path) -> Path:
             except FileNotFoundError as error:
                 if attempt == _TRIES:
                     raise StoreError(
-                        f"{url}: is not complete: it has no {error}; name the run's own folder, "
-                        "or try again once it is mirrored"
+                        f"{url}: is not complete: it has no {error}; name the run's own folder, or "
+                        "try again once it is mirrored"
                     ) from error
     return folder
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +68,31 @@ def a_short_training(view: View) -> None:
             view.step(step)
         view.log(400, {"loss": 0.48213, "auc": 0.78123}, SPEED)
         view.log_evaluation("validation", 400, EVALUATION, best=True)
+
+
+def test_a_notebook_has_one_bar_that_is_redrawn_above_its_evaluations(monkeypatch):
+    shown: list[tuple[dict[str, str], str, bool]] = []
+    kernel = SimpleNamespace(OutStream=type("OutStream", (io.StringIO,), {}))
+    display = SimpleNamespace(
+        publish_display_data=lambda data, transient, update: shown.append(
+            (data, transient["display_id"], update)
+        )
+    )
+    monkeypatch.setitem(sys.modules, "ipykernel.iostream", kernel)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    stream = kernel.OutStream()
+    a_short_training(View(stream))
+    assert [update for _, _, update in shown] == [False] + [True] * (len(shown) - 1)
+    assert len({display_id for _, display_id, _ in shown}) == 1
+    assert 'value="301" max="820"' in shown[0][0]["text/html"]
+    assert shown[-2][0]["text/plain"] == "train  400/820  loss 0.48213  98,123 ex/s  0:21 left"
+    assert shown[-1][0] == {"text/plain": "", "text/html": ""}
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "validation at step 400 (best so far)"
+    assert len(lines) <= 4
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_without_a_terminal_each_log_point_and_evaluation_is_a_plain_line():

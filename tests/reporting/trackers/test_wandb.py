@@ -19,7 +19,7 @@ from runner.reporting.trackers.wandb import WandB, parent_artifact
 from runner.reporting.trackers.wandb_export import TrackedExport
 from runner.rundir import find_checkpoint
 from runner.rundir.checkpoint.manifest import Checkpoint, Manifest
-from tests.reporting.trackers.wandb_server import FakeServer
+from tests.reporting.trackers.wandb_server import FakeServer, sent_records
 
 CANARY = "canary7canary7canary7canary7canary7canary7"
 
@@ -183,24 +183,39 @@ def test_a_kill_of_its_process_is_an_error_at_the_next_row(tmp_path):
         wait_for(lambda: tracker.log("train", 1, {}))
 
 
-def test_a_killed_run_leaves_its_rows_and_no_process(tmp_path):
+def test_a_killed_run_leaves_its_rows_and_no_process_and_goes_on_as_the_same_run(tmp_path):
     code = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
         "from runner.reporting.trackers.wandb import WandB\n"
-        "tracker = WandB(project='p', mode='offline')\n"
-        "tracker.start({'name': 'n', 'dir': Path(sys.argv[1]), 'config': {}}, None)\n"
+        "tracker = WandB(project='p', mode='offline', notes='wider?', tags=['wide'])\n"
+        "run = {'name': 'n', 'dir': Path(sys.argv[1]), 'config': {'model': {'width': 8}}}\n"
+        "tracker.start(run | {'group': 'sweep', 'job_type': 'train'}, None)\n"
         "tracker.log('train', 1, {'loss': 0.5})\n"
         "time.sleep(0.5)\n"
-        "print(tracker._process.pid, flush=True)\n"
+        "print(tracker._process.pid, tracker.state()['id'], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == -signal.SIGKILL
-    wait_for(lambda: not alive(int(done.stdout)))
-    assert recorded(tmp_path, "train/loss", "offline-") >= 1
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    group, id_ = done.stdout.split()
+    wait_for(lambda: not alive(int(group)))
+    resumed = started(tmp_path, {"id": id_}, mode="offline", notes="wider?", tags=["wide"])
+    resumed.log("train", 2, {"loss": 0.25})
+    resumed.finish("completed")
+    logs = [sent_records(path) for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))]
+    for log in logs:
+        run = next(record.run for record in log if record.HasField("run"))
+        assert (run.run_id, run.display_name, run.project) == (id_, "n", "p")
+        assert (run.run_group, run.job_type) == ("sweep", "train")
+        assert (run.notes, list(run.tags)) == ("wider?", ["wide"])
+        config = {update.key: json.loads(update.value_json) for update in run.config.update}
+        assert config["model"] == {"width": 8}
+    rows = [{i.nested_key[0]: i.value_json for i in r.history.item} for log in logs for r in log]
+    assert [row["train/loss"] for row in rows if row] == ["0.5", "0.25"]
+    assert [r.exit.exit_code for log in logs for r in log if r.HasField("exit")] == [1, 0]
 
 
 def test_an_unknown_mode_is_refused():
@@ -215,27 +230,7 @@ def a_checkpoint(run: Path, step: int) -> Path:
     return folder
 
 
-def test_notes_tags_and_the_checkpoint_by_reference_are_in_the_file_that_is_sent(
-    tmp_path, monkeypatch
-):
-    folder = a_checkpoint(tmp_path, 7)
-    found = Checkpoint(7, folder, {}, Manifest(7, {}))
-    monkeypatch.setattr(find_checkpoint, "find_checkpoint", lambda *a, **k: found)
-    tracker = started(tmp_path, mode="offline", notes="wider?", tags=["wide"], artifact="best")
-    tracker.finish("completed")
-    assert tracker.messages() == []
-    for text in (
-        "wider?",
-        "wide",
-        "sweep",
-        f"checkpoint-{tracker.state()['id']}",
-        "step-7",
-        f"file://{folder}/weights.safetensors",
-    ):
-        assert recorded(tmp_path, text, "offline-"), text
-
-
-def test_slices_are_tables_and_the_parent_of_a_warm_start_is_named_in_the_file_that_is_sent(
+def test_slices_and_the_checkpoint_with_its_parent_are_in_the_files_that_are_sent(
     tmp_path, monkeypatch
 ):
     parent, run = tmp_path / "parent", tmp_path / "run"
@@ -252,7 +247,14 @@ def test_slices_are_tables_and_the_parent_of_a_warm_start_is_named_in_the_file_t
     tracker.log("test", 7, {"auc": 0.7, "auc/country=1": 0.75, "auc/country=2": 0.625})
     tracker.finish("completed")
     assert tracker.messages() == []
-    assert recorded(run, "checkpoint-abcd1234:best", "offline-")
+    [log] = run.glob("wandb/offline-run-*/*.wandb")
+    logged = [r.request.log_artifact.artifact for r in sent_records(log) if r.HasField("request")]
+    logged += [r.artifact for r in sent_records(log) if r.HasField("artifact")]
+    [checkpoint] = [a for a in logged if a.name.startswith("checkpoint-")]
+    assert checkpoint.type == "model" and set(checkpoint.aliases) == {"latest", "best", "step-7"}
+    assert recorded(run, f"file://{found.path}/weights.safetensors", "offline-")
+    assert json.loads(checkpoint.metadata)["made from"] == "checkpoint-abcd1234:best"
+    assert not [r for r in sent_records(log) if r.HasField("use_artifact")]  # wandb refuses it
     [table] = run.glob("wandb/offline-run-*/files/media/table/test/slices*.json")
     assert json.loads(table.read_text()) == {
         "columns": ["slice", "auc"],
@@ -269,7 +271,7 @@ def test_an_export_is_an_artifact_of_the_run_that_trained_it(tmp_path):
     (run / "meta.json").write_text('{"name": "n", "signature": "s"}')
     (run / "trackers.json").write_text('{"wandb": {"id": "abcd1234"}}')
     (run / "config.yaml").write_text("tracker: {}\n")
-    with pytest.raises(UserError, match="was not tracked by W&B"):
+    with pytest.raises(UserError, match="was not trained with tracker=wandb"):
         TrackedExport(run)
     node = "{_target_: runner.reporting.trackers.wandb.WandB, project: p, mode: offline}"
     (run / "config.yaml").write_text(f"tracker: {{wandb: {node}}}\n")

@@ -1,11 +1,33 @@
-"""A minimal W&B server that records what it receives and can stop answering."""
+"""A minimal W&B server that records what it receives and can stop answering, and W&B's own logs."""
 
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+BLOCK = 1 << 15  # bytes
+
+
+def sent_records(path: Path) -> list[Any]:
+    """Read the log that `wandb sync` sends: records cut into blocks, as in LevelDB's logs."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, record, records = path.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if (room := BLOCK - at % BLOCK) < 7:
+            at += room
+            continue
+        _, size, kind = struct.unpack("<IHB", data[at : at + 7])
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or its last part
+            records.append(Record.FromString(record))
+            record = b""
+    return records
 
 
 class FakeServer(ThreadingHTTPServer):
