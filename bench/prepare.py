@@ -2,9 +2,10 @@
 
 The table is planted: 13 numeric columns, one in buckets, and 13 columns of ids with vocabularies,
 two of which have about as many values as a fifth of the rows; `--only-ids` leaves a label and one
-column in which nearly every row has an id of its own. Each measurement is a process of its own; its
-peak is the largest sum of the memory of it and its workers, sampled from /proc. `--cgroup FOLDER`
-makes a memory cgroup there that has no more than `--memory`, pages of files among it.
+column in which nearly every row has an id of its own; `--csv` writes one CSV file. Each measurement
+is a process of its own; its peak is the largest sum of the memory of it and its workers, sampled
+from /proc. `--cgroup FOLDER` makes a memory cgroup there that has no more than `--memory`, pages of
+files among it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import yaml
 
@@ -31,7 +33,9 @@ NUMERIC, IDS = 12, 11
 SAMPLE_S = 0.2
 
 
-def make_table(folder: Path, num_rows: int, *, only_ids: bool = False) -> Path:
+def make_table(
+    folder: Path, num_rows: int, *, only_ids: bool = False, is_csv: bool = False
+) -> Path:
     """Write the files, and the YAML that declares them."""
     numeric, ids, num_values = (0, 0, 50 * num_rows) if only_ids else (NUMERIC, IDS, num_rows // 5)
     names = ("user",) if only_ids else ("user", "item")
@@ -50,10 +54,15 @@ def make_table(folder: Path, num_rows: int, *, only_ids: bool = False) -> Path:
             spread = rng.integers(max(num_values, 1), size=count).astype(np.uint64)
             columns[name] = pa.array((spread * np.uint64(0x9E3779B97F4A7C15)).view(np.int64))
         path = folder / "rows" / f"{number:05d}.parquet"
+        if is_csv:
+            with (folder / "rows" / "all.csv").open("ab") as file:
+                names_too = pacsv.WriteOptions(include_header=not number)
+                pacsv.write_csv(pa.table(columns), file, names_too)
+            continue
         pq.write_table(pa.table(columns), path, row_group_size=GROUP_ROWS, compression="zstd")
     vocabulary = {"encode": "vocabulary"}
     schema = {
-        "path": "rows",
+        "path": "rows/all.csv" if is_csv else "rows",
         "split": {"random": {"train": 0.9, "validation": 0.05, "test": 0.05}},
         "labels": {"label": {}},
         "numeric": {f"I{n}": {"log1p": True, "standardise": True} for n in range(numeric)},
@@ -120,13 +129,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--memory", default="1GB")
     parser.add_argument("--only-ids", action="store_true")
+    parser.add_argument("--csv", action="store_true")
     parser.add_argument("--cgroup", type=Path, help="a folder that is made")
     parser.add_argument("--folder", type=Path, help="where the files are written, and removed")
     options = parser.parse_args()
     print("rows | workers | rows/s | rows per processor second | peak, MB | of it no file, MB")
     for num_rows in options.rows:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            schema = make_table(Path(folder), num_rows, only_ids=options.only_ids)
+            schema = make_table(
+                Path(folder), num_rows, only_ids=options.only_ids, is_csv=options.csv
+            )
             for workers in options.workers:
                 cache = Path(folder) / "cache"
                 took, used, peak, own = measure(

@@ -106,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     counts = [int(n) for n in options.ranks.split(",")]
     for plan, kind, num_ranks in itertools.product(PLANS, KINDS, counts):
-        of_job = [f"sharding={plan}", f"optimizer.sparse.kind={kind}", *options.more]
+        num_rows = num_ranks * options.batch_size * (options.updates + 1)
+        of_job = [f"sharding={plan}", f"optimizer.sparse.kind={kind}"]
+        of_job += [f"dataset.rows.train={max(40_000, num_rows)}", *options.more]
         found = on_ranks(
             num_ranks,
             [f"trainer.batch_size={options.batch_size}", *of_job],

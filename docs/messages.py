@@ -31,8 +31,9 @@ ABOUT = """\
 # Warnings and errors
 
 Every message of the package, by the room that it comes from ([architecture](../ARCHITECTURE.md)):
-an example, as a test has provoked it, or, where no fast test does, its form with … for names and
-values. An error of the configuration or of the input begins with `error:` and ends with
+an example, as a test has provoked it, or its form with … for names and values where no test does,
+since it takes a full disk, a killed process, several nodes, or a package or service that is
+missing. An error of the configuration or of the input begins with `error:` and ends with
 [exit code 2](exit_codes.md); what to do next stands in the message, as a command or a setting
 wherever there is one. Written by `python -m docs.messages`; do not edit it by hand.
 """
@@ -169,8 +170,9 @@ def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str
     found: dict[str, dict[str, str]] = {}
     for text in sorted(hits, key=lambda text: (len(text), text)):
         form = max(hits[text], key=lambda form: len(form.replace(HOLE, "")))
-        if len(text) <= LONGEST:
-            found.setdefault(form, {"text": _without_places(text), "test": hits[text][form]})
+        shown = _without_places(text)
+        if len(text) <= LONGEST and forms[form].pattern.search(shown):
+            found.setdefault(form, {"text": shown, "test": hits[text][form]})
     return found
 
 

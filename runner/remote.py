@@ -204,7 +204,10 @@ def read_answer(answer: Any) -> Answer:
     """
     files = answer.get("files") if isinstance(answer, dict) else None
     if not isinstance(files, dict) or type(answer.get("code")) is not int:
-        raise UserError("remote: the cluster's answer is no record of a job")
+        raise UserError(
+            "remote: the cluster's answer is no record of a job; run the same version of the "
+            "package here and there"
+        )
     for name, content in files.items():
         known = name in RECORD_FILES or BROUGHT_FILE.fullmatch(str(name))
         if not known or not isinstance(content, bytes):

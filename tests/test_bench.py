@@ -15,6 +15,7 @@ from bench import (
     limit,
     models,
     overhead,
+    products,
     startup,
     sweep,
     waits,
@@ -22,6 +23,7 @@ from bench import (
 from bench.paired import NOTES, alternate, estimate, ratio, table
 from bench.peers import __main__ as peers
 from bench.startup import Kind, run
+from runner.models.layers import linear
 
 TINY = [
     "dataset.max_cardinality=200",
@@ -253,6 +255,14 @@ def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     with pytest.raises(SystemExit):
         sweep.main(["--only", "empties"])
     assert "no such kind: empties" in capsys.readouterr().err
+
+
+def test_products_sets_updates_with_each_kind_beside_each_other(capsys, monkeypatch):
+    monkeypatch.setattr(linear, "has_faster_onednn", linear.has_faster_onednn)  # is set by it
+    words = ["mlp", "--pairs", "2", "--updates", "1", "--rows", "64"]
+    assert products.main(words) == 0
+    _, ours, _, plain, *_ = cells(capsys.readouterr().out, "| `mlp`")
+    assert float(ours) > 0 and float(plain) > 0
 
 
 @pytest.mark.long

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from docs.messages import EXAMPLES, HOLE, PAGE, Message, find_examples, find_messages, render
+from runner.cli.importance import _find_table
+from runner.cli.prepare import _prepare
+from runner.config.rules import warm_start
+from runner.config.rules.warm_start import check_warm_start_sources
+from runner.data.flight.server import DataServer
+from runner.data.prepare.fingerprint import build_recipe
+from runner.data.streaming.dataset import StreamDataset
+from runner.data.streaming.settings import load_declaration, stream_columns
+from runner.data.tabular import text_blocks
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.fit import TransformFitter
+from runner.data.tabular.splits import Split, read_seconds
+from runner.errors import UserError, raise_combined
+from runner.reporting.report.feature_importance import importance_figure
+from runner.reporting.report.run_data import read_data_facts
+from runner.reporting.trackers.wandb_export import TrackedExport
+from runner.rundir.checkpoint.manifest import check_sizes
+from runner.rundir.mirror.fetch import _is_current
 from tests.conftest import ROOT
 
 RATE = "optimizer.dense.lr=…: a learning rate is a number from 0"
@@ -53,3 +75,91 @@ def test_the_shortest_text_that_was_heard_becomes_the_example(messages):
         "optimizer.dense.lr=x: a learning rate is a number from 0": "b",
     }
     assert find_examples(messages, heard)[RATE]["test"] == "b"
+
+
+NUMBERS = {"labels": {"y": {}}, "numeric": {"x": {"standardise": True}}}
+UNFITTED = SimpleNamespace(transforms_dir=None)
+UNMEASURED = {"name": "a", "rows": 1, "permuted": "high"}
+UNNAMED = {"sparse": [{"name": "a"}]}
+
+
+def fitter() -> TransformFitter:
+    return TransformFitter(load_declaration(NUMBERS), split_seed=0, skip_bad_rows=False)
+
+
+def from_table(folder: Path) -> dict[str, Any]:
+    loop = {"_target_": "runner.training.loops.train.train"}
+    return {
+        "loop": loop,
+        "checkpoint": {"init_tables": {"a": {"from": str(folder), "table": "usr"}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda _: fitter().compute(), "has no row to learn from; dataset.split says"),
+        (
+            lambda _: read_seconds(pa.table({"t": [True]}), Split("time", column="t")),
+            "column 't' has type bool, expected a time or a number; name another",
+        ),
+        (
+            lambda folder: list(text_blocks.read_blocks(DataFile(str(folder / "long.csv")), 8)),
+            "a line of over .* bytes: is it a text file?",
+        ),
+        (lambda _: stream_columns(load_declaration(NUMBERS)), "columns are read as they come"),
+        (
+            lambda _: next(StreamDataset.batches(SimpleNamespace(), "test", batch_size=1)),
+            "a stream has no 'test' split; loop=online scores each row",
+        ),
+        (
+            lambda _: build_recipe({"_target_": "runner.data.sets.criteo.Criteo"}),
+            "not a function marked with @runner.dataset_option.*`python -m runner ls dataset`",
+        ),
+        (
+            lambda _: _find_table({"_target_": "mine.Rows"}, 3),
+            "dataset mine.Rows has no declaration of columns",
+        ),
+        (lambda _: _prepare({"_target_": "mine.Rows"}, None, 1, None), "needs no preparation"),
+        (
+            lambda folder: raise_combined(check_warm_start_sources(from_table(folder), False)),
+            "init_tables.a.table=usr: no table 'usr'; nearest: 'user'; .* has user",
+        ),
+        (
+            lambda folder: _is_current(folder, SimpleNamespace(run_id="b"), "s3://bucket/run"),
+            "has another run than s3://bucket/run now; move that folder away",
+        ),
+        (
+            lambda folder: check_sizes(folder, SimpleNamespace(files={"gone.json": None})),
+            "gone.json is missing",
+        ),
+        (
+            lambda _: next(DataServer._packed_transforms(SimpleNamespace(dataset=UNFITTED))),
+            "no transforms were fitted to these data",
+        ),
+        (
+            lambda folder: read_data_facts(SimpleNamespace(folder=folder)),
+            "data.json: damaged: a feature has no name, table or num_rows",
+        ),
+        (
+            lambda _: importance_figure(
+                {"features": [{"name": "a", "rows": 1, "permuted": "high"}]}
+            ),
+            "of a feature is no number; `python -m runner importance DIR` writes it anew",
+        ),
+        (
+            lambda folder: TrackedExport(folder),
+            "was not trained with tracker=wandb; leave --wandb out",
+        ),
+    ],
+)
+def test_a_rare_mistake_is_told_with_a_way_on(tmp_path, monkeypatch, make, said):
+    monkeypatch.setattr(text_blocks, "MAX_LINE_BYTES", 64)
+    checkpoint = SimpleNamespace(tensor_names=["tables/user/weight"])
+    monkeypatch.setattr(warm_start, "peek_checkpoint", lambda folder: checkpoint)
+    (tmp_path / "long.csv").write_text("x" * 200)
+    (tmp_path / "data.json").write_text(json.dumps(UNNAMED))
+    (tmp_path / "meta.json").write_text(json.dumps({"run_id": "a"}))
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(UserError, match=said):
+        make(tmp_path)

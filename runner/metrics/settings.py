@@ -56,8 +56,8 @@ class MetricSettings:
         Key(
             "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they "
             "are binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on "
-            "the device (8 more with gauc) and 60 on the host while metrics are computed; 5 "
-            "million rows take 60 MB and 0.3 GB, and 2 s",
+            "the device (8 more with gauc) and 77 on the host while metrics are computed; 5 "
+            "million rows take 60 MB and 0.4 GB, and 1 s",
             ge=0,
             unit="rows",
             note="0: always binned",

@@ -23,6 +23,7 @@ from runner.models.argument_types import (
 from runner.models.layers.attention import InteractingLayer
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
+from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
@@ -80,7 +81,7 @@ class AutoInt(EmbeddingModel):
         self.attention = nn.Sequential(
             *(InteractingLayer(before, after, num_heads) for before, after in pairwise(widths))
         )
-        self.head = nn.Linear(self.fields.num_fields * widths[-1], num_tasks)
+        self.head = Linear(self.fields.num_fields * widths[-1], num_tasks)
         self.deep = None
         if deep:
             deep = [*deep, num_tasks]

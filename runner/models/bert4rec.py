@@ -19,6 +19,7 @@ from runner.models.argument_types import (
     Width,
 )
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import NextItemModel, PlaceTargets
 from runner.models.layers.place_draws import draw_at_places
 from runner.models.layers.transformer import PostNormBlock
@@ -68,7 +69,7 @@ class BERT4Rec(NextItemModel):
             PostNormBlock(embedding_dim, num_heads, dropout, 4 * embedding_dim, nn.GELU())
             for _ in range(num_blocks)
         )
-        self.out = nn.Linear(embedding_dim, embedding_dim)
+        self.out = Linear(embedding_dim, embedding_dim)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         length_B = embeddings.per_row[f"{self.history}:length"]

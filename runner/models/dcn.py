@@ -24,6 +24,7 @@ from runner.models.argument_types import (
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
+from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.table_widths import TableWidths
@@ -86,7 +87,7 @@ class DCN(EmbeddingModel):
         self.deep = mlp(width, deep, hidden)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
-        self.head = nn.Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
+        self.head = Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
         init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from runner.batch import Schema
 from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
 
 
@@ -52,7 +53,7 @@ class GRU4Rec(CausalModel):
         self.layers = nn.ModuleList(
             nn.GRU(width, hidden_dim, batch_first=True) for width in widths[:-1]
         )
-        self.out = nn.Linear(hidden_dim, embedding_dim)
+        self.out = Linear(hidden_dim, embedding_dim)
 
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:
         """Return the state of every place, mapped to the width of items, [B, L, D]."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 from runner.batch import Schema
 from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
 from runner.models.layers.sizes import check_sizes
 
@@ -44,11 +45,11 @@ class HSTUBlock(nn.Module):
         if width % num_heads:
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads, self.max_length = num_heads, max_length
-        self.project = nn.Linear(width, 4 * width, bias=False)
+        self.project = Linear(width, 4 * width, bias=False)
         self.distance_bias = nn.Parameter(torch.empty(max_length, 1))
         nn.init.normal_(self.distance_bias, std=0.02)
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.out = nn.Linear(width, width)
+        self.out = Linear(width, width)
         self.drop = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
             raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")
     check_keys(settings, known, where, kind)
     if "lr" not in settings:
-        raise ConfigError(f"{where}.lr is missing")
+        raise ConfigError(f"{where}.lr is missing; give a rate, as in {where}.lr=0.01")
     values = {key: settings[key] for key in known if key in settings}
     if "betas" in values:
         values["betas"] = _check_betas(values["betas"], f"{where}.betas")

@@ -332,7 +332,10 @@ def _check_schema(path: Path, db: sqlite3.Connection) -> None:
     db.execute("PRAGMA trusted_schema=OFF")
     query = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
     for kind, name in db.execute(query):
-        raise SweepDatabaseError(f"{path}: refused: it holds the {kind} {name}, which is not ours")
+        raise SweepDatabaseError(
+            f"{path}: refused: it holds the {kind} {name}, which is not ours; another "
+            "hydra.sweep.dir begins a new one"
+        )
 
 
 def _put_aside(path: Path) -> Path:

@@ -299,9 +299,9 @@ def test_learning_leaves_bad_rows_out(tmp_path):
     ("content", "told"),
     [
         (b"PAR1 and more", "is a Parquet file: dataset=parquet"),
-        ("y,c\n1,2\n".encode("utf-16"), "no text in UTF-8: it has zero bytes"),
+        ("y,c\n1,2\n".encode("utf-16"), "no text in UTF-8: it has bytes of value 0"),
         (b"y,c\n1,caf\xe9\n", "no text in UTF-8: byte 0xe9 at 9; iconv"),
-        (b"y,c\n1,\0\n", "no text in UTF-8: it has zero bytes"),
+        (b"y,c\n1,\0\n", "no text in UTF-8: it has bytes of value 0"),
         (b"\n\n", "has no rows, and no line with names"),
     ],
 )

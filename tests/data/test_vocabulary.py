@@ -65,8 +65,12 @@ def test_runs_on_disk_are_merged_like_a_dictionary(parts, min_count, max_values)
         assert map_values(out).tolist() == expected
 
 
-@pytest.mark.parametrize("known", [[], [5], [-7, 5, 2**40]])
-def test_it_encodes_like_a_dictionary(known):
+@pytest.mark.parametrize("known", [[], [5], [-7, 5, 2**40], [-(2**63), 0, 1, 2, 5, 2**63 - 1]])
+@pytest.mark.parametrize("block_values", [0, 1, 2, 4])
+def test_it_encodes_like_a_dictionary(known, block_values, monkeypatch):
+    if block_values:  # as a large vocabulary
+        monkeypatch.setattr(vocabulary, "SORTED_FROM", 0)
+        monkeypatch.setattr(vocabulary, "SEARCHED_AT_ONCE", block_values)
     values = np.array([5, -7, 2**40, 0, 6, -(2**63), 2**63 - 1, 5])
     missing = np.arange(8) == 7
     ids = {value: FIRST_VALUE_ID + n for n, value in enumerate(known)}

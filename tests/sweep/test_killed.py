@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -155,8 +156,18 @@ def test_a_job_that_a_killed_sweep_left_behind_is_waited_for(tmp_path):
     sweep.communicate()
     left = pids(tmp_path)
     assert not gone(left)
+    for pid in left:  # so that it is still there when the second sweep has started
+        os.kill(pid, signal.SIGSTOP)
     again = begin(tmp_path, **request)
-    out, _ = again.communicate(timeout=PATIENCE_S)
+    watch = threading.Timer(PATIENCE_S, again.kill)
+    watch.start()
+    out = ""
+    while "is still at work" not in out and (line := again.stdout.readline()):
+        out += line
+    for pid in left:
+        os.kill(pid, signal.SIGCONT)
+    watch.cancel()
+    out += again.communicate(timeout=PATIENCE_S)[0]
     # It came to its end while the second sweep waited for it, so nothing was left to be done.
     assert again.returncode == 0, out
     assert "1 job of the sweep that was killed is still at work" in out

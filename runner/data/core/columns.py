@@ -115,7 +115,7 @@ class Columns:
 
     def __post_init__(self) -> None:
         if not self.labels:
-            raise DataError("no label column is declared")
+            raise DataError("no label column is declared; `labels` in the schema names them")
         declared = [
             *(c.name for c in self.labels),
             *(c.name for c in self.numeric),

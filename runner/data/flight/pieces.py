@@ -89,7 +89,10 @@ def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
         DataError: for lengths that do not fit each other or the columns.
     """
     if message.schema != MESSAGE or message.num_rows != 1:
-        raise DataError("the server has sent something else than a batch")
+        raise DataError(
+            "the server has sent something else than a batch: run the same version of the package "
+            "on both"
+        )
     found = {name: _values(message.column(name)) for name in ARRAYS}
     size, singles = len(found["rows"]), len(columns.singles)
     ids = found["ids"]

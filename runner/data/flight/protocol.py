@@ -175,7 +175,10 @@ class ServedData:
             values = json.loads(text)
             return cls(**{**values, "columns": _read_columns(values["columns"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"the server's description of its data: {error!r}") from error
+            raise DataError(
+                f"the server's description of its data cannot be read ({error!r}): run the same "
+                "version of the package on both"
+            ) from error
 
     def index(self, split: str) -> BlockIndex:
         """Return the blocks of a split, whose files only the servers know."""

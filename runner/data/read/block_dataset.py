@@ -97,7 +97,7 @@ class BlockDataset(Dataset):
         if not 0 <= start.offset < total:
             raise DataError(
                 f"position {start.offset} is outside the {total} rows of {split!r}: "
-                "the data has changed"
+                "the data have changed; put the old files back, or begin a new run"
             )
         if seed is None or split != "train":
             end, padded_size = total, 0

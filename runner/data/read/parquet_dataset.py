@@ -51,7 +51,7 @@ class ParquetDataset(BlockDataset):
     ) -> None:
         for split, paths in files.items():
             if not paths:
-                raise DataError(f"the {split} split has no files")
+                raise DataError(f"the {split} split has no files; give it one, or leave it out")
         self.transforms_dir, self._seen_dir = transforms_dir, seen_dir
         indexes = {}
         for split, paths in files.items():

@@ -237,10 +237,15 @@ class FolderSource:
         path = self._folder / position["file"]
         row, num_rows = position["row"], position["rows"]
         if not path.exists():
-            raise DataError(f"{path}: is gone, and the run had used {row} of its {num_rows} rows")
+            raise DataError(
+                f"{path}: is gone, and the run had used {row} of its {num_rows} rows; put it back"
+            )
         index = self._index(path)
         if index.num_rows != num_rows:
-            raise DataError(f"{path}: has {index.num_rows} rows, and had {num_rows} before")
+            raise DataError(
+                f"{path}: has {index.num_rows} rows, and had {num_rows} before; put the old file "
+                "back, and give new rows a file of their own"
+            )
         return index
 
     def _read_file(self, index: BlockIndex, row: int, first_row: int) -> Iterator[StreamChunk]:

@@ -99,14 +99,16 @@ class RoundRobinConsumer:
         if sorted(starts) != partitions:
             raise DataError(
                 f"topic {self._topic}: has {len(partitions)} partitions, and had {len(starts)} "
-                "before: their turns are part of the order"
+                "before: their turns are part of the order; begin a new run, to which "
+                "checkpoint.init_from=RUN gives the weights of this one"
             )
         for partition, start in starts.items() if offsets is not None else ():
             low, high = self._offset_limits(partition)
             if not low <= start <= high:
                 raise DataError(
                     f"topic {self._topic}, partition {partition}: holds the offsets {low} to "
-                    f"{high - 1}, and the run continues at {start}: messages are lost"
+                    f"{high - 1}, and the run continues at {start}: messages are lost; begin "
+                    "a new run, to which checkpoint.init_from=RUN gives the weights of this one"
                 )
         at_starts = [self._ck.TopicPartition(self._topic, p, o) for p, o in starts.items()]
         self._consumer.assign(at_starts)

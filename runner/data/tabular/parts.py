@@ -1,18 +1,20 @@
 """Parts of a table: some row groups of a file, or a whole file, which are worked on as one.
 
-What the parts are depends on the files alone, so that work on a part is found again, whoever goes
-on with it.
+What the parts are depends on the files alone, or is kept with them, so that work on a part is found
+again, whoever goes on with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from runner.data.prepare.engine import Engine
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
@@ -44,8 +46,11 @@ class RewritableTable(Protocol):
     def skips_bad_rows(self) -> bool: ...
     @property
     def columns_read(self) -> list[str]: ...
+    def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
+        """Find the parts of large text files, if several workers share them."""
+
     def rows_of_groups(self, file: DataFile) -> list[int] | None:
-        """Return the rows of every row group of a file; None if it has none, or has other parts."""
+        """Return the rows of every row group of a file; None if it is one part."""
 
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None

@@ -10,7 +10,7 @@ import pyarrow.json as pajson
 from runner.data.core.blocks import first_line
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, read_blocks
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
 from runner.errors import DataError
 
 
@@ -43,7 +43,11 @@ def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
 
 
 def read_json_chunks(
-    file: DataFile, types: Mapping[str, pa.DataType], *, skip_bad_rows: bool
+    file: DataFile,
+    types: Mapping[str, pa.DataType],
+    *,
+    skip_bad_rows: bool,
+    blocks: TextBlocks | None = None,
 ) -> Iterator[RowChunk]:
     """Yield the rows of a file of JSON lines. A line that cannot be read is a malformed one.
 
@@ -51,9 +55,9 @@ def read_json_chunks(
         DataError: naming the file and the line that cannot be read.
     """
     schema = pa.schema(types) if types else None
-    num_lines = 0
+    num_lines = 0 if blocks is None else blocks.num_lines
     try:
-        for block in read_blocks(file, BLOCK_BYTES):
+        for block in read_blocks(file, BLOCK_BYTES, blocks):
             tables, malformed = [], []
             for table, line, problem in _parse_json_lines(block, schema, num_lines + 1):
                 if problem and not skip_bad_rows:

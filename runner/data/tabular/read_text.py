@@ -22,7 +22,7 @@ from runner.data.core.blocks import first_line
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, read_blocks
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
 from runner.data.tabular.text_values import cast_texts
 from runner.errors import DataError
 
@@ -73,7 +73,12 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
 
 
 def read_text_chunks(
-    file: DataFile, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip_bad_rows: bool
+    file: DataFile,
+    types: Mapping[str, pa.DataType],
+    format_: TextFormat,
+    *,
+    skip_bad_rows: bool,
+    blocks: TextBlocks | None = None,
 ) -> Iterator[RowChunk]:
     """Yield the rows of a text file.
 
@@ -81,20 +86,23 @@ def read_text_chunks(
         types: column -> the type as which it is read.
         skip_bad_rows: a value that is not of its type becomes missing and is kept in
             `invalid_values`; without it, such a value is an error.
+        blocks: the part of the file that is read; None: the whole file.
 
     Raises:
         DataError: naming the file, the line and the column that cannot be read.
     """
     if format_.json_lines:
-        yield from read_json_chunks(file, types, skip_bad_rows=skip_bad_rows)
+        yield from read_json_chunks(file, types, skip_bad_rows=skip_bad_rows, blocks=blocks)
         return
     num_lines, is_first = (0 if format_.column_names else 1), True
+    if blocks is not None:
+        num_lines, is_first = num_lines + blocks.num_lines, blocks.spans[0][0] == 0
     read_as = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
     names: Sequence[str] = format_.column_names
     try:
         names = names or infer_text_schema(file, format_).names
         later = TextFormat(format_.delimiter, format_.quote, tuple(names))
-        for block in read_blocks(file, BLOCK_BYTES):
+        for block in read_blocks(file, BLOCK_BYTES, blocks):
             malformed: list[tuple[int, str]] = []
             # of the lines before this block, Arrow counts only the one with the names
             before = num_lines - (1 if is_first and not format_.column_names else 0)

@@ -58,6 +58,7 @@ def rewrite_table(
     if work.is_dir():
         print("going on with the parts that are done already", file=sys.stderr, flush=True)
     work.mkdir(exist_ok=True)
+    table.find_parts_of_texts(work, engine)
     fitted, train_rows = _fit_transforms(table, work, engine, advance)
     if not is_done(work / "fitted"):
         save_for_parts(fitted, work / "fitted")

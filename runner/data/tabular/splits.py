@@ -198,7 +198,10 @@ def read_seconds(table: pa.Table, split: Split) -> np.ndarray:
     is_number = pt.is_integer(column.type) or pt.is_floating(column.type)
     if not (is_number or is_temporal(column.type) or is_text(column.type)):
         name = split.column
-        raise DataError(f"column {name!r} has type {column.type}, expected a time or a number")
+        raise DataError(
+            f"column {name!r} has type {column.type}, expected a time or a number; name another "
+            "column in `split`"
+        )
     return parse_times(column, split.input or "seconds")
 
 

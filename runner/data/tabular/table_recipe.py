@@ -54,6 +54,7 @@ from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.splits import EVENT_SPLITS, Split, check_split_type, parse_split
+from runner.data.tabular.text_parts import TextIndex, index_texts
 from runner.errors import ConfigError, DataError
 
 VERSION = 1  # to be raised when the same files and settings give other rows
@@ -229,6 +230,11 @@ class TableRecipe:
         """Path -> rows of every row group of a Parquet file; filled by `schemas`."""
         return {}
 
+    @cached_property
+    def _texts(self) -> dict[str, TextIndex]:
+        """Path -> the blocks of a text file that is worked on in parts."""
+        return {}
+
     @property
     def columns_read(self) -> list[str]:
         """The columns of the files that are needed, each once."""
@@ -352,8 +358,15 @@ class TableRecipe:
         assert columns is not None
         return columns
 
+    def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
+        """Find the parts of large text files, if several workers share them; see `index_texts`."""
+        if self.format in TEXT_FORMATS:
+            self._texts.update(index_texts(self, self.text_format, work, engine))
+
     def rows_of_groups(self, file: DataFile) -> list[int] | None:
-        """Return the rows of every row group of a Parquet file; None for other files."""
+        """Return the rows of each row group, or block of a text that is shared; None: one part."""
+        if index := self._texts.get(str(file)):
+            return index.num_rows
         return self._counts[str(file)] if self.format == "parquet" and self.schemas else None
 
     def read_chunks(
@@ -362,7 +375,8 @@ class TableRecipe:
         """Yield the rows of a file. Without columns, the chunks still tell how many rows it has.
 
         Args:
-            row_groups: those of a Parquet file that are read; None: the whole file.
+            row_groups: those of a Parquet file, or the blocks of a text file, that are read; None:
+                the whole file.
         """
         if self.format == "parquet":
             skips = self.skips_bad_rows
@@ -371,7 +385,13 @@ class TableRecipe:
             return read_arrow_chunks(file, self.format, columns)
         file_schema = self.schemas[str(file)]
         types = {name: file_schema.field(name).type for name in columns}
-        return read_text_chunks(file, types, self.text_format, skip_bad_rows=self.skips_bad_rows)
+        return read_text_chunks(
+            file,
+            types,
+            self.text_format,
+            skip_bad_rows=self.skips_bad_rows,
+            blocks=None if row_groups is None else self._texts[str(file)].select(row_groups),
+        )
 
     def resolve_path(self, paths: Any) -> Any:
         """Resolve paths in a schema file, which are relative to its folder."""

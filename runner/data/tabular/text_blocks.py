@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import IO
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from runner.errors import DataError
 
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
+TAIL_BYTES = 1 << 16  # in which the last line of a block most often ends
 CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive or an Excel file: unpack it, or save the sheet as CSV",
@@ -23,17 +25,36 @@ UNREADABLE = {
 TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def read_blocks(file: DataFile, num_bytes: int) -> Generator[bytes]:
+@dataclass(frozen=True)
+class TextBlocks:
+    """Consecutive blocks of a plain text file, and what comes before them."""
+
+    spans: tuple[tuple[int, int], ...]  # the first byte of each block, and its end
+    num_lines: int = 0  # before them, without the one that has the names of columns
+
+
+def read_blocks(
+    file: DataFile, num_bytes: int, blocks: TextBlocks | None = None
+) -> Generator[bytes]:
     """Yield the content of a file, unpacked, in blocks that end with a line.
+
+    Args:
+        blocks: those that are read; None: all.
 
     Raises:
         DataError: for a file of another kind, and for a line without end.
     """
+    if blocks is not None:
+        with file.open() as handle:
+            for begin, end in blocks.spans:
+                handle.seek(begin)
+                if (block := handle.read(end - begin)).strip(b"\r\n"):
+                    yield block
+        return
     with file.open() as handle, _unpack(handle, file) as stream:
         rest, data = b"", stream.read(num_bytes)
         while following := stream.read(num_bytes) if data else b"":
-            cut = (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
-            if cut:
+            if cut := _last_cut(data):
                 if (block := rest + data[:cut]).strip(b"\r\n"):
                     yield block
                 rest = b""
@@ -42,6 +63,35 @@ def read_blocks(file: DataFile, num_bytes: int) -> Generator[bytes]:
             rest, data = rest + data[cut:], following
         if (rest + data).strip(b"\r\n"):
             yield rest + data
+
+
+def find_blocks(file: DataFile, num_bytes: int) -> list[tuple[int, int]]:
+    """Return where the blocks lie that `read_blocks` yields; none of a packed or distant file.
+
+    Raises:
+        DataError: for a file of another kind.
+    """
+    if file.remote is not None:
+        return []
+    size, cuts = file.size(), [0]
+    with file.open() as handle:
+        if _unpack(handle, file) is not handle:
+            return []
+        for end in range(num_bytes, size, num_bytes):
+            handle.seek(end - min(TAIL_BYTES, num_bytes))
+            if b"\n" not in (data := handle.read(min(TAIL_BYTES, num_bytes))):
+                handle.seek(end - num_bytes)
+                data = handle.read(num_bytes)
+            if cut := _last_cut(data):
+                cuts.append(end - len(data) + cut)
+    spans = list(zip(cuts, [*cuts[1:], size]))
+    is_text = all(end - begin <= MAX_LINE_BYTES for begin, end in spans)
+    return spans if is_text else []  # reading it in one pass says what is wrong
+
+
+def _last_cut(data: bytes) -> int:
+    """Return where the last line of some bytes ends; 0 if none does."""
+    return (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
 
 
 def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
@@ -59,5 +109,8 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
         if start.startswith(magic):
             return pa.CompressedInputStream(pa.PythonFile(handle, "r"), codec)
     if b"\x00" in start:
-        raise DataError(f"{file}: is no text in UTF-8: it has zero bytes")
+        raise DataError(
+            f"{file}: is no text in UTF-8: it has bytes of value 0; iconv -f UTF-16 -t UTF-8 FILE "
+            "> FILE.utf8 converts UTF-16"
+        )
     return handle

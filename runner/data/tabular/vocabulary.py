@@ -6,8 +6,10 @@ range by range; the vocabulary is the same to the bit.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ MISSING_ID = 1
 FIRST_VALUE_ID = 2  # id of the vocabulary's first value
 MERGE_AT = 1 << 22  # values that wait to be merged at most; bounds memory
 SORTED_FROM = 1 << 14  # values of a vocabulary that a core's cache does not hold
+SEARCHED_AT_ONCE = 1 << 16  # of them
 
 
 class ValueCounter:
@@ -68,7 +71,7 @@ def merge_runs(
         out: the file, which `map_values` reads.
         max_values: values that are in memory at once, about.
     """
-    runs = [map_values(path).reshape(2, -1) for path in paths]
+    runs = [_Run(path, path.stat().st_size // 16) for path in paths]
     with out.open("wb") as file:
         for pieces in _iterate_ranges(runs, max_values) if runs else ():
             values, counts = _add_up(*np.concatenate(pieces, axis=1))
@@ -82,20 +85,45 @@ def map_values(path: Path) -> np.ndarray:
     return np.asarray(np.memmap(path, np.int64, mode="r"))
 
 
-def _iterate_ranges(runs: Sequence[np.ndarray], max_values: int) -> Iterator[list[np.ndarray]]:
+class _Run(NamedTuple):
+    """A file with sorted values, and how often each occurs."""
+
+    path: Path
+    num_values: int
+
+    def read_values(self) -> np.ndarray:
+        return np.fromfile(self.path, np.int64, self.num_values)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read a range of values, and their counts, [2, N].
+
+        They are not mapped: what the system reads ahead of every run would not fit little memory,
+        and be read again for each range.
+        """
+        found = np.empty((2, stop - start), np.int64)
+        with self.path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # not on macOS
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for row, first in zip(found, (0, self.num_values)):
+                file.seek(8 * (first + start))
+                row[:] = np.fromfile(file, np.int64, stop - start)
+        return found
+
+
+def _iterate_ranges(runs: Sequence[_Run], max_values: int) -> Iterator[list[np.ndarray]]:
     """Yield what sorted runs have of one range of values after another, each [2, N].
 
     Every so many values of each run are a sample. As many samples as lie between two bounds, so
     many times their distance lie there at most, and once more for each run.
     """
     step = max(1, max_values // (2 * max(len(runs), 1)))
-    samples = np.sort(np.concatenate([run[0, ::step] for run in runs]))
+    samples = np.sort(np.concatenate([run.read_values()[::step].copy() for run in runs]))
     bounds = np.unique(samples[:: max(1, max_values // (2 * step))])[1:]
-    ends = [np.r_[np.searchsorted(run[0], bounds), run.shape[1]] for run in runs]
+    ends = [np.r_[np.searchsorted(run.read_values(), bounds), run.num_values] for run in runs]
     starts = [0] * len(runs)
     for number in range(len(bounds) + 1):
         stops = [int(end[number]) for end in ends]
-        yield [run[:, a:b] for run, a, b in zip(runs, starts, stops)]
+        yield [run.read(a, b) for run, a, b in zip(runs, starts, stops)]
         starts = stops
 
 
@@ -119,22 +147,25 @@ def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray)
         [R] int32.
     """
     ids = np.full(len(values), UNKNOWN_ID, np.int32)
-    if len(vocabulary):
-        index = np.minimum(_search(vocabulary, values), len(vocabulary) - 1)
-        found = vocabulary[index] == values
-        ids = np.where(found, index + FIRST_VALUE_ID, UNKNOWN_ID).astype(np.int32)
+    if len(vocabulary) < SORTED_FROM:
+        _look_up(values, vocabulary, FIRST_VALUE_ID, ids)
+    else:
+        # From start to end, neighbours are found in the same cache lines and mapped pages. Of a
+        # vocabulary that memory does not hold, each block is read once for all values.
+        order = np.argsort(values)
+        ordered, found, done = values[order], ids.copy(), 0
+        for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
+            block = vocabulary[start : start + SEARCHED_AT_ONCE]
+            end = int(np.searchsorted(ordered, block[-1], side="right"))
+            _look_up(ordered[done:end], block, FIRST_VALUE_ID + start, found[done:end])
+            done = end
+        ids[order] = found
     ids[missing] = MISSING_ID
     return ids
 
 
-def _search(vocabulary: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return what `searchsorted` returns, going through a large vocabulary from start to end.
-
-    In the order of the values, neighbours are found in the same cache lines and mapped pages.
-    """
-    if len(vocabulary) < SORTED_FROM:
-        return np.searchsorted(vocabulary, values)
-    order = np.argsort(values)
-    index = np.empty(len(values), np.int64)
-    index[order] = np.searchsorted(vocabulary, values[order])
-    return index
+def _look_up(values: np.ndarray, vocabulary: np.ndarray, first_id: int, ids: np.ndarray) -> None:
+    """Set the ids of the values that a vocabulary has; its first value has `first_id`."""
+    if len(vocabulary) and len(values):
+        index = np.minimum(np.searchsorted(vocabulary, values), len(vocabulary) - 1)
+        np.copyto(ids, index + first_id, where=vocabulary[index] == values, casting="same_kind")

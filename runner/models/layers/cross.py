@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from runner.models.layers.linear import Linear
 from runner.models.layers.sizes import check_sizes
 
 
@@ -19,7 +20,7 @@ class Cross(nn.Module):
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
         check_sizes(num_layers=num_layers)
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
+        self.layers = nn.ModuleList(Linear(width, width) for _ in range(num_layers))
 
     def forward(self, x0_BW: Tensor) -> Tensor:
         x_BW = x0_BW
@@ -34,8 +35,8 @@ class GatedCross(nn.Module):
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
         check_sizes(num_layers=num_layers)
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
-        self.gates = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(num_layers))
+        self.layers = nn.ModuleList(Linear(width, width) for _ in range(num_layers))
+        self.gates = nn.ModuleList(Linear(width, width, bias=False) for _ in range(num_layers))
 
     def forward(self, x0_BW: Tensor) -> Tensor:
         x_BW = x0_BW
@@ -53,11 +54,11 @@ class MixtureCrossLayer(nn.Module):
 
     def __init__(self, width: int, rank: int, num_experts: int) -> None:
         super().__init__()
-        self.down = nn.Linear(width, num_experts * rank, bias=False)  # all V_k
+        self.down = Linear(width, num_experts * rank, bias=False)  # all V_k
         self.inner_KRR = nn.Parameter(torch.empty(num_experts, rank, rank))  # C_k, transposed
         nn.init.uniform_(self.inner_KRR, -1 / math.sqrt(rank), 1 / math.sqrt(rank))
-        self.up = nn.Linear(num_experts * rank, width)  # all U_k, and b
-        self.gate = nn.Linear(width, num_experts, bias=False)
+        self.up = Linear(num_experts * rank, width)  # all U_k, and b
+        self.gate = Linear(width, num_experts, bias=False)
 
     def forward(self, x0_BW: Tensor, x_BW: Tensor) -> Tensor:
         num_experts, rank, _ = self.inner_KRR.shape

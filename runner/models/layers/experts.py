@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.linear import StackedLinear
+from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight
 from runner.models.layers.sizes import check_sizes
 
@@ -92,7 +92,7 @@ class Mixture(nn.Module):
     def __init__(self, num_inputs: int, num_experts: int, num_gates: int = 1) -> None:
         super().__init__()
         self.num_experts = num_experts
-        self.gate = nn.Linear(num_inputs, num_gates * num_experts, bias=False)
+        self.gate = Linear(num_inputs, num_gates * num_experts, bias=False)
 
     def forward(self, x_B: Tensor, *groups_BXW: Tensor) -> Tensor:
         """Return [B, G, W].

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.models.layers.linear import Linear
 from runner.models.layers.sizes import check_sizes
 
 
@@ -47,9 +48,9 @@ class MaskBlock(nn.Module):
             raise ValueError(f"reduction={reduction}: must be a number above 0")
         hidden = max(1, round(num_mask_inputs * reduction))
         self.mask = nn.Sequential(
-            nn.Linear(num_mask_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_inputs)
+            Linear(num_mask_inputs, hidden), nn.ReLU(), Linear(hidden, num_inputs)
         )
-        self.linear = nn.Linear(num_inputs, width, bias=False)  # LN has a bias of its own
+        self.linear = Linear(num_inputs, width, bias=False)  # LN has a bias of its own
         self.norm = nn.LayerNorm(width)
 
     def forward(self, v_BE: Tensor, x_B: Tensor) -> Tensor:

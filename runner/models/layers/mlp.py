@@ -16,7 +16,7 @@ from runner.models.argument_types import (
 from runner.models.layers.activations import Dice, make_activation
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.linear import StackedLinear
+from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mask import FieldNorm
 from runner.models.layers.sizes import check_sizes
 from runner.models.row_scope import UPDATE_SCOPE
@@ -154,7 +154,7 @@ def mlp(
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
         is_hidden = depth < len(dropouts)
-        layers.append(nn.Linear(num_inputs, width, bias=not (is_hidden and hidden.cancels_bias)))
+        layers.append(Linear(num_inputs, width, bias=not (is_hidden and hidden.cancels_bias)))
         if is_hidden:
             layers += hidden.modules(width)
             if dropouts[depth]:

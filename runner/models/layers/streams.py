@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import mlp
 from runner.models.layers.sizes import check_sizes
 
@@ -53,8 +54,8 @@ class BilinearFusion(nn.Module):
                     f"num_heads={num_heads}"
                 )
         part_1, part_2 = width_1 // num_heads, width_2 // num_heads
-        self.first = nn.Linear(width_1, num_outputs)
-        self.second = nn.Linear(width_2, num_outputs, bias=False)
+        self.first = Linear(width_1, num_outputs)
+        self.second = Linear(width_2, num_outputs, bias=False)
         self.bilinear_KSP = nn.Parameter(torch.empty(num_heads, part_1, num_outputs * part_2))
         bound = math.sqrt(6 / (part_1 + part_2))  # Xavier
         nn.init.uniform_(self.bilinear_KSP, -bound, bound)

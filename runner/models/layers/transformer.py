@@ -11,6 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.linear import Linear
 from runner.models.layers.sizes import check_sizes
 
 
@@ -31,11 +32,11 @@ class CausalBlock(nn.Module):
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads = num_heads
         self.query_norm = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, width)
+        self.query = Linear(width, width)
+        self.key_value = Linear(width, 2 * width)
+        self.out = Linear(width, width)
         self.norm = nn.LayerNorm(width)
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.first, self.second = Linear(width, width), Linear(width, width)
         self.drop = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
@@ -92,10 +93,10 @@ class PostNormBlock(nn.Module):
         if width % num_heads:
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads = num_heads
-        self.project = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width)
+        self.project = Linear(width, 3 * width, bias=False)
+        self.out = Linear(width, width)
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.first, self.second = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.first, self.second = Linear(width, hidden), Linear(hidden, width)
         self.activation = activation
         self.drop = Dropout(dropout)
 

@@ -76,7 +76,10 @@ def importance_figure(facts: Mapping[str, Any]) -> tuple[Figure, str]:
             continue
         values = [as_number(feature.get(name)) for feature in features]
         if None in values:
-            raise UserError(f"{IMPORTANCE_FILE}: damaged: {name} of a feature is no number")
+            raise UserError(
+                f"{IMPORTANCE_FILE}: damaged: {name} of a feature is no number; "
+                "`python -m runner importance DIR` writes it anew"
+            )
         numbers = [float(value or 0.0) for value in values]
         most = max(max(numbers), 1e-30)
         traces.append(

@@ -53,7 +53,10 @@ def local_run(place: str | Path) -> Path:
                 _fetch(index, url, folder)
             except FileNotFoundError as error:
                 if attempt == _TRIES:
-                    raise StoreError(f"{url}: is not complete: it has no {error}") from error
+                    raise StoreError(
+                        f"{url}: is not complete: it has no {error}; name the run's own folder, or "
+                        "try again once it is mirrored"
+                    ) from error
     return folder
 
 
@@ -73,7 +76,9 @@ def _is_current(folder: Path, index: Index, url: str) -> bool:
     if all(_has(folder / name, digest) for name, digest in index.files.items()):
         return True
     if is_locked(folder):
-        raise UserError(f"{folder}: a run is writing here, and {url} has another state")
+        raise UserError(
+            f"{folder}: a run is writing here, and {url} has another state; wait for its end"
+        )
     return False
 
 

@@ -14,25 +14,28 @@ import torch
 
 from runner.data.core.cache import cache_root
 from runner.errors import UserError
+from runner.models.layers.linear import Linear
 from runner.rundir.json_files import read_json, write_json
 
 _ROWS, _WIDTH = 1024, 512  # a layer of an MLP: 0.5 GFLOP, some milliseconds on a core
 _REPEATS = 5
+_KINDS = (torch.float32, torch.bfloat16)
 PAYS_FROM = 1.5  # times as fast as fp32: what lies beside the products costs some of the gain
 
 
 def bf16_speed(cpu: str, cache: Path | None = None) -> float:
     """Return how many times as fast as fp32 a matrix product in bf16 is on this CPU.
 
-    It takes some ten milliseconds once for a machine, a version of torch and a number of threads,
-    and is then read from the cache.
+    It takes some ten milliseconds once for a machine and a version of torch, and is then read from
+    the cache. One thread measures, by its own processor time, so that others on the machine do not
+    count.
 
     Args:
         cpu: the name of the processor.
         cache: the folder that remembers; by default the cache of prepared data.
     """
     path = (cache or cache_root()) / "bf16_speed.json"
-    key = f"{cpu}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    key = f"{cpu}, torch {torch.__version__}"
     known = _read(path)
     if key not in known:
         known[key] = _measure()
@@ -63,15 +66,20 @@ def _read(path: Path) -> dict[str, float]:
 
 
 def _measure() -> float:
-    generator = torch.Generator().manual_seed(0)
-    left = torch.randn(_ROWS, _WIDTH, generator=generator)
-    right = torch.randn(_WIDTH, _WIDTH, generator=generator)
-    pairs = [(left, right), (left.bfloat16(), right.bfloat16())]
-    times: list[list[float]] = [[], []]
-    for _ in range(1 + _REPEATS):  # in turns; the first of each chooses its kernel
-        for (a, b), seconds in zip(pairs, times, strict=True):
-            begin = time.perf_counter()
-            torch.mm(a, b)
-            seconds.append(time.perf_counter() - begin)
+    with torch.random.fork_rng(devices=[]):  # a run draws what it would without
+        x = torch.randn(_ROWS, _WIDTH)
+        layers = [Linear(_WIDTH, _WIDTH, bias=False).to(kind) for kind in _KINDS]
+    inputs = [x.to(kind) for kind in _KINDS]
+    times: list[list[float]] = [[] for _ in _KINDS]
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(1 + _REPEATS):  # in turns; the first of each chooses its kernel
+            for layer, own, seconds in zip(layers, inputs, times, strict=True):
+                begin = time.thread_time()
+                layer(own)
+                seconds.append(time.thread_time() - begin)
+    finally:
+        torch.set_num_threads(num_threads)
     fp32, bf16 = (statistics.median(seconds[1:]) for seconds in times)
     return round(fp32 / bf16, 3)

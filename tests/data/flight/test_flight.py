@@ -204,5 +204,5 @@ def test_what_is_served_survives_its_text(files, servers):
     again = ServedData.from_json(told.to_json())
     assert again == told and again.columns == files.columns
     assert np.array_equal(again.index("train").rows_N, files.indexes["train"].rows_N)
-    with pytest.raises(DataError, match="description of its data"):
+    with pytest.raises(DataError, match="description of its data cannot be read"):
         ServedData.from_json("[1]")

@@ -16,6 +16,7 @@ from runner.models.layers.dot import DotInteraction
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.experts import Mixture
 from runner.models.layers.fm import pairwise_dot_sum
+from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, mlp
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.streams import FeatureGate
@@ -117,7 +118,7 @@ def test_an_mlp_drops_its_input_where_asked_and_not_its_output():
     hidden = HiddenLayers(dropout=0.5)
     layers = mlp(4, [8, 2], hidden, input_dropout=0.25, last="linear")
     kinds = [type(layer) for layer in layers]
-    assert kinds == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
+    assert kinds == [Dropout, Linear, nn.ReLU, Dropout, Linear]
     assert (layers[0].p, layers[3].p) == (0.25, 0.5)
 
 

@@ -1,0 +1,119 @@
+"""Finds the parts of large plain text files that workers share: blocks of lines, counted ahead.
+
+A split draws for each row, and messages name lines, so that a part has to know what comes before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.data.prepare.engine import Engine
+from runner.data.prepare.progress import Advance
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.parts import RewritableTable
+from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks
+from runner.errors import DataError
+
+INDEX_FILE = "text_blocks.json"
+COUNTED_AT_ONCE = 8  # blocks of one task
+TASKS_PER_WORKER = 4  # at least, for all to have work until the end
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """The blocks of one file, and what each of them has."""
+
+    spans: list[tuple[int, int]]
+    num_rows: list[int]
+    num_lines: list[int]  # malformed ones among them
+
+    def select(self, numbers: Container[int]) -> TextBlocks:
+        """Return some consecutive blocks."""
+        wanted = [number for number in range(len(self.spans)) if number in numbers]
+        spans = tuple(self.spans[number] for number in wanted)
+        return TextBlocks(spans, sum(self.num_lines[: wanted[0]]))
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """The blocks of a file that are counted by one worker; picklable."""
+
+    table: RewritableTable
+    format_: TextFormat
+    file: DataFile
+    spans: list[tuple[int, int]]
+
+
+def index_texts(
+    table: RewritableTable, format_: TextFormat, work: Path, engine: Engine
+) -> dict[str, TextIndex]:
+    """Return path -> the blocks of each file that is worked on in parts.
+
+    These are plain files of this machine that are large beside all others. What was begun goes on
+    with the parts that it has, whoever does it.
+
+    Args:
+        work: the folder of the parts, where the index is kept.
+    """
+    index = work / INDEX_FILE
+    if not index.exists():
+        # which lines of JSON are malformed depends on the columns that are read
+        is_uncounted = format_.json_lines and table.skips_bad_rows
+        if engine.num_workers == 1 or is_uncounted or any(work.iterdir()):
+            return {}
+        found = dict(_count_files(table, format_, engine))
+        aside = work / f".{INDEX_FILE}.tmp"
+        aside.write_text(json.dumps(found))
+        aside.rename(index)
+    return {path: TextIndex(*lists) for path, lists in json.loads(index.read_text()).items()}
+
+
+def _count_files(
+    table: RewritableTable, format_: TextFormat, engine: Engine
+) -> Iterator[tuple[str, Any]]:
+    """Yield the path of each large file, and its blocks with their rows and lines."""
+    files = [file for own in table.files.values() for file in own]
+    share = sum(file.size() for file in files) // (TASKS_PER_WORKER * engine.num_workers)
+    for file in files:
+        spans = find_blocks(file, BLOCK_BYTES) if file.size() > share else []
+        if len(spans) < 2:
+            continue
+        starts = range(0, len(spans), COUNTED_AT_ONCE)
+        tasks = (CountTask(table, format_, file, spans[n : n + COUNTED_AT_ONCE]) for n in starts)
+        counts = [count for own in engine.map(count_blocks, tasks, lambda _: None) for count in own]
+        if len(counts) == len(spans):
+            yield str(file), (spans, *map(list, zip(*counts)))
+
+
+def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
+    """Return the rows and the lines of each block; nothing if one of them cannot be read.
+
+    That is said by who reads all columns, and counts lines from the start of the file.
+    """
+    table, column = task.table, task.table.columns_read[0]
+    types = {column: table.schemas[str(task.file)].field(column).type}
+    counts = []
+    try:
+        names = infer_text_schema(task.file, task.format_).names
+        later = replace(task.format_, column_names=tuple(names))
+        for begin, end in task.spans:
+            chunks = list(
+                read_text_chunks(
+                    task.file,
+                    types,
+                    later if begin else task.format_,
+                    skip_bad_rows=table.skips_bad_rows,
+                    blocks=TextBlocks(((begin, end),)),
+                )
+            )
+            num_rows = sum(chunk.num_rows for chunk in chunks)
+            malformed = sum(len(chunk.malformed_lines) for chunk in chunks)
+            counts.append((num_rows, num_rows + malformed))
+    except DataError:
+        return []
+    return counts

@@ -1,0 +1,118 @@
+"""The linear map whose products may be oneDNN's, beside PyTorch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from runner.models.layers import linear
+from runner.models.layers.linear import Linear
+
+needs_onednn = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
+)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Make every CPU one on which oneDNN is the faster, and count its products."""
+    calls = []
+    multiply = linear._multiply
+
+    def counted(*args):
+        calls.append(args)
+        return multiply(*args)
+
+    monkeypatch.setattr(linear, "has_faster_onednn", lambda: True)
+    monkeypatch.setattr(linear, "LEAST_PRODUCT", 12 * 7)
+    monkeypatch.setattr(linear, "_multiply", counted)
+    return calls
+
+
+def pair(bias: bool = True) -> tuple[Linear, nn.Linear]:
+    torch.manual_seed(0)
+    ours, plain = Linear(12, 7, bias=bias), nn.Linear(12, 7, bias=bias)
+    plain.load_state_dict(ours.state_dict())
+    return ours, plain
+
+
+def gradients(layer: nn.Linear, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return the output and the gradients of its square, and of their own squares."""
+    x = x.clone().requires_grad_()
+    out = layer(x)
+    inputs = [x, *layer.parameters()]
+    first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+    return [out, *first, *second]
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(33, 12), (5, 4, 12), (1, 12)])
+def test_values_and_gradients_of_both_orders_are_those_of_pytorch(products, bias, shape):
+    ours, plain = pair(bias)
+    x = torch.randn(shape) / 4  # small enough for sums of squares
+    found, expected = gradients(ours, x), gradients(plain, x)
+    assert len(products) >= 2, "forward, and the gradient of the input"
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(found, gradients(ours, x), strict=True))
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(9, 12), (5, 4, 12)])
+def test_a_hook_sees_the_gradient_of_an_output_that_is_overwritten(products, shape):
+    seen = []
+    x = torch.randn(shape)
+    for layer, relu in zip(pair(), (torch.relu_, torch.relu), strict=True):
+        out = layer(x)
+        out.register_hook(seen.append)
+        (relu(out) + 1).square().sum().backward()
+    torch.testing.assert_close(seen[0], seen[1])
+
+
+@needs_onednn
+def test_an_input_that_is_no_part_of_the_graph_and_one_with_strides(products):
+    ours, plain = pair()
+    x = torch.randn(12, 9).t()
+    for layer in (ours, plain):
+        layer(x).sum().backward()
+    assert len(products) == 1
+    torch.testing.assert_close(ours.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(ours.bias.grad, plain.bias.grad)
+
+
+def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_pytorch(products):
+    ours, plain = pair()
+    x = torch.randn(9, 12)
+    with torch.no_grad():
+        assert torch.equal(ours(x), plain(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(ours(x), plain(x))
+    assert torch.equal(ours(x[:0]), plain(x[:0])), "too small, as those of few rows are"
+    exported = torch.export.export(ours, (x,)).module()
+    assert torch.equal(exported(x), plain(x))
+    assert torch.equal(ours.double()(x.double()), plain.double()(x.double()))
+    assert not products
+
+
+def test_another_cpu_keeps_the_products_of_pytorch(products, monkeypatch):
+    monkeypatch.setattr(linear, "has_faster_onednn", lambda: False)
+    ours, plain = pair()
+    x = torch.randn(9, 12)
+    assert torch.equal(ours(x), plain(x))
+    assert not products
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [
+        ("AMD EPYC, avx2, avx512_bf16, avx512f", True),
+        ("AMD EPYC, avx2", False),
+        ("Intel Xeon, avx2, avx512f", False),
+    ],
+)
+def test_the_cpu_alone_decides(monkeypatch, name, takes):
+    monkeypatch.setattr(linear, "cpu_name", lambda: name)
+    there = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    assert linear.has_faster_onednn.__wrapped__() == (takes and there)
