@@ -31,8 +31,9 @@ ABOUT = """\
 # Warnings and errors
 
 Every message of the package, by the room that it comes from ([architecture](../ARCHITECTURE.md)):
-an example, as a test has provoked it, or, where no fast test does, its form with … for names and
-values. An error of the configuration or of the input begins with `error:` and ends with
+an example, as a test has provoked it, or its form with … for names and values where no test does,
+since it takes a full disk, a killed process, several nodes, or a package or service that is
+missing. An error of the configuration or of the input begins with `error:` and ends with
 [exit code 2](exit_codes.md); what to do next stands in the message, as a command or a setting
 wherever there is one. Written by `python -m docs.messages`; do not edit it by hand.
 """

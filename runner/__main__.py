@@ -7,6 +7,7 @@ SIGINT and SIGTERM.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
-from runner.errors import UserError
+from runner.errors import UserError, wrap_words
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.secrets import note_references
 
@@ -99,8 +100,12 @@ def print_error(message: str) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    head = "\x1b[1;31merror:\x1b[0m" if colour else "error:"
-    print(f"{head} {message}", file=sys.stderr, flush=True)
+    text = f"error: {message}"
+    if sys.stderr.isatty():
+        text = wrap_words(text, shutil.get_terminal_size().columns, indent=3)
+    if colour:
+        text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1)
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -98,3 +99,25 @@ def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
 
     scored = sorted(((similarity(k), k) for k in known), reverse=True)
     return [k for score, k in scored[:count] if score >= 0.6 and score >= scored[0][0] - 0.02]
+
+
+def wrap_words(text: str, width: int, indent: int = 0) -> str:
+    """Break lines between words, and not within a command in backticks, which may be copied.
+
+    Args:
+        text: of one or more lines.
+        width: characters of a line.
+        indent: of what goes on below, beyond that of the line itself.
+    """
+    lines = []
+    for line in text.split("\n"):
+        below = " " * (len(line) - len(line.lstrip()) + indent)
+        first, *words = re.findall(r"\s*(?:`[^`]*`|\S)+", line) or [line]
+        for word in words:
+            if len(first) + len(word) <= width:
+                first += word
+            else:
+                lines.append(first)
+                first = below + word.lstrip()
+        lines.append(first)
+    return "\n".join(lines)

@@ -15,6 +15,7 @@ from runner.cli.importance import _find_table
 from runner.cli.prepare import _prepare
 from runner.config.rules import warm_start
 from runner.config.rules.warm_start import check_warm_start_sources
+from runner.data.flight.server import DataServer
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.streaming.dataset import StreamDataset
 from runner.data.streaming.settings import load_declaration, stream_columns
@@ -26,6 +27,8 @@ from runner.errors import UserError, raise_combined
 from runner.reporting.report.feature_importance import importance_figure
 from runner.reporting.report.run_data import read_data_facts
 from runner.reporting.trackers.wandb_export import TrackedExport
+from runner.rundir.checkpoint.manifest import check_sizes
+from runner.rundir.mirror.fetch import _is_current
 from tests.conftest import ROOT
 
 RATE = "optimizer.dense.lr=…: a learning rate is a number from 0"
@@ -75,6 +78,7 @@ def test_the_shortest_text_that_was_heard_becomes_the_example(messages):
 
 
 NUMBERS = {"labels": {"y": {}}, "numeric": {"x": {"standardise": True}}}
+UNFITTED = SimpleNamespace(transforms_dir=None)
 UNMEASURED = {"name": "a", "rows": 1, "permuted": "high"}
 UNNAMED = {"sparse": [{"name": "a"}]}
 
@@ -122,6 +126,18 @@ def from_table(folder: Path) -> dict[str, Any]:
             "init_tables.a.table=usr: no table 'usr'; nearest: 'user'; .* has user",
         ),
         (
+            lambda folder: _is_current(folder, SimpleNamespace(run_id="b"), "s3://bucket/run"),
+            "has another run than s3://bucket/run now; move that folder away",
+        ),
+        (
+            lambda folder: check_sizes(folder, SimpleNamespace(files={"gone.json": None})),
+            "gone.json is missing",
+        ),
+        (
+            lambda _: next(DataServer._packed_transforms(SimpleNamespace(dataset=UNFITTED))),
+            "no transforms were fitted to these data",
+        ),
+        (
             lambda folder: read_data_facts(SimpleNamespace(folder=folder)),
             "data.json: damaged: a feature has no name, table or num_rows",
         ),
@@ -143,6 +159,7 @@ def test_a_rare_mistake_is_told_with_a_way_on(tmp_path, monkeypatch, make, said)
     monkeypatch.setattr(warm_start, "peek_checkpoint", lambda folder: checkpoint)
     (tmp_path / "long.csv").write_text("x" * 200)
     (tmp_path / "data.json").write_text(json.dumps(UNNAMED))
+    (tmp_path / "meta.json").write_text(json.dumps({"run_id": "a"}))
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(UserError, match=said):
         make(tmp_path)

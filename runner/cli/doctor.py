@@ -6,12 +6,14 @@ import importlib.util
 import os
 import shlex
 import shutil
+import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.errors import wrap_words
 from runner.machine import available_memory_bytes, cpu_name, set_thread_environment, usable_cores
 
 # torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
@@ -39,11 +41,11 @@ def doctor(words: Sequence[str], allow: Sequence[str]) -> int:
         0; 1 if something would keep a run from working.
     """
     make_parser().parse(words)
-    is_ill = False
+    is_ill, width = False, shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
     for name, value, problem in _findings():
-        print(f"{name:<9}{value}")
+        print(wrap_words(f"{name:<9}{value}", width, indent=9))
         if problem:
-            print(f"{'':<9}! {problem}")
+            print(wrap_words(f"{'':<9}! {problem}", width, indent=2))
             is_ill |= name in ("packages", "disk")
     return int(is_ill)
 
@@ -72,7 +74,7 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
 
     seconds = time.perf_counter() - begin
     packages = shlex.quote(sysconfig.get_path("purelib"))
-    slow = f"if bytecode is missing: python -m compileall -q {packages}" * (seconds > 10)
+    slow = f"if bytecode is missing: `python -m compileall -q {packages}`" * (seconds > 10)
     yield "start", f"{seconds:.1f} s to import torch and torchrec", slow or None
     yield "gpu", _gpus(), None
     from runner.training.builder.precision_probe import bf16_speed, describe_bf16

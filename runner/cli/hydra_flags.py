@@ -27,7 +27,7 @@ Verbs
 
 Flags
   --cfg job|hydra|all     the configuration, not run; --package NODE, --resolve
-  -m, --multirun          key=a,b: a job for each value; --dry-run only lists them
+  -m, --multirun          key=a,b: a job for each; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
   --info, --hydra-help, --shell-completion    Hydra's own
@@ -37,7 +37,7 @@ Groups
 
 Where to look next
   python -m runner ls model                      options of a group, their keys
-  python -m runner explain trainer.batch_size    what a key is, who set its value
+  python -m runner explain trainer.batch_size    what a key is, who set it
   python -m runner --cfg job                     every key with its value
 """
 

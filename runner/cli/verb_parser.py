@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
 
 from runner.errors import UserError, nearest_hint
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fits what a verb does to the width; lines with a space before them, examples, stay whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n " in text:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -24,7 +34,7 @@ class VerbParser(argparse.ArgumentParser):
             prog=f"python -m runner {verb}",
             description=about,
             epilog=f"examples:\n{shown}" if examples else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
             exit_on_error=False,
         )

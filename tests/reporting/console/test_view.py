@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runner.errors import wrap_words
 from runner.reporting.console import View
 from runner.reporting.console.format import (
     TextTable,
@@ -350,3 +351,14 @@ def test_a_view_imports_neither_torch_nor_rich_where_there_is_no_terminal():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"x\n")
+
+
+def test_words_are_wrapped_below_their_line_and_commands_stay_whole():
+    text = "error: 1 mistake\n  1. lr: no key; `python -m runner explain lr` says what that is"
+    assert wrap_words(text, 34, indent=3).split("\n") == [
+        "error: 1 mistake",
+        "  1. lr: no key;",
+        "     `python -m runner explain lr`",
+        "     says what that is",
+    ]
+    assert wrap_words("", 10) == "" and wrap_words("a\n\nb c", 1) == "a\n\nb\nc"
