@@ -121,10 +121,12 @@ class ForkServer:
                     return None
                 self._is_ready = self._receive() == "ready"
             return self._request("\0".join(command).encode(errors="surrogateescape"), output)
+        except (BrokenPipeError, ConnectionResetError):
+            self.problem = self._reason_of_end()
         except (OSError, _RefusedError) as error:
             self.problem = str(error)
-            self._end()
-            return None
+        self._end()
+        return None
 
     def _request(self, words: bytes, output: int) -> int:
         held, permit = os.pipe()
@@ -159,14 +161,16 @@ class ForkServer:
         answer = self._socket.recv(_MAX_ANSWER).decode()
         if answer == "ready" or answer.isdecimal():
             return answer
-        if answer:
-            raise _RefusedError(answer)
+        raise _RefusedError(answer or self._reason_of_end())
+
+    def _reason_of_end(self) -> str:
+        """Return the last line of the process's errors, or its exit code."""
         code = self._process.wait()
         size = os.fstat(self._errors).st_size
         text = os.pread(self._errors, _MAX_ANSWER, max(0, size - _MAX_ANSWER)).decode(
             errors="replace"
         )
-        raise _RefusedError(last_line_of(text) or f"it has ended with exit code {code}")
+        return last_line_of(text) or f"it has ended with exit code {code}"
 
 
 class _RefusedError(Exception):
