@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from optuna.exceptions import StorageInternalError
 
 from docs.messages import EXAMPLES, HOLE, PAGE, Message, find_examples, find_messages, render
 from runner.cli.importance import _find_table
 from runner.cli.prepare import _prepare
 from runner.config.rules import warm_start
 from runner.config.rules.warm_start import check_warm_start_sources
+from runner.data.flight.dataset import FlightDataset
 from runner.data.flight.server import DataServer
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.streaming.dataset import StreamDataset
@@ -24,11 +28,16 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter
 from runner.data.tabular.splits import Split, read_seconds
 from runner.errors import UserError, raise_combined
+from runner.launch.job import is_follow_evaluation
 from runner.reporting.report.feature_importance import importance_figure
 from runner.reporting.report.run_data import read_data_facts
 from runner.reporting.trackers.wandb_export import TrackedExport
 from runner.rundir.checkpoint.manifest import check_sizes
+from runner.rundir.mirror import fetch
 from runner.rundir.mirror.fetch import _is_current
+from runner.rundir.mirror.push import MirrorWriter
+from runner.serving.write_aside import write_aside
+from runner.sweep.optuna_trials import database_errors
 from tests.conftest import ROOT
 
 RATE = "optimizer.dense.lr=…: a learning rate is a number from 0"
@@ -81,6 +90,26 @@ NUMBERS = {"labels": {"y": {}}, "numeric": {"x": {"standardise": True}}}
 UNFITTED = SimpleNamespace(transforms_dir=None)
 UNMEASURED = {"name": "a", "rows": 1, "permuted": "high"}
 UNNAMED = {"sparse": [{"name": "a"}]}
+
+
+EVIL_SERVER = SimpleNamespace(
+    _served=SimpleNamespace(has_transforms=True),
+    _act=lambda *_: [b"evil\n"],
+    claim=lambda _: None,
+)
+SEENLESS = SimpleNamespace(dataset=SimpleNamespace(num_rows={}), _reading_seen=nullcontext())
+RUN_WITH_MORE = SimpleNamespace(run_id="a", step=1, files={"gone.json": None})
+FOLLOWED = {"loop": {"follow": True}, "run": "outputs/a"}
+
+
+def removed() -> Iterator[Any]:
+    raise FileNotFoundError
+    yield
+
+
+def locked_database(folder: Path) -> None:
+    with database_errors(folder / "study.db"):
+        raise StorageInternalError("database is locked")
 
 
 def fitter() -> TransformFitter:
@@ -151,12 +180,40 @@ def from_table(folder: Path) -> dict[str, Any]:
             lambda folder: TrackedExport(folder),
             "was not trained with tracker=wandb; leave --wandb out",
         ),
+        (
+            lambda folder: FlightDataset.save_fitted_transforms(EVIL_SERVER, folder),
+            "a data server has sent a file called b'evil': run the same version",
+        ),
+        (
+            lambda _: next(DataServer._find_seen(SEENLESS, SimpleNamespace(rows=[1], split="a"))),
+            "what the users of a have seen is not known",
+        ),
+        (
+            lambda folder: write_aside(folder / "long.csv" / "model").__enter__(),
+            "--out .*: cannot be written: ",
+        ),
+        (
+            lambda folder: _is_current(folder, RUN_WITH_MORE, "s3://bucket/run"),
+            "a run is writing here, and s3://bucket/run has another state; wait for its end",
+        ),
+        (
+            lambda folder: MirrorWriter._open_all(
+                SimpleNamespace(folder=folder, _open_each=removed), ExitStack()
+            ),
+            "its files change too fast to be mirrored",
+        ),
+        (locked_database, "database is locked; once that is mended, the same command goes on"),
+        (
+            lambda _: is_follow_evaluation(SimpleNamespace(config=FOLLOWED, run_dir="here")),
+            "with loop.follow=true the results lie beside the training's, in .*/follow",
+        ),
     ],
 )
 def test_a_rare_mistake_is_told_with_a_way_on(tmp_path, monkeypatch, make, said):
     monkeypatch.setattr(text_blocks, "MAX_LINE_BYTES", 64)
     checkpoint = SimpleNamespace(tensor_names=["tables/user/weight"])
     monkeypatch.setattr(warm_start, "peek_checkpoint", lambda folder: checkpoint)
+    monkeypatch.setattr(fetch, "is_locked", lambda folder: True)
     (tmp_path / "long.csv").write_text("x" * 200)
     (tmp_path / "data.json").write_text(json.dumps(UNNAMED))
     (tmp_path / "meta.json").write_text(json.dumps({"run_id": "a"}))
