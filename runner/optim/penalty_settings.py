@@ -33,6 +33,6 @@ def parse_penalties(node: Any, *, where: str = "trainer.penalties") -> tuple[Pen
         pattern = check_pattern_entry(entry, _KEYS, key, "a penalty", example=example)
         l1, l2 = (check_number(entry.get(name, 0.0), f"{key}.{name}") for name in ("l1", "l2"))
         if not (l1 or l2):
-            raise ConfigError(f"{key}: neither l1 nor l2 is above 0")
+            raise ConfigError(f"{key}: neither l1 nor l2 is above 0; set one, such as l2: 1e-5")
         penalties.append(Penalty(pattern, l1, l2))
     return tuple(penalties)

@@ -78,7 +78,8 @@ def plan_search(
     ]
     if settings.num_trials is None and settings.sampler != "grid":
         problems.append(
-            f"search.num_trials=null: only a grid has an end; {settings.sampler} has none"
+            f"search.num_trials=null: only a grid has an end; {settings.sampler} has none; "
+            "give search.num_trials=20"
         )
     total = settings.num_trials or 0
     if settings.sampler == "grid":

@@ -42,7 +42,9 @@ def start_linear(job: Job) -> str:
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
     if any(task.kind != "binary" for task in schema.tasks):
-        raise ConfigError(f"{KEY}: needs binary labels")
+        raise ConfigError(
+            f"{KEY}: needs binary labels; checkpoint.init_linear=false starts without it"
+        )
     train = read_sample(job.dataset, "train", MOST_ROWS)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
     has_validation = "validation" in job.dataset.num_rows
