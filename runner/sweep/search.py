@@ -139,9 +139,15 @@ def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterat
     name = f"search.pruner={settings.pruner}"
     objectives = list(settings.objectives or ())
     if len(objectives) > 1:
-        yield f"{name}: stops jobs by one objective, and there are {len(objectives)}"
+        yield (
+            f"{name}: stops jobs by one objective, and there are {len(objectives)}; "
+            "search.pruner=none stops none"
+        )
     elif objectives and not objectives[0].startswith("validation/"):
-        yield f"{name}: {objectives[0]} is not measured while a job runs; validation/... is"
+        yield (
+            f"{name}: {objectives[0]} is not measured while a job runs; validation/... is, and "
+            "search.pruner=none stops none"
+        )
     trainer = config.get("trainer") or {}
     every, epochs = trainer.get("eval_every"), trainer.get("max_epochs")
     if every is None or (str(every) == "1ep" and epochs == 1):

@@ -135,7 +135,7 @@ def _dimension(override: Override, text: str) -> Dimension:
         raise ConfigError(f"{text}: there is no tag {unknown[0]!r} for a search; {_FORMS}")
     dimension = _range(key, value) if isinstance(value, RangeSweep) else _interval(key, value)
     if dimension is None or dimension.high < dimension.low:
-        raise ConfigError(f"{text}: holds no value")
+        raise ConfigError(f"{text}: holds no value; its first number must be below the second")
     if dimension.log and dimension.low <= 0:
         raise ConfigError(
             f"{text}: a logarithmic range must begin above 0, as in tag(log, interval(1e-4, 1))"

@@ -88,7 +88,7 @@ def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
         if len(values) > settings.max_slices:
             raise ConfigError(
                 f"metrics.slice_by={name}: has more than {settings.max_slices} values in the "
-                f"{split} split (metrics.max_slices)"
+                f"{split} split (metrics.max_slices=N allows more)"
             )
 
 

@@ -102,11 +102,17 @@ def check_stream(config: Config) -> Iterator[str]:
         return
     epochs = get_key(config, "trainer.max_epochs")
     if epochs is not None and epochs > 1:
-        yield f"trainer.max_epochs={epochs}: loop=online learns from each row once"
+        yield (
+            f"trainer.max_epochs={epochs}: loop=online learns from each row once: "
+            "trainer.max_epochs=null"
+        )
     for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
         rule = get_key(config, f"trainer.{name}") or {}
         if rule.get("patience") or rule.get("threshold") is not None:
-            yield f"trainer.{name}: waits for evaluations of a split, and loop=online has none"
+            yield (
+                f"trainer.{name}: waits for evaluations of a split, and loop=online has none: "
+                f"trainer.{name}.patience=null"
+            )
     if get_key(config, "dataset.mix"):
         yield (
             "dataset.mix=true: stores train rows in random order, and loop=online takes them in "

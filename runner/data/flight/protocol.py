@@ -102,7 +102,7 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
         values = json.loads(text)
         version = values.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError("no request of a trainer") from error
+        raise DataError("no request of a training, which dataset=flight makes") from error
     if version != PROTOCOL_VERSION:
         raise DataError(
             f"the trainer speaks version {version!r} of the protocol, and this server version "
@@ -113,14 +113,14 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
     try:
         claim = kind(**values)
     except TypeError as error:
-        raise DataError(f"no request of a trainer: {error}") from error
+        raise DataError(f"no request of a training, which dataset=flight makes: {error}") from error
     for name, default in vars(kind("")).items():
         value = getattr(claim, name)
         if type(value) is not type(default) and not (name == "seed" and type(value) is int):
-            raise DataError(f"no request of a trainer: {name}={value!r}")
+            raise DataError(f"no request of a training, which dataset=flight makes: {name}={value!r}")
         low, stop = ranges.get(name, (0, 0))
         if value is not None and name in ranges and not low <= value < stop:
-            raise DataError(f"no request of a trainer: {name}={value!r}")
+            raise DataError(f"no request of a training, which dataset=flight makes: {name}={value!r}")
     return claim
 
 

@@ -81,7 +81,10 @@ class MirrorWriter:
         if current == self._attempted:
             self._written = current
         elif current != self._written:
-            raise StoreError(f"{self.url}: another process has written there; this one stops")
+            raise StoreError(
+                f"{self.url}: another process has written there; this one stops. Give each run a "
+                "checkpoint.mirror of its own"
+            )
         files, root = open_store(self.url)
         with ExitStack() as stack, store_errors(self.url):
             opened = self._open_all(stack)
