@@ -116,11 +116,12 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
         raise DataError(f"no request of a training, which dataset=flight makes: {error}") from error
     for name, default in vars(kind("")).items():
         value = getattr(claim, name)
-        if type(value) is not type(default) and not (name == "seed" and type(value) is int):
-            raise DataError(f"no request of a training, which dataset=flight makes: {name}={value!r}")
+        is_of_type = type(value) is type(default) or (name == "seed" and type(value) is int)
         low, stop = ranges.get(name, (0, 0))
-        if value is not None and name in ranges and not low <= value < stop:
-            raise DataError(f"no request of a training, which dataset=flight makes: {name}={value!r}")
+        if not is_of_type or (value is not None and name in ranges and not low <= value < stop):
+            raise DataError(
+                f"no request of a training, which dataset=flight makes: {name}={value!r}"
+            )
     return claim
 
 
