@@ -342,6 +342,7 @@ def test_a_ratio_is_compared_with_the_newest_of_its_kind_of_machine(monkeypatch,
     assert "first of its kind" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_benchmark_notes_its_ratios_for_the_check(monkeypatch, tmp_path):
     notes = tmp_path / "notes.jsonl"
     monkeypatch.setenv(NOTES, str(notes))

@@ -37,6 +37,7 @@ def python(*words, cwd=ROOT, **env):
     )
 
 
+@pytest.mark.long
 def test_questions_and_mistakes_are_answered_without_importing_anything_heavy(tmp_path):
     lines = {
         "ls": 0,

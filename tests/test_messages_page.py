@@ -48,6 +48,7 @@ def messages() -> list[Message]:
     return find_messages()
 
 
+@pytest.mark.long
 def test_the_page_has_every_message_of_the_source(messages):
     examples = json.loads(EXAMPLES.read_text())
     assert PAGE.read_text() == render(messages, examples), "python -m docs.messages writes it anew"

@@ -105,6 +105,7 @@ def test_a_grid_expands_as_in_hydra_the_last_key_fastest():
     ]
 
 
+@pytest.mark.long
 def test_yaml_can_ask_for_several_jobs(tmp_path):
     dirs = write_config_folder(
         tmp_path, experiments__many="# @package _global_\nhydra: {mode: MULTIRUN}\nseed: 1\n"

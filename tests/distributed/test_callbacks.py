@@ -46,6 +46,7 @@ def test_a_shipped_callback_runs_on_two_ranks(runner, tmp_path, name):
     assert result(tmp_path)["step"] == 18
 
 
+@pytest.mark.long
 def test_a_time_limit_pauses_both_ranks(runner, tmp_path):
     words = ("callbacks=time_limit", "callbacks.time_limit.limit=2s")
     sleeper = "{_target_: tests.training.callbacks.user_callbacks.Sleeper, seconds: 0.3}"

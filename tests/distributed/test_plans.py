@@ -51,6 +51,7 @@ def test_a_table_that_the_model_does_not_have_is_refused(runner, tmp_path, ranks
     assert "sharding.tables.C99: the model has no such table; nearest: 'C9'" in done.text
 
 
+@pytest.mark.long
 def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path):
     done = run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1)
     assert done.code == 0, done.text
@@ -84,6 +85,7 @@ def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them(runner, tmp_path):
     """Whether a part has a table with the group's plan is known once the tables are there."""
     words = ("sharding=column_wise", "sharding.tables.C1=row_wise", "optimizer=adagrad")

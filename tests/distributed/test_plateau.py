@@ -96,6 +96,7 @@ def asker(**settings: object) -> str:
     return f"+callbacks.asker={{_target_: tests.training.callbacks.user_callbacks.Asker, {keys}}}"
 
 
+@pytest.mark.long
 def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     run = tmp_path / "run"
     done = train(runner, run, *TWO, asker(step=3, what="stop", rank=1))
@@ -104,6 +105,7 @@ def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     assert result(run)["stopped"] == "it is enough"
 
 
+@pytest.mark.long
 def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(runner, tmp_path):
     run = tmp_path / "run"
     done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1))

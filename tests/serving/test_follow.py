@@ -61,6 +61,7 @@ def deliver(folder: Path, n: int) -> None:
     (folder / "deliveries" / f".new-{n}").rename(folder / "deliveries" / f"delta-{n}")
 
 
+@pytest.mark.long
 def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner, tmp_path):
     base, expected = write_versions(tmp_path)
     deliveries, last = tmp_path / "deliveries", list(expected)[-1]

@@ -192,6 +192,7 @@ def test_a_graph_repeats_the_model_to_the_last_bit(stem, tmp_path):
             assert np.array_equal(logits(graphs, batch), model(batch).logits_BT.numpy()), size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["pt2", "onnx"])
 def test_weights_of_ids_tables_of_several_widths_and_no_numbers(format_, tmp_path):
     schema = replace(WEIGHTED, dense=())

@@ -108,6 +108,7 @@ def test_the_scorer_finds_the_best_unseen_items_with_and_without_an_index(model,
     ].to_pylist()[0].count(None) == len(set(table["history"][5].as_py()))
 
 
+@pytest.mark.long
 def test_predict_through_an_exact_index_equals_predict_without(runner, run, model, rows, tmp_path):
     done(runner, "index", model, "--out", tmp_path / "index")
     plain, through = tmp_path / "plain", tmp_path / "through"
@@ -227,6 +228,7 @@ def test_a_million_items_are_searched_exactly_unless_there_are_more(many, tmp_pa
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.long
 def test_an_evaluation_goes_through_the_index_as_it_is_served(
     runner,
     run,

@@ -95,6 +95,7 @@ def test_requests_that_wait_are_scored_together_and_a_bad_one_spoils_no_other(
             np.testing.assert_allclose(found[name], expected, rtol=TOGETHER, atol=TOGETHER)
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_the_server_at_once(runner, clicks_model):
     with serving(runner, clicks_model) as server:
         held = HalfSent(server.address, click_rows(4))

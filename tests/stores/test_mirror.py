@@ -74,6 +74,7 @@ def check_killed_uploads(tmp_path, store, numbers) -> None:
     assert set(seen) == {0, 1}
 
 
+@pytest.mark.long
 def test_a_killed_upload_leaves_the_old_or_the_new_state(tmp_path, store, home):
     check_killed_uploads(tmp_path, store, ["PUT run.json", "GET bucket"])
 

@@ -148,6 +148,7 @@ def test_jobs_of_a_sweep_that_is_killed_save_and_end(tmp_path):
     assert [r["status"] for r in results] == ["interrupted"] * 2
 
 
+@pytest.mark.long
 def test_a_job_that_a_killed_sweep_left_behind_is_waited_for(tmp_path):
     request = {"grid": {"do": "stubborn", "steps": 100, "step_s": 0.02}}
     sweep = begin(tmp_path, **request)
@@ -297,6 +298,7 @@ def _processor_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.long
 def test_empty_jobs_under_kills_end_once(tmp_path):
     wall, cpu = many(tmp_path / "s", 300, 4)
     assert num_ended(tmp_path / "s") == num_ended(tmp_path / "quiet") == 300

@@ -120,6 +120,7 @@ def test_a_log_stays_in_use_while_any_process_of_the_job_lives(tmp_path):
     assert process_start_ticks(one.pid) is None
 
 
+@pytest.mark.long
 def test_an_orphan_that_does_not_end_is_killed_unless_its_number_is_another_process_now(tmp_path):
     stubborn = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"

@@ -19,6 +19,7 @@ def unprofiled(runner, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parity("L17", "E8")
 def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, unprofiled, tmp_path):
     run = tmp_path / "run"
@@ -48,6 +49,7 @@ def test_a_training_that_ends_within_or_before_the_window_says_so(runner, unprof
     assert differences(before, unprofiled) == []
 
 
+@pytest.mark.long
 def test_an_online_training_is_profiled_and_an_evaluation_of_it_is_not(runner, tmp_path):
     run, plain, evaluated = tmp_path / "run", tmp_path / "plain", tmp_path / "evaluated"
     words = (*SHORT, "loop=online", "trainer.log_every=4")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from runner.training.rng_state import seed_rank
@@ -20,6 +21,7 @@ def draws(rank: int, *, seed: int = 5, step: int = 0) -> tuple[list[float], ...]
     return *numbers, np.random.rand(4).tolist()
 
 
+@pytest.mark.long
 def test_every_rank_draws_numbers_of_its_own_and_rank_0_those_of_one_process():
     with torch.random.fork_rng():
         states = random.getstate(), np.random.get_state()

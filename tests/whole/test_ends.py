@@ -63,6 +63,7 @@ def test_many_skipped_updates_in_a_row_end_the_run_where_they_are(runner, tmp_pa
     assert result(run)["status"] == "completed" and result(run)["step"] == 40
 
 
+@pytest.mark.long
 def test_fewer_than_the_limit_are_told_and_do_not_fail(runner, tmp_path):
     run = tmp_path / "run"
     done = train(runner, run, "trainer.max_skipped=9", POISON_UPDATES="10-17")
@@ -79,6 +80,7 @@ def test_a_limit_below_one_is_refused(runner, tmp_path):
     assert done.code == 2 and "trainer.max_skipped=0: must be at least 1" in done.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 @pytest.mark.parametrize(
     ("poison", "says"),

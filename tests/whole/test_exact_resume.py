@@ -149,6 +149,7 @@ def test_a_run_killed_again_while_it_resumes_equals_one_never_killed(
     assert_same(run, untouched)
 
 
+@pytest.mark.long
 @pytest.mark.parity("T6", "L12")
 def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, tmp_path):
     run = tmp_path / "run"

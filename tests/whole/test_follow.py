@@ -85,6 +85,7 @@ def test_it_follows_a_training_that_is_killed_twice_with_the_numbers_of_loop_eva
     assert json.loads((run / "result.json").read_text())["status"] == "completed"
 
 
+@pytest.mark.long
 def test_it_changes_nothing_else_in_the_run_directory(runner, finished):
     before = contents(finished)
     done = runner.run(*FOLLOW, f"run={finished}", "loop.split=validation")
@@ -99,6 +100,7 @@ def test_it_changes_nothing_else_in_the_run_directory(runner, finished):
     assert len(ours) >= 8
 
 
+@pytest.mark.long
 def test_what_is_done_is_not_done_again_and_another_split_or_number_of_rows_is(runner, finished):
     words = (*FOLLOW, f"run={finished}", "loop.split=test")
     assert runner.run(*words).code == 0

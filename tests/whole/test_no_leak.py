@@ -140,6 +140,7 @@ def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words
     assert_hidden(tmp_path, done.text)
 
 
+@pytest.mark.long
 def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes(runner, tmp_path):
     """As after `key=$MY_API_TOKEN`, which the shell has replaced by the value."""
     given = CALLBACK.replace("'by ${oc.env:PLACE}'", repr(SECRET))

@@ -17,6 +17,7 @@ def metrics(run) -> dict[str, float]:
     return json.loads((run / "result.json").read_text())["metrics"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [(), ("trainer.accumulate=2", "model.net.norm_scope=micro_batch")])
 def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more):
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
@@ -50,6 +51,7 @@ def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
     assert len(counts) == {"edcn": 6, "afn": 2}[model]
 
 
+@pytest.mark.long
 def test_an_evaluation_takes_the_running_statistics_whatever_its_batch_size(runner, tmp_path):
     run = tmp_path / "run"
     assert runner.run(*TINY, *NORM, f"hydra.run.dir={run}").code == 0

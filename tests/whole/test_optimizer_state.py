@@ -63,6 +63,7 @@ def test_the_first_update_without_states_is_that_of_a_new_adam(runner, source, t
     ).all()
 
 
+@pytest.mark.long
 @pytest.mark.parity("E18")
 @pytest.mark.parametrize("kill", ["step:1", "step:9"])
 def test_a_kill_after_it_resumes_as_if_there_had_been_none(runner, source, tmp_path, kill):

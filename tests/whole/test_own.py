@@ -28,6 +28,7 @@ def result(run: Path) -> dict:
     return json.loads((run / "result.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parity("C5")
 def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
     words = ("--allow", "tests", *TINY, "optimizer=sgd", "trainer.max_steps=12")
@@ -45,6 +46,7 @@ def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
     assert "not in an allowed package" in refused.text
 
 
+@pytest.mark.long
 def test_the_splits_evaluated_at_the_end_are_a_choice_and_have_the_numbers_of_loop_eval(
     runner, tmp_path
 ):

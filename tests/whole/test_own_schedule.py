@@ -49,6 +49,7 @@ def test_every_rate_follows_its_schedule(untouched):
         assert row["lr/sparse"] == pytest.approx(0.02 * 0.5 ** ((k - 1) // 10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill", ["step:23", "eval:40"])
 @pytest.mark.parity("C5", "E4")
 def test_a_killed_run_goes_on_with_the_states_of_its_schedules(runner, untouched, tmp_path, kill):

@@ -38,6 +38,7 @@ def train(runner: Zygote, folder: Path, *more: str, kill: str = "") -> int:
     ).code
 
 
+@pytest.mark.long
 @pytest.mark.parity("E3", "E4")
 def test_killed_and_resumed_equals_never_killed_and_the_rates_are_the_formulas(runner, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -140,6 +140,7 @@ EVALUATIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", EVALUATIONS)
 def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
     runner, untouched, tmp_path, point
@@ -151,6 +152,7 @@ def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
     assert_same(run, untouched)
 
 
+@pytest.mark.long
 def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, untouched, tmp_path):
     run = tmp_path / "run"
     assert train(runner, run, "trainer.early_stop.patience=2").code == 0
@@ -182,6 +184,7 @@ def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
     return runner.run(*ALLOW, *TINY, *short, *callbacks, f"hydra.run.dir={folder}", env=env)
 
 
+@pytest.mark.long
 def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     run, clean = tmp_path / "run", tmp_path / "clean"
     failed = own(runner, run, callback("Asker", step=4, what="raise"))
@@ -197,6 +200,7 @@ def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     assert differences(run, clean) == []
 
 
+@pytest.mark.long
 def test_our_callbacks_change_neither_the_result_nor_the_signature(runner, tmp_path):
     watched, alone = tmp_path / "watched", tmp_path / "alone"
     watch = ("callbacks=[throughput,memory,time_limit]", "callbacks.throughput.every=3")
@@ -210,6 +214,7 @@ def test_our_callbacks_change_neither_the_result_nor_the_signature(runner, tmp_p
     assert "done already" in again.text
 
 
+@pytest.mark.long
 def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tmp_path):
     def weighed(folder: Path, kill: str = ""):
         return runner.run(

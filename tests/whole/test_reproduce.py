@@ -28,6 +28,7 @@ def copied(run: Path, to: Path, **changes) -> Path:
     return to
 
 
+@pytest.mark.long
 @pytest.mark.parity("N6")
 def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
     before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}

@@ -46,6 +46,7 @@ def adam(runner, tmp_path_factory) -> Path:
     return train(runner, folder, "optimizer=adam", "trainer.ema.decay=0.9")
 
 
+@pytest.mark.long
 def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2")

@@ -229,6 +229,7 @@ def test_moments_go_on_alike_on_two_ranks(runner, tmp_path):
     assert counts[0] == counts[1] and min(counts[0].values()) > 0
 
 
+@pytest.mark.long
 def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_path):
     """It evaluated its averages, so that they are what its numbers are of."""
     source, cold = tmp_path / "source", tmp_path / "cold"

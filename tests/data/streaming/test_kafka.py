@@ -65,6 +65,7 @@ def test_partitions_take_turns_and_the_position_is_their_offsets(broker, topic):
     assert end == f"no message in partition 0 of {topic} for 1 s"
 
 
+@pytest.mark.long
 @pytest.mark.parity("E13")
 def test_from_any_position_on_it_gives_the_rest(broker, topic):
     broker.send(topic, rows(200).to_pylist())
@@ -75,6 +76,7 @@ def test_from_any_position_on_it_gives_the_rest(broker, topic):
         assert [b.cursor for b in rest] == [b.cursor for b in batches[number + 1 :]]
 
 
+@pytest.mark.long
 def test_messages_that_arrive_in_another_order_are_given_out_in_turn(broker, topic):
     """Partitions arrive one after another, each after a pause; the order does not change."""
     messages = rows(80).to_pylist()
@@ -95,6 +97,7 @@ def test_messages_that_arrive_in_another_order_are_given_out_in_turn(broker, top
     assert ids(batches) == list(range(80))
 
 
+@pytest.mark.long
 def test_begin_latest_takes_only_what_comes_from_then_on(broker, topic):
     broker.send(topic, rows(40).to_pylist())
     dataset = stream(broker, topic, begin="latest", idle_timeout_s=3.0)

@@ -96,6 +96,7 @@ def test_rows_config_group_and_status_arrive(tmp_path, server):
     assert tracker.messages() == []
 
 
+@pytest.mark.long
 def test_histograms_arrive_with_the_metrics_of_their_step(tmp_path, server):
     tracker = started(tmp_path)
     tracker.log("weights", 3, {"norm": 0.5})
@@ -108,6 +109,7 @@ def test_histograms_arrive_with_the_metrics_of_their_step(tmp_path, server):
     assert (drawn["_type"], drawn["values"], drawn["bins"]) == ("histogram", [3, 4], [-1, 0, 0.5])
 
 
+@pytest.mark.long
 def test_a_resumed_run_keeps_its_identity(tmp_path, server):
     first = started(tmp_path)
     first.finish("interrupted")
@@ -116,6 +118,7 @@ def test_a_resumed_run_keeps_its_identity(tmp_path, server):
     assert {run["name"] for run in server.runs} == {first.state()["id"]} == {second.state()["id"]}
 
 
+@pytest.mark.long
 def test_the_key_reaches_no_file(tmp_path, server):
     tracker = started(tmp_path)
     tracker.log("train", 1, {"loss": 0.5})
@@ -125,6 +128,7 @@ def test_the_key_reaches_no_file(tmp_path, server):
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
 
 
+@pytest.mark.long
 def test_without_a_key_it_is_offline_and_says_how_to_send_it(tmp_path):
     tracker = started(tmp_path)
     for step in range(1, 4):
@@ -136,6 +140,7 @@ def test_without_a_key_it_is_offline_and_says_how_to_send_it(tmp_path):
     assert recorded(tmp_path, "train/loss", "offline-") >= 3
 
 
+@pytest.mark.long
 def test_with_a_refused_key_it_is_offline(tmp_path, server):
     server.refuse_key = True
     tracker = started(tmp_path)
@@ -183,6 +188,7 @@ def test_a_kill_of_its_process_is_an_error_at_the_next_row(tmp_path):
         wait_for(lambda: tracker.log("train", 1, {}))
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_its_rows_and_no_process_and_goes_on_as_the_same_run(tmp_path):
     code = (
         "import os, signal, sys, time\n"
@@ -230,6 +236,7 @@ def a_checkpoint(run: Path, step: int) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_slices_and_the_checkpoint_with_its_parent_are_in_the_files_that_are_sent(
     tmp_path, monkeypatch
 ):

@@ -202,6 +202,7 @@ def test_what_a_callback_draws_at_random_changes_nothing():
     assert all(torch.equal(with_callback[n], without[n]) for n in without)
 
 
+@pytest.mark.long
 def test_two_ranks_train_with_a_callback_that_only_rank_0_has(runner, tmp_path):
     run = tmp_path / "run"
     two = ("trainer.num_processes=2", "sharding=row_wise", "trainer.batch_size=16")

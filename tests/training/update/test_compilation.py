@@ -67,6 +67,7 @@ def test_whatever_batch_comes_first_the_compiler_sees_full_ones(monkeypatch, fir
         assert torch.equal(ours, plain)
 
 
+@pytest.mark.long
 def test_code_is_kept_apart_by_what_it_depends_on(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())  # as torch's imports do
