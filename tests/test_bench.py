@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from bench import (
     check,
@@ -18,6 +19,7 @@ from bench import (
     products,
     startup,
     sweep,
+    threads,
     waits,
 )
 from bench.paired import NOTES, alternate, estimate, ratio, table
@@ -255,6 +257,14 @@ def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
     with pytest.raises(SystemExit):
         sweep.main(["--only", "empties"])
     assert "no such kind: empties" in capsys.readouterr().err
+
+
+def test_threads_sets_updates_with_two_beside_one_and_ends_what_keeps_a_core_busy(capsys):
+    before = torch.get_num_threads()
+    assert threads.main(["mlp", "--pairs", "2", "--updates", "1", "--rows", "64", "--busy"]) == 0
+    torch.set_num_threads(before)
+    _, one, _, two, *_ = cells(capsys.readouterr().out, "| `mlp`")
+    assert float(one) > 0 and float(two) > 0
 
 
 def test_products_sets_updates_with_each_kind_beside_each_other(capsys, monkeypatch):
