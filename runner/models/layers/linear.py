@@ -53,6 +53,7 @@ def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
         and torch.is_grad_enabled()
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
+        and x.dim() > 1
         and x.numel() * weight.shape[0] >= LEAST_PRODUCT
         and not torch.is_autocast_enabled("cpu")
         and has_faster_onednn()
