@@ -6,9 +6,11 @@ interval is inside, `missed` if none of it is, `open` if the machine was too noi
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -106,6 +108,30 @@ class Stopwatch:
     def stop(self) -> None:
         self.wall_s += time.perf_counter() - self._began[0]
         self.cpu_s += time.process_time() - self._began[1]
+
+
+def turns_row(name: str, times: tuple[Sequence[float], Sequence[float]], updates: int) -> str:
+    """Return a row of Markdown: a model's two times of an update in ms, and first / second.
+
+    Args:
+        name: of the model.
+        times: seconds of each turn of both sides.
+        updates: in a turn.
+    """
+    found = ratio(*times)
+    ms = [1000 * statistics.median(of_one) / updates for of_one in times]
+    interval = f"{found.low:.2f} to {found.high:.2f}"
+    return f"| `{name}` | {ms[0]:.1f} | {ms[1]:.1f} | {found.median:.2f} | {interval} |"
+
+
+def turns_parser(about: str, *, pairs: int, updates: int, rows: int) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark that compares updates of models in turns."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=pairs)
+    parser.add_argument("--updates", type=int, default=updates, help="in a turn")
+    parser.add_argument("--rows", type=int, default=rows, help="of an update")
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    return parser
 
 
 def machine(threads: int | str) -> str:

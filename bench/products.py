@@ -14,30 +14,16 @@ from collections.abc import Callable, Sequence
 
 from bench.models import HISTORY, OF_HISTORIES, ROWS, names
 from bench.norms import measure
-from bench.paired import alternate, machine, ratio
+from bench.paired import alternate, machine, turns_parser, turns_row
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print a row of a table for each model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=6)
-    parser.add_argument("--updates", type=int, default=2, help="in a turn")
-    parser.add_argument("--rows", type=int, default=ROWS, help="of an update")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="all, without one")
-    given = parser.parse_args(arguments)
+    given = turns_parser(__doc__ or "", pairs=6, updates=2, rows=ROWS).parse_args(arguments)
     print("| model | oneDNN, ms | PyTorch, ms | ratio | 95% interval |\n|---|---|---|---|---|")
     for name in given.models or names():
-        ours, plain = (
-            _measure(name, given, takes_onednn=takes_onednn) for takes_onednn in (True, False)
-        )
-        times = alternate(ours, plain, given.pairs)
-        found = ratio(*times)
-        ms = [1000 * sorted(of_one)[len(of_one) // 2] / given.updates for of_one in times]
-        print(
-            f"| `{name}` | {ms[0]:.1f} | {ms[1]:.1f} | {found.median:.2f} | "
-            f"{found.low:.2f} to {found.high:.2f} |",
-            flush=True,
-        )
+        ours, plain = (_measure(name, given, takes_onednn=takes) for takes in (True, False))
+        print(turns_row(name, alternate(ours, plain, given.pairs), given.updates), flush=True)
     print(machine(1))
     return 0
 

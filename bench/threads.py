@@ -11,40 +11,26 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from bench.jobs import job_without_run, prepared
-from bench.norms import AUTHORS, ROWS
-from bench.paired import alternate, machine, ratio
+from bench.norms import AUTHORS, ROWS, measure
+from bench.paired import alternate, machine, turns_parser, turns_row
 
 MODELS = ("authors", "dcn", "dlrm")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print a row of a table for each model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--updates", type=int, default=3, help="in a turn")
-    parser.add_argument("--rows", type=int, default=ROWS, help="of an update")
+    parser = turns_parser(__doc__ or "", pairs=8, updates=3, rows=ROWS)
     parser.add_argument("--busy", action="store_true", help="another process uses a core")
-    parser.add_argument("models", nargs="*", metavar="MODEL")
     given = parser.parse_args(arguments)
-    print(
-        "| model | one thread, ms | two, ms | times as fast | 95% interval |\n|---|---|---|---|---|"
-    )
+    print("| model | one thread, ms | two, ms | times as fast | 95% interval |")
+    print("|---|---|---|---|---|")
     with _busy_core() if given.busy else nullcontext():
         for name in given.models or MODELS:
-            turns = [_measure(name, given, num_threads=count) for count in (1, 2)]
-            times = alternate(*turns, given.pairs)
-            found = ratio(*times)
-            ms = [1000 * sorted(of_one)[len(of_one) // 2] / given.updates for of_one in times]
-            print(
-                f"| `{name}` | {ms[0]:.1f} | {ms[1]:.1f} | {found.median:.2f} | "
-                f"{found.low:.2f} to {found.high:.2f} |",
-                flush=True,
-            )
+            one, two = (_measure(name, given, num_threads=count) for count in (1, 2))
+            print(turns_row(name, alternate(one, two, given.pairs), given.updates), flush=True)
     print(machine(2))
     return 0
 
@@ -53,24 +39,16 @@ def _measure(name: str, given: argparse.Namespace, *, num_threads: int) -> Calla
     """Return a function that takes the seconds of the updates of a turn."""
     import torch
 
-    from runner.training.loops.start import start_training
-    from runner.training.steps import steps
-    from runner.training.stop_signal import StopSignal
-
     total = (given.pairs + 2) * given.updates * given.rows
     words = [*(AUTHORS if name == "authors" else [f"model={name}"]), "trainer.eval_every=null"]
     words += [f"dataset.rows={{train: {total}, validation: 0, test: 0}}", "trainer.num_threads=2"]
-    job = job_without_run(prepared([*words, f"trainer.batch_size={given.rows}"]))
-    run = steps(job, start_training(job), StopSignal(job.context.ranks))
+    chunk = measure([*words, f"trainer.batch_size={given.rows}"], given.updates, by_clock=True)
 
-    def chunk() -> float:
+    def timed() -> float:
         torch.set_num_threads(num_threads)
-        begin = time.perf_counter()
-        for _ in range(given.updates):
-            next(run)
-        return time.perf_counter() - begin
+        return chunk()
 
-    return chunk
+    return timed
 
 
 @contextmanager
