@@ -40,25 +40,29 @@ class RowBuffer:
         width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
         self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
-        self._batches: list[tuple[Prediction, Sequence[Tensor]]] = []  # not in the buffer yet
+        self._batches: list[MetricRows] = []  # not in the buffer yet
         self._num_batch_rows = 0  # rows of these batches
 
     def fits(self, num_rows: int) -> bool:
         """Tell whether there is room for so many more rows."""
         return int(self._count) + self._num_batch_rows + num_rows <= MAX_ROWS
 
-    def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
+    def add(self, rows: MetricRows) -> None:
         """Add a batch that fits. On CPU its memory must not change until `state` or `pop`."""
-        self._batches.append((prediction, losses))
-        self._num_batch_rows += len(prediction.weights_B)
+        self._batches.append(rows)
+        self._num_batch_rows += len(rows.weights_B)
         if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
             self._flush()
 
     def pop(self, num_parts: int) -> MetricRows | None:
         """Empty the buffer and return its rows, None if there are none.
 
-        They are views of the buffer, to be used before anything is added.
+        They may be views of the buffer, to be used before anything is added.
         """
+        if self._batches and int(self._count) == 0:  # without a way through the buffer
+            rows = concatenate_rows(self._batches)
+            self.clear()
+            return rows
         self._flush()
         stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
@@ -84,13 +88,11 @@ class RowBuffer:
             return
         start, tasks = int(self._count), self._num_tasks
         rows_CN = self._rows_CN[:, start : start + self._num_batch_rows]
-        predictions = [prediction for prediction, _ in self._batches]
-        rows_CN[:tasks] = torch.cat([p.logits_BT.detach() for p in predictions]).T
-        rows_CN[tasks : 2 * tasks] = torch.cat([p.labels_BT for p in predictions]).T
-        rows_CN[2 * tasks] = torch.cat([p.weights_B for p in predictions])
-        losses = zip(*(losses for _, losses in self._batches))
-        for row_N, parts in zip(rows_CN[2 * tasks + 1 :], losses):
-            row_N.copy_(torch.cat([part.detach() for part in parts]))
+        rows = concatenate_rows(self._batches)
+        rows_CN[:tasks] = rows.logits_BT.T
+        rows_CN[tasks : 2 * tasks] = rows.labels_BT.T
+        rows_CN[2 * tasks] = rows.weights_B
+        rows_CN[2 * tasks + 1 :][: len(rows.losses_PB)] = rows.losses_PB
         self._count.fill_(start + self._num_batch_rows)
         self._batches, self._num_batch_rows = [], 0
 
@@ -114,5 +116,18 @@ def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> Me
     """Make the rows of a batch, detached, in the form that metrics count them."""
     weights_B = prediction.weights_B
     parts = [loss.detach() for loss in losses.values()]
-    losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
+    if len(parts) == 1:
+        losses_PB = parts[0][None]
+    else:
+        losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
     return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)
+
+
+def concatenate_rows(batches: Sequence[MetricRows]) -> MetricRows:
+    """Join the rows of batches with the same parts of the loss."""
+    return MetricRows(
+        torch.cat([rows.logits_BT for rows in batches]),
+        torch.cat([rows.labels_BT for rows in batches]),
+        torch.cat([rows.weights_B for rows in batches]),
+        torch.cat([rows.losses_PB for rows in batches], dim=1),
+    )

@@ -348,6 +348,7 @@ def test_a_batch_may_be_overwritten_after_it_was_counted():
     batch = prediction(*rows(12))
     metrics = metric_set()
     metrics.update(batch, no_loss(3000))
+    metrics.state()
     for tensor in (batch.logits_BT, batch.labels_BT, batch.weights_B, batch.groups_BG):
         tensor.zero_()
     assert metrics.compute() == measured(*rows(12))
