@@ -180,16 +180,20 @@ class MetricSet:
         The order of the sums, and so their last digits, is that of batches one by one; each
         operation of torch on a batch takes longer to start than to run.
         """
-        weights_B = rows.weights_B.double()
-        present_B1 = weights_B[:, None] > 0
-        # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
-        weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
-        logits_BT = torch.where(present_B1, rows.logits_BT.double(), 0.0)
-        labels_BT = torch.where(present_B1, rows.labels_BT.double(), 0.0)
-        parts_PB = torch.where(present_B1[:, 0], rows.losses_PB.double(), 0.0)
+        weights_B, parts_PB = rows.weights_B.double(), rows.losses_PB.double()
+        logits_BT, labels_BT = rows.logits_BT.double(), rows.labels_BT.double()
+        # as most rows have; on a GPU the host would wait for the answer
+        weigh_one = self._device.type == "cpu" and bool((rows.weights_B == 1).all())
+        if not weigh_one:
+            present_B1 = weights_B[:, None] > 0
+            # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
+            weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
+            logits_BT = torch.where(present_B1, logits_BT, 0.0)
+            labels_BT = torch.where(present_B1, labels_BT, 0.0)
+            parts_PB = torch.where(present_B1[:, 0], parts_PB, 0.0) * weights_B
         by_batch = (num_batches, len(weights_B) // num_batches)
         weight_K = weights_B.view(by_batch).sum(1)
-        parts_PK = (parts_PB * weights_B).unflatten(1, by_batch).sum(2)
+        parts_PK = parts_PB.view(len(parts_PB), *by_batch).sum(2)
         losses_P = self._losses_P[: 1 + len(parts_PB)]
         for batch_P in torch.cat((weight_K[None], parts_PK)).unbind(1):
             losses_P += batch_P
@@ -198,8 +202,11 @@ class MetricSet:
             if len(self._column_index_T) > 1:
                 x_BT, y_BT = x_BT.index_select(1, index_T), y_BT.index_select(1, index_T)
             sums = binary_sums if kind == "binary" else regression_sums
-            sums_SBT = sums(x_BT, y_BT) * weights_B[:, None]
-            for batch_ST in sums_SBT.unflatten(1, by_batch).sum(2).unbind(1):
+            sums_SBT = sums(x_BT, y_BT)
+            if not weigh_one:
+                sums_SBT *= weights_B[:, None]
+            sums_SKBT = sums_SBT.view(len(sums_SBT), *by_batch, x_BT.shape[1])
+            for batch_ST in sums_SKBT.sum(2).unbind(1):
                 self._sums_ST[kind] += batch_ST
             if kind == "binary" and self._scores is not None:
                 self._scores.add(x_BT, y_BT, weights_B, groups_B)
