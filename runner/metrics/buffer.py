@@ -27,6 +27,9 @@ class MetricRows:
     losses_PB: Tensor  # P may be 0
 
 
+WaitingBatch = tuple[Prediction, Sequence[Tensor]]  # with the parts of the loss
+
+
 class RowBuffer:
     """A buffer whose shape never changes, so that a checkpoint can copy into it.
 
@@ -40,17 +43,17 @@ class RowBuffer:
         width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
         self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
-        self._batches: list[MetricRows] = []  # not in the buffer yet
+        self._batches: list[WaitingBatch] = []  # not in the buffer yet
         self._num_batch_rows = 0  # rows of these batches
 
     def fits(self, num_rows: int) -> bool:
         """Tell whether there is room for so many more rows."""
         return int(self._count) + self._num_batch_rows + num_rows <= MAX_ROWS
 
-    def add(self, rows: MetricRows) -> None:
+    def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
         """Add a batch that fits. On CPU its memory must not change until `state` or `pop`."""
-        self._batches.append(rows)
-        self._num_batch_rows += len(rows.weights_B)
+        self._batches.append((prediction, losses))
+        self._num_batch_rows += len(prediction.weights_B)
         if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
             self._flush()
 
@@ -60,9 +63,9 @@ class RowBuffer:
         They may be views of the buffer, to be used before anything is added.
         """
         if self._batches and int(self._count) == 0:  # without a way through the buffer
-            rows = concatenate_rows(self._batches)
+            rows = make_metric_rows(self._batches)
             self.clear()
-            return rows
+            return MetricRows(*(t.float() for t in vars(rows).values()))  # as the buffer has them
         self._flush()
         stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
@@ -76,6 +79,7 @@ class RowBuffer:
 
     def state(self) -> dict[str, Tensor]:
         self._flush()
+        self._rows_CN[:, int(self._count) :] = 0  # equal runs have equal checkpoints
         return {"pending": self._rows_CN, "pending_count": self._count}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -88,7 +92,7 @@ class RowBuffer:
             return
         start, tasks = int(self._count), self._num_tasks
         rows_CN = self._rows_CN[:, start : start + self._num_batch_rows]
-        rows = concatenate_rows(self._batches)
+        rows = make_metric_rows(self._batches)
         rows_CN[:tasks] = rows.logits_BT.T
         rows_CN[tasks : 2 * tasks] = rows.labels_BT.T
         rows_CN[2 * tasks] = rows.weights_B
@@ -112,22 +116,14 @@ def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:
     )
 
 
-def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
-    """Make the rows of a batch, detached, in the form that metrics count them."""
-    weights_B = prediction.weights_B
-    parts = [loss.detach() for loss in losses.values()]
-    if len(parts) == 1:
-        losses_PB = parts[0][None]
-    else:
-        losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
-    return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)
-
-
-def concatenate_rows(batches: Sequence[MetricRows]) -> MetricRows:
-    """Join the rows of batches with the same parts of the loss."""
+def make_metric_rows(batches: Sequence[WaitingBatch]) -> MetricRows:
+    """Join the rows of batches, detached, in the form that metrics count them."""
+    predictions, losses = zip(*batches)
+    weights_B = torch.cat([p.weights_B for p in predictions])
+    parts = [torch.cat(part).detach() for part in zip(*losses)]
     return MetricRows(
-        torch.cat([rows.logits_BT for rows in batches]),
-        torch.cat([rows.labels_BT for rows in batches]),
-        torch.cat([rows.weights_B for rows in batches]),
-        torch.cat([rows.losses_PB for rows in batches], dim=1),
+        torch.cat([p.logits_BT for p in predictions]).detach(),
+        torch.cat([p.labels_BT for p in predictions]),
+        weights_B,
+        torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B)),
     )

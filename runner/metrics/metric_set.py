@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from runner.metrics.buffer import (
     MAX_ROWS,
     MetricRows,
     RowBuffer,
-    concatenate_rows,
+    WaitingBatch,
     make_metric_rows,
 )
 from runner.metrics.curves import (
@@ -103,8 +104,7 @@ class MetricSet:
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
         self._buffer = None if exact else RowBuffer(len(tasks), device)
-        # of an exact set: batches of one size, with their groups, that are counted together
-        self._waiting: list[tuple[MetricRows, Tensor | None]] = []
+        self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
         self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
         self._scores: ScoreBuffer | None = None
         if any(get_metric(name).needs != "sums" for name in self._names):
@@ -132,22 +132,21 @@ class MetricSet:
             ValueError: if the names differ from those before, or are too many.
         """
         self._check_names(losses)
-        rows, buffer = make_metric_rows(prediction, losses), self._buffer
-        num_rows = len(rows.weights_B)
+        batch, buffer = (prediction, tuple(losses.values())), self._buffer
+        num_rows = len(prediction.weights_B)
         if buffer is None:
-            groups_B = None if self._group is None else prediction.groups_BG[:, self._group]
             if self._waiting and len(self._waiting[0][0].weights_B) != num_rows:
                 self._flush()
-            self._waiting.append((rows, groups_B))
+            self._waiting.append((replace(prediction, aux={}), batch[1]))  # aux may be large
             if not self._may_wait(num_rows):
                 self._flush()
             return
         if not buffer.fits(num_rows):
             self._flush()
             if not buffer.fits(num_rows):
-                self._accumulate(rows, None)
+                self._accumulate_batches([batch])
                 return
-        buffer.add(rows)
+        buffer.add(*batch)
 
     def _may_wait(self, num_rows: int) -> bool:
         """Return whether the next batch may be counted together with those that wait.
@@ -167,10 +166,14 @@ class MetricSet:
             if rows is not None:
                 self._accumulate(rows, None)
         elif self._waiting:
-            batches, groups = zip(*self._waiting)
-            groups_B = None if self._group is None else torch.cat(groups)
+            self._accumulate_batches(self._waiting)
             self._waiting = []
-            self._accumulate(concatenate_rows(batches), groups_B, num_batches=len(batches))
+
+    def _accumulate_batches(self, batches: Sequence[WaitingBatch]) -> None:
+        groups_B = None
+        if self._group is not None:
+            groups_B = torch.cat([p.groups_BG[:, self._group] for p, _ in batches])
+        self._accumulate(make_metric_rows(batches), groups_B, num_batches=len(batches))
 
     def _accumulate(
         self, rows: MetricRows, groups_B: Tensor | None, *, num_batches: int = 1
