@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from runner.serving.graphs import TableChoice, build_graphs, export_graph, witho
 from runner.serving.item_table import find_item_feature, write_item_table
 from runner.serving.item_vectors import make_item_table, query_columns, write_queries
 from runner.serving.model_facts import model_facts
+from runner.serving.raw_rows import EncodedRows
 from runner.serving.run_inputs import RunInputs, find_run_inputs, with_vocabularies
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
@@ -212,25 +214,43 @@ def _measure(
     measured = source.facts_of_measurement(evaluated, settings)
     rows = promise.first_rows(source.inputs, source.split, EXAMPLE_ROWS)
     arrays: dict[str, np.ndarray] = {}
-    for number, format_ in enumerate(settings.formats):
-        scorer = Scorer.load(folder, format=format_, trust_native_code=True)
-        if number == 0 and (item := find_item_feature(scorer.artifact)) is not None:
-            write_item_table(folder, make_item_table(scorer, source.inputs.read_texts(item)))
-            columns = query_columns(scorer.artifact)
-            queries = source.inputs.raw_rows(source.split, columns, NUM_QUERIES)
-            write_queries(folder, scorer, queries)
-        found = judge(source, scorer, evaluated)
-        files = [folder / graph_file(spec.name, format_) for spec in scorer.artifact.graphs]
-        if format_ == "aoti":
-            files += [folder / weights_file(spec.name) for spec in scorer.artifact.graphs]
-        latency = promise.measure_latency(source.job, scorer, source.inputs, source.split)
-        size = sum(file.stat().st_size for file in files)
-        measured["formats"][format_] = {**found, "bytes": size, "latency_us": latency}
-        for spec in scorer.artifact.graphs:
-            inputs = dict(zip(spec.inputs, scorer.arrays(spec.name, rows)))
-            arrays |= {f"{spec.name}/{name}": values for name, values in inputs.items()}
+    for format_ in settings.formats:
+        found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
+        gc.collect()  # a traced graph holds itself, and is as large as the tables
+        measured["formats"][format_] = found
+        arrays |= inputs
     write_example(folder, settings.formats, arrays)
     return measured
+
+
+def _measure_format(
+    source: ExportSource,
+    folder: Path,
+    evaluated: dict[str, float],
+    settings: ExportSettings,
+    format_: str,
+    rows: EncodedRows,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what was measured of a format, and inputs of its graphs, `<graph>/<input>`."""
+    scorer = Scorer.load(folder, format=format_, trust_native_code=True)
+    is_first = format_ == settings.formats[0]
+    if is_first and (item := find_item_feature(scorer.artifact)) is not None:
+        write_item_table(folder, make_item_table(scorer, source.inputs.read_texts(item)))
+        columns = query_columns(scorer.artifact)
+        write_queries(folder, scorer, source.inputs.raw_rows(source.split, columns, NUM_QUERIES))
+    found = judge(source, scorer, evaluated)
+    specs = scorer.artifact.graphs
+    files = [folder / graph_file(spec.name, format_) for spec in specs]
+    if format_ == "aoti":
+        files += [folder / weights_file(spec.name) for spec in specs]
+    latency = promise.measure_latency(source.job, scorer, source.inputs, source.split)
+    found |= {"bytes": sum(file.stat().st_size for file in files), "latency_us": latency}
+    inputs = {
+        f"{spec.name}/{name}": values
+        for spec in specs
+        for name, values in zip(spec.inputs, scorer.arrays(spec.name, rows))
+    }
+    return found, inputs
 
 
 def judge(source: ExportSource, scorer: Scorer, evaluated: Mapping[str, float]) -> dict[str, Any]:

@@ -51,10 +51,10 @@ class _Tables:
         return self._spec_of[feature]
 
     def weight(self, spec: TableSpec) -> Tensor:
-        """Return the rows at their true width, [R, D] float32."""
+        """Return the rows at their true width, [R, D] float32: those of the model, or a copy."""
         weight: Tensor = self._state[f"{spec.name}/weight"]
         num_rows = self._num_rows.get(spec.name.removesuffix(LINEAR_SUFFIX))
-        return weight.detach()[:num_rows].float().contiguous().clone()
+        return weight.detach()[:num_rows].float().contiguous()
 
     def stack(self, features: Sequence[str], choice: TableChoice) -> StackedTables:
         """Stack the tables of features of one width."""

@@ -22,8 +22,9 @@ def verify() -> dict[str, Any]:
     """Check that every file is what was exported."""
     manifest: dict[str, Any] = json.loads((HERE / "manifest.json").read_text())
     for name, digest in manifest["files"].items():
-        if hashlib.sha256((HERE / name).read_bytes()).hexdigest() != digest:
-            sys.exit(f"{name}: damaged")
+        with (HERE / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                sys.exit(f"{name}: damaged")
     return manifest
 
 

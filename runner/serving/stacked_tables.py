@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+BLOCK_ROWS = 1 << 18  # that are quantised at once
+
 
 class Rows(nn.Module):
     """A weight whose rows are looked up, [R, D]. In bytes a row: FP32 4 D, FP16 2 D."""
@@ -34,15 +36,10 @@ class IntegerRows(nn.Module):
     def __init__(self, weight_RD: Tensor, bits: int) -> None:
         super().__init__()
         self.dim, self.bits = weight_RD.shape[1], bits
-        low_R1 = weight_RD.amin(1, keepdim=True)
-        scale_R1 = (weight_RD.amax(1, keepdim=True) - low_R1) / (2**bits - 1)
-        steps = (weight_RD - low_R1) / scale_R1.clamp(min=torch.finfo(torch.float32).tiny)
-        codes_RD = steps.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
-        if bits == 4:
-            codes_RD = functional.pad(codes_RD, (0, self.dim % 2))
-            codes_RD = codes_RD[:, 0::2] | codes_RD[:, 1::2] << 4
-        self.register_buffer("codes", codes_RD.contiguous())
-        self.register_buffer("scale_low", torch.cat((scale_R1, low_R1), dim=1))
+        # by blocks, since floats of all rows would take several times the table's memory
+        parts = [_round_rows(block, bits) for block in torch.split(weight_RD, BLOCK_ROWS)]
+        self.register_buffer("codes", torch.cat([codes for codes, _ in parts]))
+        self.register_buffer("scale_low", torch.cat([scale_low for _, scale_low in parts]))
         self.codes: Tensor
         self.scale_low: Tensor
 
@@ -56,10 +53,23 @@ class IntegerRows(nn.Module):
         return codes.float() * scale_low[..., :1] + scale_low[..., 1:]
 
 
+def _round_rows(weight_RD: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return the codes of rows, [R, D] or with 4 bits [R, D / 2], and scale and offset, [R, 2]."""
+    low_R1 = weight_RD.amin(1, keepdim=True)
+    scale_R1 = (weight_RD.amax(1, keepdim=True) - low_R1) / (2**bits - 1)
+    steps = (weight_RD - low_R1) / scale_R1.clamp(min=torch.finfo(torch.float32).tiny)
+    codes_RD = steps.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
+    if bits == 4:
+        codes_RD = functional.pad(codes_RD, (0, weight_RD.shape[1] % 2))
+        codes_RD = codes_RD[:, 0::2] | codes_RD[:, 1::2] << 4
+    return codes_RD, torch.cat((scale_R1, low_R1), dim=1)
+
+
 def make_rows(weight_RD: Tensor, quantise: str | None) -> nn.Module:
     """Return the rows of a weight, whole or quantised."""
-    if quantise is None:
-        return Rows(weight_RD)
+    if quantise is None:  # a file gets the whole storage of a weight
+        is_part = weight_RD.untyped_storage().nbytes() > weight_RD.nbytes
+        return Rows(weight_RD.clone() if is_part else weight_RD)
     if quantise == "fp16":
         return Rows(weight_RD.half())
     return IntegerRows(weight_RD, int(quantise.removeprefix("int")))
@@ -89,7 +99,9 @@ class StackedTables(nn.Module):
         for_onnx: bool = False,
     ) -> None:
         super().__init__()
-        self.rows = make_rows(torch.cat(list(weights)), quantise)
+        self.rows = make_rows(
+            weights[0] if len(weights) == 1 else torch.cat(list(weights)), quantise
+        )
         self.dim: int = weights[0].shape[1]
         self.is_whole, self.for_onnx, self.any_mean = quantise is None, for_onnx, any(mean)
         first = [0]

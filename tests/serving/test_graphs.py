@@ -230,6 +230,31 @@ def test_quantised_rows_are_those_of_a_hand_calculation():
     torch.testing.assert_close(eight, weight[2:], rtol=0, atol=15 / 255 / 2)
 
 
+def test_rows_are_quantised_alike_in_blocks_and_at_once(monkeypatch):
+    from runner.serving import stacked_tables
+
+    weight = torch.randn(10, 5)
+    for bits in (4, 8):
+        whole = stacked_tables.IntegerRows(weight, bits)
+        with monkeypatch.context() as patched:
+            patched.setattr(stacked_tables, "BLOCK_ROWS", 3)
+            blocks = stacked_tables.IntegerRows(weight, bits)
+        assert torch.equal(whole.codes, blocks.codes)
+        assert torch.equal(whole.scale_low, blocks.scale_low)
+
+
+def test_a_table_is_copied_only_where_it_is_part_of_something_larger():
+    """A file gets the whole storage of a weight."""
+    from runner.serving.stacked_tables import StackedTables
+
+    weight = torch.randn(6, 4)
+    alone = StackedTables([weight], [0], [False])
+    assert alone.rows.weight.data_ptr() == weight.data_ptr()
+    part = StackedTables([weight[:3]], [0], [False])
+    assert part.rows.weight.untyped_storage().nbytes() == 3 * 4 * 4
+    assert torch.equal(part.rows.weight, weight[:3])
+
+
 def test_tasks_have_outputs_of_their_names(tmp_path):
     tasks = (TaskSpec("click"), TaskSpec("price", "regression"))
     schema = replace(ROWS, tasks=tasks)

@@ -136,7 +136,12 @@ class TrainerSettings:
     num_threads: Annotated[
         int | None,
         Key(
-            "null: all cores that this process may use", ge=1, le=1024, unit="threads", signed="no"
+            "null: all cores that this process may use, or one where an update is too small for "
+            "a second",
+            ge=1,
+            le=1024,
+            unit="threads",
+            signed="no",
         ),
     ] = None
     deterministic: Annotated[bool, Key("refuse nondeterministic kernels")] = False

@@ -45,9 +45,6 @@ class BatchNorm(UpdateState):
     running_mean: Tensor
     running_var: Tensor
     num_updates: Tensor | None
-    seen_count: Tensor
-    seen_mean: Tensor
-    seen_m2: Tensor
 
     def __init__(
         self,
@@ -66,8 +63,7 @@ class BatchNorm(UpdateState):
         self.register_buffer("running_var", torch.ones(width))
         self.register_buffer("num_updates", torch.zeros(()) if averages_first else None)
         # of the update that is under way: rows, mean, sum of squared deviations from it
-        for name, shape in (("count", ()), ("mean", (width,)), ("m2", (width,))):
-            self.register_buffer(f"seen_{name}", torch.zeros(shape), persistent=False)
+        self.seen: tuple[Tensor | int, Tensor, Tensor] | None = None
 
     def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return [B, C] in the type of x; statistics have the type of the parameters.
@@ -90,48 +86,67 @@ class BatchNorm(UpdateState):
         Collective with the scope `micro_batch`.
         """
         if applied:
-            seen = (self.seen_count, self.seen_mean, self.seen_m2)
-            exchanged_already = self.scope == UPDATE_SCOPE
-            count, mean, m2 = seen if exchanged_already else _over_ranks(*seen, self.ranks)
-            rate = MOMENTUM * (count > 1).to(mean.dtype)
+            zeros = torch.zeros_like(self.running_mean)
+            count, mean, m2 = self.seen or (0, zeros, zeros)
+            if self.scope == MICRO_BATCH_SCOPE and self.ranks.is_distributed:
+                count = torch.as_tensor(count, dtype=mean.dtype, device=mean.device)
+                count, mean, m2 = _over_ranks(count, mean, m2, self.ranks)
+            rate: Tensor | float
+            num_free: Tensor | int
+            if isinstance(count, int):
+                rate, num_free = MOMENTUM * (count > 1), max(count - 1, 1)
+            else:
+                rate, num_free = MOMENTUM * (count > 1).to(mean.dtype), (count - 1).clamp(min=1)
             if self.num_updates is not None:
                 self.num_updates += count > 1
-                rate = torch.maximum(rate, (count > 1) / self.num_updates.clamp(min=1))
+                rate = torch.clamp((count > 1) / self.num_updates.clamp(min=1), min=rate)
             self.running_mean.lerp_(mean, rate)
-            self.running_var.lerp_(m2 / (count - 1).clamp(min=1), rate)
+            self.running_var.lerp_(m2 / num_free, rate)
         self.forget_update()
 
     def forget_update(self) -> None:
         """Drop what the update under way has seen."""
-        for seen in (self.seen_count, self.seen_mean, self.seen_m2):
-            seen.zero_()
+        self.seen = None
+
+    def takes_local_rows(self, x_BC: Tensor, weights_B: Tensor | None) -> bool:
+        """Return whether the statistics are those of several rows of this rank that all count."""
+        is_local = self.scope == MICRO_BATCH_SCOPE or not self.ranks.is_distributed
+        return is_local and len(x_BC) > 1 and _all_count(weights_B)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's has no types
     def _normalise(self, x_BC: Tensor, weights_B: Tensor | None) -> Tensor:
-        ranks = SINGLE_PROCESS if self.scope == MICRO_BATCH_SCOPE else self.ranks
-        if len(x_BC) > 1 and not ranks.is_distributed and _all_count(weights_B):
+        if self.takes_local_rows(x_BC, weights_B):
             mean, var = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
             normed_BC: Tensor
             normed_BC, *_ = torch.native_batch_norm(
                 x_BC, self.weight, self.bias, mean, var, True, 1.0, self.eps
             )
-            self._take_in(len(x_BC), mean, var * (len(x_BC) - 1))
+            self.take_in(len(x_BC), mean, var * (len(x_BC) - 1))
             return normed_BC
+        ranks = SINGLE_PROCESS if self.scope == MICRO_BATCH_SCOPE else self.ranks
         normed_BC, count, mean, m2 = _Normalise.apply(  # type: ignore[no-untyped-call]
             x_BC, self.weight, self.bias, weights_B, self.eps, ranks
         )
-        self._take_in(count, mean, m2)
+        self.take_in(count, mean, m2)
         return normed_BC
 
     @torch.no_grad()
-    def _take_in(self, count: Tensor | int, mean: Tensor, m2: Tensor) -> None:
-        """Add rows to those that the update has seen (Chan, Golub and LeVeque 1983)."""
-        before = self.seen_count.clone()
-        self.seen_count += count
-        share = (self.seen_count - before) / self.seen_count.clamp(min=1)
-        difference = mean - self.seen_mean
-        self.seen_mean += difference * share
-        self.seen_m2 += m2 + difference.square() * (before * share)
+    def take_in(self, count: Tensor | int, mean: Tensor, m2: Tensor) -> None:
+        """Add rows to those that the update has seen (Chan, Golub and LeVeque 1983).
+
+        Args:
+            count: of the rows.
+            mean: of each channel.
+            m2: sum of squared deviations from the mean, of each channel.
+        """
+        if self.seen is not None:
+            seen_count, seen_mean, seen_m2 = self.seen
+            all_count = torch.as_tensor(seen_count + count, dtype=mean.dtype, device=mean.device)
+            share = count / all_count.clamp(min=1)
+            difference = mean - seen_mean
+            m2 = seen_m2 + m2 + difference.square() * (seen_count * share)
+            count, mean = all_count, seen_mean + difference * share
+        self.seen = (count, mean, m2)
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
@@ -143,7 +158,7 @@ def _all_count(weights_B: Tensor | None) -> bool:
     """Return whether all rows count. On a GPU that is not asked, since the host would wait."""
     if weights_B is None:
         return True
-    return weights_B.device.type == "cpu" and bool((weights_B > 0).all())
+    return weights_B.device.type == "cpu" and float(weights_B.min()) > 0
 
 
 def _over_ranks(

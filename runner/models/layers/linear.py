@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from runner.batch import Schema
 from runner.machine import cpu_name
@@ -27,7 +28,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., width]."""
-        if _takes_onednn(x, self.weight):
+        if takes_onednn(x, self.weight):
             product: Tensor = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
                 x, self.weight, self.bias
             )
@@ -47,7 +48,8 @@ def has_faster_onednn() -> bool:
     )
 
 
-def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
+def takes_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a product that a training's gradient goes through is oneDNN's."""
     return (
         not torch.compiler.is_compiling()  # the compiler chooses by itself
         and torch.is_grad_enabled()
@@ -60,7 +62,10 @@ def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_onednn: bool) -> Tensor:
+    """Return [..., W] for x of [..., C], a weight of [W, C] and a bias of [W]."""
+    if not by_onednn:
+        return functional.linear(x, weight, bias)
     flat_BW = torch.ops.mkldnn._linear_pointwise(
         x.reshape(-1, x.shape[-1]).contiguous(), weight, bias, "none", [], ""
     )
@@ -76,7 +81,7 @@ class _OneDnnLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
-        return _multiply(x, weight, bias)
+        return multiply(x, weight, bias, by_onednn=True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -18,6 +18,7 @@ from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mask import FieldNorm
+from runner.models.layers.normed_linear import are_one_operation, normed_linear
 from runner.models.layers.sizes import check_sizes
 from runner.models.row_scope import UPDATE_SCOPE
 
@@ -117,7 +118,13 @@ class RowSequential(nn.Sequential):
             x_BC: the input.
             weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
-        for module in self:
+        modules = list(self)
+        while modules:
+            if are_one_operation(following := modules[:3], x_BC, weights_B):
+                norm, _, linear = following
+                x_BC, modules = normed_linear(norm, linear, x_BC), modules[3:]
+                continue
+            module, *modules = modules
             if isinstance(module, BatchNorm | Dice):
                 x_BC = module(x_BC, weights_B)
             else:

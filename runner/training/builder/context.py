@@ -54,6 +54,7 @@ from runner.training.builder.optimizers import (
 )
 from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.builder.part_kinds import KINDS
+from runner.training.builder.threads import limit_threads
 from runner.training.catalogue import count_ids_for_model
 from runner.training.job import LearningRates
 from runner.training.rng_state import seed_rank
@@ -145,11 +146,12 @@ def make_context(
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
-    if trainer.compile and not config["loop"]["_target_"].startswith(
-        "runner.training.loops.debug."
-    ):  # debug observes modules, which a compiled half hides
-        update_rows = rank_batch_size(trainer.batch_size, trainer.accumulate)
-        compile_dense(model, device, context.rows_at_once(update_rows))
+    rows_at_once = context.rows_at_once(rank_batch_size(trainer.batch_size, trainer.accumulate))
+    if trainer.compile:
+        if not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
+            compile_dense(model, device, rows_at_once)  # debug observes modules, which it hides
+    elif trainer.num_threads is None and device.type == "cpu":
+        limit_threads(model, parameters.values(), dataset.schema, lookup.dim, rows_at_once)
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs

@@ -1,0 +1,103 @@
+"""Batch norm, ReLU and the linear map after them as one operation. B rows, C and W channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from runner.models.layers.batch_norm import BatchNorm
+from runner.models.layers.linear import Linear, multiply, takes_onednn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def are_one_operation(
+    modules: Sequence[nn.Module], x_BC: Tensor, weights_B: Tensor | None
+) -> TypeGuard[tuple[BatchNorm, nn.ReLU, Linear]]:
+    """Return whether `normed_linear` gives the output of the modules.
+
+    Args:
+        modules: that follow each other.
+        x_BC: the input of the first.
+        weights_B: rows of weight 0 do not enter statistics; None: all do.
+    """
+    norm = modules[0]
+    return (
+        type(norm) is BatchNorm
+        and norm.training
+        and [type(module) for module in modules[1:]] == [nn.ReLU, Linear]
+        and x_BC.device.type == "cpu"
+        and x_BC.dtype == norm.running_mean.dtype
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and not any(getattr(module, name) for module in modules for name in _HOOKS)
+        and norm.takes_local_rows(x_BC, weights_B)
+    )
+
+
+def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
+    """Return linear(relu(norm(x))) of a training, [B, W].
+
+    What an update spends on a batch norm is memory traffic. Here the output of the ReLU is not
+    kept for the gradient but computed again from x, which the gradient of the norm reads anyway,
+    so that it never leaves the cache.
+    """
+    output_BW, mean, m2 = _NormedLinear.apply(  # type: ignore[no-untyped-call]
+        *(x_BC, norm.weight, norm.bias, norm.eps),
+        *(linear.weight, linear.bias, takes_onednn(x_BC, linear.weight)),
+    )
+    norm.take_in(len(x_BC), mean, m2)
+    return output_BW  # type: ignore[no-any-return]
+
+
+class _NormedLinear(torch.autograd.Function):
+    """With mean m, r = 1 / sqrt(variance + eps) and s = w r the ReLU gets s x + (b - s m).
+
+    Its gradient g gives that of x as s g + c x + d, where c = -s r sum(g x^) / B,
+    d = -s sum(g) / B - c m and x^ = r (x - m): Ioffe and Szegedy 2015 (arXiv:1502.03167),
+    section 3.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_BC: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        weight_WC: Tensor,
+        bias_W: Tensor | None,
+        by_onednn: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean, var = torch.batch_norm_update_stats(x_BC, None, None, 0.0)
+        inverse = torch.rsqrt(var + eps)
+        scale = inverse if weight is None else inverse * weight
+        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+        rectified_BC = torch.addcmul(shift, x_BC, scale).relu_()
+        m2 = var * len(x_BC)
+        ctx.save_for_backward(x_BC, mean, inverse, scale, shift, weight_WC)
+        ctx.has_affine, ctx.has_bias = weight is not None, bias_W is not None
+        ctx.by_onednn = by_onednn
+        ctx.mark_non_differentiable(mean, m2)
+        return multiply(rectified_BC, weight_WC, bias_W, by_onednn=by_onednn), mean, m2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BW: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x_BC, mean, inverse, scale, shift, weight_WC = ctx.saved_tensors
+        grad_BC = multiply(grad_BW, weight_WC.t(), None, by_onednn=ctx.by_onednn)
+        rectified_BC = torch.addcmul(shift, x_BC, scale).relu_()
+        grad_WC = grad_BW.t() @ rectified_BC
+        torch.ops.aten.threshold_backward.grad_input(grad_BC, rectified_BC, 0, grad_input=grad_BC)
+        _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            *(grad_BC, x_BC, None, None, None, mean, inverse, True, 0.0), [False, True, True]
+        )
+        slope = scale * inverse * grad_weight / -len(x_BC)
+        offset = scale * grad_bias / -len(x_BC) - slope * mean
+        torch.addcmul(offset, grad_BC, scale, out=grad_BC).addcmul_(x_BC, slope)
+        of_norm = (grad_weight, grad_bias) if ctx.has_affine else (None, None)
+        return grad_BC, *of_norm, None, grad_WC, grad_BW.sum(0) if ctx.has_bias else None, None

@@ -1,0 +1,80 @@
+"""A small update takes one thread, a large one all, and a number that is asked for stays."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from runner.config.compose import compose_job
+from runner.config.targets import allowed_packages
+from runner.models.dlrm import DLRM
+from runner.reporting.console import View
+from runner.training.builder import build_job, device
+from runner.training.builder.threads import LEAST_WORK, count_products, limit_threads
+from runner.training.update.parameters import dense_parameters
+from tests.models.scene import SMALL, batch_of, make_model
+from tests.tiny import SCHEMA, make_context
+
+ROWS = 8
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def weights_of(model):
+    return dense_parameters(model, None).values()
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_no_product_is_left_out(name):
+    model = make_model(name)
+    make_context(model=model)  # gives the model its tables
+    batch = batch_of(SCHEMA, ROWS)
+    embeddings = model.embed(batch).detached()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.dense(embeddings, batch)
+    aten = torch.ops.aten
+    counts = counter.get_flop_counts()["Global"]
+    counted = sum(counts.get(op, 0) for op in (aten.mm, aten.addmm)) / 2  # it counts additions, too
+    assert ROWS * count_products(model, weights_of(model), SCHEMA, 4) >= counted
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(1, 1), (LEAST_WORK // 200, 1), (LEAST_WORK, 2)]
+)
+def test_small_updates_take_one_thread(two_threads, num_rows, expected):
+    model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
+    assert count_products(model, weights_of(model), SCHEMA, 4) < 200
+    assert limit_threads(model, weights_of(model), SCHEMA, 4, num_rows) == (expected == 1)
+    assert torch.get_num_threads() == expected
+
+
+def test_a_model_of_ones_own_keeps_its_threads(two_threads):
+    class Mine(DLRM):
+        """Of a user's module."""
+
+    model = Mine(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
+    assert not limit_threads(model, weights_of(model), SCHEMA, 4, 1)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), 1),
+        (("trainer.num_threads=2",), 2),
+        (("trainer.batch_size=65536",), 2),
+        (("trainer.compile=true",), 2),
+    ],
+)
+def test_a_job_has_the_threads_that_pay(two_threads, monkeypatch, words, expected):
+    monkeypatch.setattr(device, "usable_cores", lambda: 2)
+    config = compose_job(
+        ["dataset.rows={train: 100, validation: 0, test: 0}", "dataset.max_cardinality=50", *words]
+    ).config
+    build_job(config, None, view=View(), allowed=allowed_packages(()))
+    assert torch.get_num_threads() == expected
