@@ -31,6 +31,7 @@ COMMANDS = {  # name -> the words of a short form, of about a minute on a quiet 
     "overhead": ("overhead", "--pairs", "6", "--batch-sizes", "4096", "--rows", "409600"),
     "norms": ("norms", "--pairs", "10"),
     "predict": ("predict", "--rows", "200000", "--pairs", "6"),
+    "evaluation": ("evaluation", "--pairs", "10", "--rows", "204800"),
     "data": ("data", "--rows", "300000", "--pairs", "6", "--only", "columns,lists,sequences"),
     "sparse": ("sparse", "--only", "boundary", "--batch-sizes", "4096", "--seconds", "80"),
 }

@@ -10,6 +10,7 @@ import torch
 
 from bench import (
     check,
+    evaluation,
     exchange,
     growing,
     histories,
@@ -265,6 +266,14 @@ def test_threads_sets_updates_with_two_beside_one_and_ends_what_keeps_a_core_bus
     torch.set_num_threads(before)
     _, one, _, two, *_ = cells(capsys.readouterr().out, "| `mlp`")
     assert float(one) > 0 and float(two) > 0
+
+
+@pytest.mark.long
+def test_an_evaluation_stands_beside_the_forward_pass_alone(capsys):
+    words = ["--pairs", "2", "--rows", "320", "trainer.batch_size=64", *TINY]
+    assert evaluation.main(words) == 0
+    share, *_ = cells(capsys.readouterr().out, "evaluation / forward pass, rows a second")
+    assert float(share) > 0
 
 
 def test_products_sets_updates_with_each_kind_beside_each_other(capsys, monkeypatch):
