@@ -41,7 +41,8 @@ def group_by_score(
 def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, Floats]:
     """Group rows of weight 1 by two sorts of half of the score's bits, the lower half first.
 
-    NumPy sorts 16 bits by radix: both take a third of the time of a sort of whole scores.
+    NumPy sorts 16 bits by radix: of 400,000 scores both take a third of the time of a sort of
+    whole ones; of 4,000,000, which no cache holds, as long.
     """
     bits_N = (scores_N + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0, with which it ties
     # Unsigned, the bits of positive numbers are ordered as the numbers, of negative ones reversed.
