@@ -242,7 +242,7 @@ AXES = {
     ),
     "sweep": Axis(
         "A sweep of jobs that do nothing, and the same command again.",
-        (10, 100, 1000),
+        (10, 100, 1000, 10_000),
         measure_sweep,
         {"all jobs": 1, "again, all done": 1},
     ),
