@@ -5,7 +5,7 @@
 
 Each case is a process of its own. RssAnon is what the process itself holds; pages of files that
 the system keeps for it count as shared. The largest case is read again with one file open: what
-up to 32 open files cost.
+up to 128 open files cost.
 
 --tables GB: the peak of each command of a run with one table of so many GB of weights and states
 (row-wise Adagrad, width 16), and what each further byte of the table adds to it. `no copy` is a

@@ -6,62 +6,43 @@ run and a resume start from the configuration of that run, never from today's de
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.fit_choices import drop_unfit_settings, follow_model_kind
-from runner.config.groups import ConfigGroups, GroupComposition, compose_groups, load_groups
+from runner.config.base_config import (
+    BaseConfig,
+    base_of_new_run,
+    base_of_saved_run,
+    drop_held_for_one_command,
+)
+from runner.config.fit_choices import follow_model_kind
+from runner.config.groups import GroupComposition, compose_groups, load_groups
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
     drop_displaced_length,
-    drop_unfit_arguments,
     drop_unsupported_arguments,
     find_unknown_hydra_keys,
     name_hidden_widths,
     parse_job_overrides,
     replaces_dense_optimizer,
 )
+from runner.config.paths import find_dirs_elsewhere, make_paths_absolute
 from runner.config.restart import config_before_restart
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
-from runner.object_store import is_store_url
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.regular_files import check_run_files
-from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
-from runner.rundir.saved_config import unedited_config
-
-# keys that are for the present command, and what is saved in their place
-HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
-    ("checkpoint", "accept_damaged_metrics"): False,
-    ("checkpoint", "optimizer_state"): "kept",
-    ("dataset", "write_to"): None,
-}
-NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a new run is composed
-PATH_KEYS = (
-    ("dataset", "path"),
-    ("dataset", "validation_path"),
-    ("dataset", "test_path"),
-    ("dataset", "learnt"),
-    ("dataset", "write_to"),
-    ("dataset", "schema"),
-    ("checkpoint", "path"),
-    ("checkpoint", "init_from"),
-)
-
-ComposeChoices = Callable[[Sequence[str]], GroupComposition]
+from runner.rundir.run_files import read_meta
 
 
 @dataclass(frozen=True)
@@ -200,18 +181,6 @@ def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-@dataclass(frozen=True)
-class _BaseConfig:
-    """The configuration that the overrides of keys are applied to."""
-
-    config: DictConfig
-    default_config: Mapping[str, Any]
-    choices: dict[str, str | None]
-    hydra: DictConfig
-    source_config: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
 def _compose(
     overrides: Sequence[str], config_dirs: Sequence[str], from_run: Path | None
 ) -> ComposedConfig:
@@ -227,9 +196,9 @@ def _compose(
         return compose_groups([*for_hydra, *choices], config_dirs)
 
     if from_run is None:
-        base = _base_of_new_run(group_choices, compose_choices, groups, problems)
+        base = base_of_new_run(group_choices, compose_choices, groups, problems)
     else:
-        base = _base_of_saved_run(
+        base = base_of_saved_run(
             from_run,
             group_choices,
             compose_choices,
@@ -250,22 +219,10 @@ def _compose(
         notes += follow_model_kind(base.config, key_overrides, base.default_config)
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
-    _drop_held_for_one_command(saved_config)
-    started_ranks = launched_world_size()
-    overridden = {o.key_or_group for o in key_overrides}
-    before: Mapping[str, Any] = base.source_config
-    if from_run is None and started_ranks is not None:
-        before = config_before_restart(Path(base.hydra.run.dir), overrides)
-        if before:  # the batch size of the command is that of as many ranks as there were then
-            overridden.discard("trainer.batch_size")
-    size_problems, size_notes = resolve_world_size(
-        config,
-        saved_config,
-        previous_config=before,
-        overridden_keys=overridden,
-        started_ranks=started_ranks,
+    drop_held_for_one_command(saved_config)
+    size_problems, size_notes = _fit_to_ranks(
+        config, saved_config, base, {o.key_or_group for o in key_overrides}, from_run, overrides
     )
-    resolve_lr_batches(config, saved_config, before)
     return ComposedConfig(
         config=config,
         saved_config=saved_config,
@@ -275,7 +232,7 @@ def _compose(
         choices=base.choices,
         problems=(
             *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
-            *_dirs_elsewhere(base.hydra),
+            *find_dirs_elsewhere(base.hydra),
         ),
         overrides=tuple(overrides),
         added_keys=tuple(
@@ -291,114 +248,27 @@ def _compose(
     )
 
 
-def _base_of_new_run(
-    group_choices: Sequence[Override],
-    compose_choices: ComposeChoices,
-    groups: ConfigGroups,
-    problems: list[str],
-) -> _BaseConfig:
-    """Compose today's defaults with the chosen options."""
-    default = compose_choices([])
-    bad = {id(o): p for o in group_choices if (p := groups.check_choice(o, default.config))}
-    problems += bad.values()
-    good = [str(o.input_line) for o in group_choices if id(o) not in bad]
-    base = compose_choices(good) if good else default
-    plain = base
-    config = deepcopy(base.config)
-    notes: tuple[str, ...] = ()
-    if experiment := base.choices.get("experiments"):
-        options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
-        plain = compose_choices(["~experiments", *options])
-        chosen = {o.key_or_group for o in group_choices}
-        for group, node in (("dataset", "dataset"), ("model", "model.net")):
-            if group in chosen:
-                notes += drop_unfit_settings(config, plain.config, node, experiment)
-    recipe = base.choices.get("recipe")
-    if recipe and recipe != default.choices.get("recipe"):
-        without = compose_choices(
-            [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
-        )
-        notes += drop_unfit_arguments(config, without.config, recipe)
-    return _BaseConfig(config, plain.resolved_config, base.choices, base.hydra, notes=notes)
-
-
-def _base_of_saved_run(
-    run_dir: Path,
-    group_choices: Sequence[Override],
-    compose_choices: ComposeChoices,
-    groups: ConfigGroups,
-    problems: list[str],
-    overridden: Collection[str],
-) -> _BaseConfig:
-    """Read a run's configuration, and replace the nodes of the chosen groups by new ones.
-
-    Raises:
-        ConfigError: if the file lacks what every job needs.
-    """
-    meta = read_meta(run_dir)
-    read = read_config(run_dir)
-    if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
-        raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
-    saved_config = unedited_config(run_dir, meta, read, overridden)
-    _drop_held_for_one_command(saved_config)  # an earlier version has saved some
-    loaded = OmegaConf.create(saved_config)
-    source_config = resolve_interpolations(loaded)[1]
-    choices: dict[str, str | None] = dict(meta.get("choices") or {})
-    for override in group_choices:
-        group, text = override.key_or_group, str(override.input_line)
-        if group in NEW_RUN_ONLY_GROUPS:
-            problems.append(f"{text}: is for a new run; this one has a configuration of its own")
-        elif problem := groups.check_choice(override, loaded):
-            problems.append(problem)
-        else:
-            fresh = compose_choices([text])
-            node = group.replace("/", ".")
-            value = OmegaConf.select(fresh.config, node)
-            OmegaConf.update(loaded, node, value, merge=False, force_add=True)
-            choices[group] = fresh.choices.get(group)
-    OmegaConf.set_struct(loaded, True)
-    default_config = resolve_interpolations(loaded)[0]
-    return _BaseConfig(loaded, default_config, choices, compose_choices([]).hydra, source_config)
-
-
-def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) -> None:
-    """Make paths absolute in place, so that they hold in whatever folder a later command runs."""
-    for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
-        node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
-        value = node.get(name) if isinstance(node, dict) else None
-        if name == "init_from" and isinstance(node, dict) and is_store_url(value):
-            node[name] = value = str(local_run(str(value)))
-            saved_node[name] = value
-        if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
-            node[name] = os.path.abspath(os.path.expanduser(value))
-            if saved_node[name] == value:
-                saved_node[name] = node[name]
-
-
-def _dirs_elsewhere(hydra: DictConfig) -> list[str]:
-    """Return a message for each output folder that is no folder of this machine."""
-    return [
-        f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
-        "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
-        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
-        if "://" in str(place)
-    ]
-
-
-def _drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:
-    for (group, name), default in HOLD_FOR_ONE_COMMAND.items():
-        node = saved_config.get(group)
-        if isinstance(node, dict) and name in node:
-            node[name] = default
-
-
-def _table_source_keys(config: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    tables = (config.get("checkpoint") or {}).get("init_tables")
-    names = tables if isinstance(tables, dict) else {}
-    return [("checkpoint", "init_tables", name, "from") for name in names]
-
-
-def _select_node(values: Any, names: Sequence[str]) -> Any:
-    for name in names:
-        values = values.get(name) if isinstance(values, dict) else None
-    return values
+def _fit_to_ranks(
+    config: dict[str, Any],
+    saved_config: dict[str, Any],
+    base: BaseConfig,
+    overridden: set[str],
+    from_run: Path | None,
+    overrides: Sequence[str],
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Resolve in place what depends on the number of ranks; return problems and notes."""
+    started_ranks = launched_world_size()
+    before: Mapping[str, Any] = base.source_config
+    if from_run is None and started_ranks is not None:
+        before = config_before_restart(Path(base.hydra.run.dir), overrides)
+        if before:  # the batch size of the command is that of as many ranks as there were then
+            overridden.discard("trainer.batch_size")
+    found = resolve_world_size(
+        config,
+        saved_config,
+        previous_config=before,
+        overridden_keys=overridden,
+        started_ranks=started_ranks,
+    )
+    resolve_lr_batches(config, saved_config, before)
+    return found

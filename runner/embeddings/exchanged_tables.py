@@ -57,11 +57,10 @@ class ReplicatedTables(EmbeddingTables):
         ]
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        lengths_FB = kjt.lengths().view(len(self._keys), -1)
         pooled_BE: Tensor = _ReplicatedLookup.apply(  # type: ignore[no-untyped-call]
             self._anchor, self, kjt
         )
-        return self._apply_mean_pooling(pooled_BE, lengths_FB)
+        return self._apply_mean_pooling(pooled_BE, kjt)
 
 
 class _ReplicatedLookup(torch.autograd.Function):
@@ -158,11 +157,10 @@ class RowShardedTables(EmbeddingTables):
         ]
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        lengths_FB = kjt.lengths().view(len(self._keys), -1)
         pooled_BE: Tensor = _RowShardedLookup.apply(  # type: ignore[no-untyped-call]
             self._anchor, self, kjt
         )
-        return self._apply_mean_pooling(pooled_BE, lengths_FB)
+        return self._apply_mean_pooling(pooled_BE, kjt)
 
 
 class _RowShardedLookup(torch.autograd.Function):

@@ -149,18 +149,17 @@ class EmbeddingTables(nn.Module):
         return self._pool(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        lengths_FB = kjt.lengths().view(len(self._keys), -1)
-        if self.layout.is_permuted:
-            kjt = kjt.permute(self._order, self._order_F)
-        pooled_BE = self._look_up(kjt.values(), kjt.offsets(), kjt.weights_or_none())
+        ids = kjt.permute(self._order, self._order_F) if self.layout.is_permuted else kjt
+        pooled_BE = self._look_up(ids.values(), ids.offsets(), ids.weights_or_none())
         if self.layout.is_permuted:
             pooled_BE = permute_columns(pooled_BE, self._to_output, self._to_engine)
-        return self._apply_mean_pooling(pooled_BE, lengths_FB)
+        return self._apply_mean_pooling(pooled_BE, kjt)
 
-    def _apply_mean_pooling(self, pooled_BE: Tensor, lengths_FB: Tensor) -> Tensor:
+    def _apply_mean_pooling(self, pooled_BE: Tensor, kjt: KeyedJaggedTensor) -> Tensor:
         """Turn the sums of mean-pooled tables into means."""
         if self._scale_row_E is None:
             return pooled_BE
+        lengths_FB = kjt.lengths().view(len(self._keys), -1)
         return pooled_BE * _mean_scale(lengths_FB, self._scale_row_E)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:

@@ -142,7 +142,6 @@ class TorchRecTables(EmbeddingTables):
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         size = kjt.stride()
-        lengths_FB = kjt.lengths().view(len(self._keys), size)
         module = self._parallel[0].module
         for kernel, _ in self._kernels() if self._counts_steps else ():
             set_kernel_step(kernel, self._step)
@@ -151,7 +150,7 @@ class TorchRecTables(EmbeddingTables):
         if self._column_orders is None:
             self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
         pooled_BE = permute_columns(pooled.values()[:size], *self._column_orders)
-        return self._apply_mean_pooling(pooled_BE, lengths_FB)
+        return self._apply_mean_pooling(pooled_BE, kjt)
 
     def _orders(self, keys: Sequence[str], widths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the column orders (plan -> features, features -> plan).

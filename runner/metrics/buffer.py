@@ -27,6 +27,9 @@ class MetricRows:
     losses_PB: Tensor  # P may be 0
 
 
+WaitingBatch = tuple[Prediction, Sequence[Tensor]]  # with the parts of the loss
+
+
 class RowBuffer:
     """A buffer whose shape never changes, so that a checkpoint can copy into it.
 
@@ -40,7 +43,7 @@ class RowBuffer:
         width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
         self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
-        self._batches: list[tuple[Prediction, Sequence[Tensor]]] = []  # not in the buffer yet
+        self._batches: list[WaitingBatch] = []  # not in the buffer yet
         self._num_batch_rows = 0  # rows of these batches
 
     def fits(self, num_rows: int) -> bool:
@@ -57,8 +60,12 @@ class RowBuffer:
     def pop(self, num_parts: int) -> MetricRows | None:
         """Empty the buffer and return its rows, None if there are none.
 
-        They are views of the buffer, to be used before anything is added.
+        They may be views of the buffer, to be used before anything is added.
         """
+        if self._batches and int(self._count) == 0:  # without a way through the buffer
+            rows = make_metric_rows(self._batches)
+            self.clear()
+            return MetricRows(*(t.float() for t in vars(rows).values()))  # as the buffer has them
         self._flush()
         stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
@@ -72,6 +79,7 @@ class RowBuffer:
 
     def state(self) -> dict[str, Tensor]:
         self._flush()
+        self._rows_CN[:, int(self._count) :] = 0  # equal runs have equal checkpoints
         return {"pending": self._rows_CN, "pending_count": self._count}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -84,13 +92,11 @@ class RowBuffer:
             return
         start, tasks = int(self._count), self._num_tasks
         rows_CN = self._rows_CN[:, start : start + self._num_batch_rows]
-        predictions = [prediction for prediction, _ in self._batches]
-        rows_CN[:tasks] = torch.cat([p.logits_BT.detach() for p in predictions]).T
-        rows_CN[tasks : 2 * tasks] = torch.cat([p.labels_BT for p in predictions]).T
-        rows_CN[2 * tasks] = torch.cat([p.weights_B for p in predictions])
-        losses = zip(*(losses for _, losses in self._batches))
-        for row_N, parts in zip(rows_CN[2 * tasks + 1 :], losses):
-            row_N.copy_(torch.cat([part.detach() for part in parts]))
+        rows = make_metric_rows(self._batches)
+        rows_CN[:tasks] = rows.logits_BT.T
+        rows_CN[tasks : 2 * tasks] = rows.labels_BT.T
+        rows_CN[2 * tasks] = rows.weights_B
+        rows_CN[2 * tasks + 1 :][: len(rows.losses_PB)] = rows.losses_PB
         self._count.fill_(start + self._num_batch_rows)
         self._batches, self._num_batch_rows = [], 0
 
@@ -110,9 +116,14 @@ def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:
     )
 
 
-def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
-    """Make the rows of a batch, detached, in the form that metrics count them."""
-    weights_B = prediction.weights_B
-    parts = [loss.detach() for loss in losses.values()]
-    losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
-    return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)
+def make_metric_rows(batches: Sequence[WaitingBatch]) -> MetricRows:
+    """Join the rows of batches, detached, in the form that metrics count them."""
+    predictions, losses = zip(*batches)
+    weights_B = torch.cat([p.weights_B for p in predictions])
+    parts = [torch.cat(part).detach() for part in zip(*losses)]
+    return MetricRows(
+        torch.cat([p.logits_BT for p in predictions]).detach(),
+        torch.cat([p.labels_BT for p in predictions]),
+        weights_B,
+        torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B)),
+    )

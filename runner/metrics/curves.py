@@ -39,22 +39,20 @@ def group_by_score(
 
 
 def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, Floats]:
-    """Group rows of weight 1 by one sort of keys that hold score and label.
+    """Group rows of weight 1 by two sorts of half of the score's bits, the lower half first.
 
-    It takes half the time of a sort of row numbers, with which the rest would have to be gathered.
+    NumPy sorts 16 bits by radix: both take a third of the time of a sort of whole scores.
     """
     bits_N = (scores_N + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0, with which it ties
     # Unsigned, the bits of positive numbers are ordered as the numbers, of negative ones reversed.
     bits_N ^= np.where(bits_N >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
-    keys_N = bits_N.astype(np.uint64)
-    keys_N <<= np.uint64(1)
-    keys_N |= labels_N.astype(np.uint64)
-    keys_N.sort()
-    labels_N = (keys_N & np.uint64(1)).astype(np.float64)
-    keys_N >>= np.uint64(1)
-    starts_K = np.concatenate(([0], 1 + np.flatnonzero(keys_N[1:] != keys_N[:-1])))
-    positive_K = np.add.reduceat(labels_N, starts_K)
-    return positive_K, np.diff(starts_K, append=len(keys_N)) - positive_K
+    order_N = np.argsort(bits_N.astype(np.uint16), kind="stable")
+    high_N = (bits_N >> 16).astype(np.uint16)
+    order_N = order_N[np.argsort(high_N[order_N], kind="stable")]
+    bits_N = bits_N[order_N]
+    starts_K = np.concatenate(([0], 1 + np.flatnonzero(bits_N[1:] != bits_N[:-1])))
+    positive_K = np.add.reduceat(labels_N[order_N], starts_K)
+    return positive_K, np.diff(starts_K, append=len(bits_N)) - positive_K
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:

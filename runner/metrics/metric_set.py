@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.buffer import MAX_LOSS_PARTS, MetricRows, RowBuffer, make_metric_rows
+from runner.metrics.buffer import (
+    MAX_LOSS_PARTS,
+    MAX_ROWS,
+    MetricRows,
+    RowBuffer,
+    WaitingBatch,
+    make_metric_rows,
+)
 from runner.metrics.curves import (
     average_precision,
     average_precision_error,
@@ -96,6 +104,7 @@ class MetricSet:
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
         self._buffer = None if exact else RowBuffer(len(tasks), device)
+        self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
         self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
         self._scores: ScoreBuffer | None = None
         if any(get_metric(name).needs != "sums" for name in self._names):
@@ -123,45 +132,86 @@ class MetricSet:
             ValueError: if the names differ from those before, or are too many.
         """
         self._check_names(losses)
-        buffer = self._buffer
+        batch, buffer = (prediction, tuple(losses.values())), self._buffer
+        num_rows = len(prediction.weights_B)
         if buffer is None:
-            self._accumulate(make_metric_rows(prediction, losses), prediction.groups_BG)
+            if self._waiting and len(self._waiting[0][0].weights_B) != num_rows:
+                self._flush()
+            self._waiting.append((replace(prediction, aux={}), batch[1]))  # aux may be large
+            if not self._may_wait(num_rows):
+                self._flush()
             return
-        if not buffer.fits(len(prediction.weights_B)):
+        if not buffer.fits(num_rows):
             self._flush()
-            if not buffer.fits(len(prediction.weights_B)):
-                self._accumulate(make_metric_rows(prediction, losses), None)
+            if not buffer.fits(num_rows):
+                self._accumulate_batches([batch])
                 return
-        buffer.add(prediction, tuple(losses.values()))
+        buffer.add(*batch)
 
+    def _may_wait(self, num_rows: int) -> bool:
+        """Return whether the next batch may be counted together with those that wait.
+
+        Torch computes what does not fill its vectors by another formula, and cuts many numbers
+        into parts for its threads: together, rows must give the bits of batches one by one.
+        """
+        num_numbers = (len(self._waiting) + 1) * num_rows * len(self._tasks)
+        # a CUDA graph writes to the memory of a batch again
+        return self._device.type == "cpu" and num_rows % 16 == 0 and num_numbers <= MAX_ROWS
+
+    @torch.no_grad()
     def _flush(self) -> None:
-        """Count the rows of the buffer."""
-        if self._buffer is None:
-            return
-        rows = self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
-        if rows is not None:
-            self._accumulate(rows, None)
+        """Count the rows that wait."""
+        if self._buffer is not None:
+            rows = self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
+            if rows is not None:
+                self._accumulate(rows, None)
+        elif self._waiting:
+            self._accumulate_batches(self._waiting)
+            self._waiting = []
 
-    def _accumulate(self, rows: MetricRows, groups_BG: Tensor | None) -> None:
-        weights_B = rows.weights_B.double()
-        present_B1 = weights_B[:, None] > 0
-        # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
-        weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
-        logits_BT = torch.where(present_B1, rows.logits_BT.double(), 0.0)
-        labels_BT = torch.where(present_B1, rows.labels_BT.double(), 0.0)
-        parts_PB = torch.where(present_B1[:, 0], rows.losses_PB.double(), 0.0)
-        self._losses_P[0] += weights_B.sum()
-        self._losses_P[1 : 1 + len(parts_PB)] += (parts_PB * weights_B).sum(1)
+    def _accumulate_batches(self, batches: Sequence[WaitingBatch]) -> None:
+        groups_B = None
+        if self._group is not None:
+            groups_B = torch.cat([p.groups_BG[:, self._group] for p, _ in batches])
+        self._accumulate(make_metric_rows(batches), groups_B, num_batches=len(batches))
+
+    def _accumulate(
+        self, rows: MetricRows, groups_B: Tensor | None, *, num_batches: int = 1
+    ) -> None:
+        """Count rows of `num_batches` batches of one size, each of which is summed by itself.
+
+        The order of the sums, and so their last digits, is that of batches one by one; each
+        operation of torch on a batch takes longer to start than to run.
+        """
+        weights_B, parts_PB = rows.weights_B.double(), rows.losses_PB.double()
+        logits_BT, labels_BT = rows.logits_BT.double(), rows.labels_BT.double()
+        # as most rows have; on a GPU the host would wait for the answer
+        weigh_one = self._device.type == "cpu" and bool((rows.weights_B == 1).all())
+        if not weigh_one:
+            present_B1 = weights_B[:, None] > 0
+            # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
+            weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
+            logits_BT = torch.where(present_B1, logits_BT, 0.0)
+            labels_BT = torch.where(present_B1, labels_BT, 0.0)
+            parts_PB = torch.where(present_B1[:, 0], parts_PB, 0.0) * weights_B
+        by_batch = (num_batches, len(weights_B) // num_batches)
+        weight_K = weights_B.view(by_batch).sum(1)
+        parts_PK = parts_PB.view(len(parts_PB), *by_batch).sum(2)
+        losses_P = self._losses_P[: 1 + len(parts_PB)]
+        for batch_P in torch.cat((weight_K[None], parts_PK)).unbind(1):
+            losses_P += batch_P
         for kind, index_T in self._column_index_T.items():
             x_BT, y_BT = logits_BT, labels_BT
             if len(self._column_index_T) > 1:
                 x_BT, y_BT = x_BT.index_select(1, index_T), y_BT.index_select(1, index_T)
             sums = binary_sums if kind == "binary" else regression_sums
-            self._sums_ST[kind] += (sums(x_BT, y_BT) * weights_B[:, None]).sum(1)
+            sums_SBT = sums(x_BT, y_BT)
+            if not weigh_one:
+                sums_SBT *= weights_B[:, None]
+            sums_SKBT = sums_SBT.view(len(sums_SBT), *by_batch, x_BT.shape[1])
+            for batch_ST in sums_SKBT.sum(2).unbind(1):
+                self._sums_ST[kind] += batch_ST
             if kind == "binary" and self._scores is not None:
-                groups_B = None
-                if self._group is not None and groups_BG is not None:
-                    groups_B = groups_BG[:, self._group]
                 self._scores.add(x_BT, y_BT, weights_B, groups_B)
 
     def compute(self) -> dict[str, float]:
@@ -186,6 +236,7 @@ class MetricSet:
 
     def notes(self) -> tuple[str, ...]:
         """Return which results of `compute` are undefined, and which binned, with error bounds."""
+        self._flush()
         return (*self._undefined_notes(), *self._binned_notes()) if self._exact else ()
 
     def _undefined_notes(self) -> Iterator[str]:
@@ -231,6 +282,7 @@ class MetricSet:
             tensor.zero_()
         if self._buffer is not None:
             self._buffer.clear()
+        self._waiting = []
         if self._scores is not None:
             self._scores.reset()
 
@@ -240,6 +292,8 @@ class MetricSet:
         Those of a cheap set are live and their shapes never change, so that a checkpoint can copy
         into them; `rows` and `groups` of an exact set are copies.
         """
+        if self._exact:
+            self._flush()
         state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
         state["losses"] = self._losses_P
         if self._buffer is not None:

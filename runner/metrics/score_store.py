@@ -37,7 +37,7 @@ class ScoreBuffer:
         self._keep_groups = keep_groups
         self._device = device
         self._shape = (num_tasks, 2, num_bins)  # positive weights, then negative ones
-        self._rows: list[Tensor] = []  # [B, 2T + 1] each: logits, labels, weight; float32
+        self._rows: list[Tensor] = []  # [2T + 1, B] each: logits, labels, weight; float32
         self._groups: list[Tensor] = []  # [B] each; int64
         self._num_rows = 0
         self._histogram_T2K = self._empty_bins() if row_limit == 0 else None
@@ -57,7 +57,7 @@ class ScoreBuffer:
             _add_to_bins(self._histogram_T2K, logits_BT, labels_BT, weights_B)
             return
         # a copy, because the caller may reuse the memory of its batch
-        rows = torch.cat((logits_BT, labels_BT, weights_B[:, None]), dim=1)
+        rows = torch.cat((logits_BT.T, labels_BT.T, weights_B[None]))
         self._rows.append(rows.float())
         if groups_B is not None:
             self._groups.append(groups_B.clone())
@@ -73,9 +73,9 @@ class ScoreBuffer:
         if self._histogram_T2K is not None:
             return {"histogram": self._histogram_T2K}
         width = 2 * self._shape[0] + 1
-        rows = self._rows or [torch.zeros(0, width, device=self._device)]
+        rows = self._rows or [torch.zeros(width, 0, device=self._device)]
         groups = self._groups or [torch.zeros(0, dtype=torch.int64, device=self._device)]
-        state = {"rows": torch.cat(rows)}
+        state = {"rows": torch.cat(rows, dim=1).T}
         return state | ({"groups": torch.cat(groups)} if self._keep_groups else {})
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
@@ -113,10 +113,10 @@ class ScoreBuffer:
         """Return the logits, positive and negative weights of all rows: three [N] on the host."""
         num_tasks = self._shape[0]
         index = torch.tensor([task, num_tasks + task, 2 * num_tasks], device=self._device)
-        batches = [rows.index_select(1, index) for rows in self._rows]
+        batches = [rows.index_select(0, index) for rows in self._rows]
         if not batches:
             return np.zeros(0), np.zeros(0), np.zeros(0)
-        logits_N, labels_N, weights_N = torch.cat(batches).T.cpu().contiguous().numpy()  # sync
+        logits_N, labels_N, weights_N = torch.cat(batches, dim=1).cpu().numpy()  # sync
         weights_N = weights_N.astype(np.float64)
         positive_N = weights_N * labels_N
         return logits_N, positive_N, weights_N - positive_N
@@ -128,7 +128,7 @@ class ScoreBuffer:
         self._histogram_T2K = self._empty_bins()
         num_tasks = self._shape[0]
         for rows in self._rows:
-            _add_to_bins(self._histogram_T2K, *_split_columns(rows, num_tasks))
+            _add_to_bins(self._histogram_T2K, *_split_columns(rows.T, num_tasks))
         self._rows, self._groups = [], []
 
     def _empty_bins(self) -> Tensor:

@@ -112,6 +112,15 @@ def test_an_epoch_of_empty_lists_only(tmp_path):
         assert batch.sparse.lengths().tolist() == [0] * batch.size
 
 
+@pytest.mark.parametrize(
+    ("available", "chunks"), [(0.0, 1 << 17), (64 * 900 * 500_000, 500_000), (np.inf, 1 << 20)]
+)
+def test_footers_take_a_small_share_of_the_memory(tmp_path, monkeypatch, available, chunks):
+    monkeypatch.setattr(decode, "available_memory_bytes", lambda: available)
+    index = build_block_index(write(tmp_path, table(8)), COLUMNS)
+    assert decode.BlockReader(index, COLUMNS)._max_chunks == chunks
+
+
 @pytest.mark.parametrize(("files", "chunks", "largest"), [(3, 1 << 17, 3), (32, 8 * 4 * 2, 2)])
 @pytest.mark.parity("T14")
 def test_open_files_are_bounded_by_their_number_and_by_their_footers(

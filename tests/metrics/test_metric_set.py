@@ -348,6 +348,7 @@ def test_a_batch_may_be_overwritten_after_it_was_counted():
     batch = prediction(*rows(12))
     metrics = metric_set()
     metrics.update(batch, no_loss(3000))
+    metrics.state()
     for tensor in (batch.logits_BT, batch.labels_BT, batch.weights_B, batch.groups_BG):
         tensor.zero_()
     assert metrics.compute() == measured(*rows(12))
@@ -389,3 +390,32 @@ def test_scores_of_plain_rows_are_sorted_like_any_others():
     finite_N = scores_N.clip(-9, 9)  # scikit-learn takes no infinity
     auc = sklearn_metrics.roc_auc_score(labels_N, finite_N)
     assert roc_auc(*levels) == pytest.approx(auc, abs=1e-12)
+
+
+@pytest.mark.parametrize("are_weighted", [True, False])
+@pytest.mark.parametrize("size", [256, 250])
+def test_batches_counted_together_give_the_bits_of_batches_one_by_one(size, are_weighted):
+    tasks = [TaskSpec("click"), TaskSpec("price", "regression"), TaskSpec("buy")]
+    together, one_by_one = metric_set(tasks), metric_set(tasks)
+    generator = torch.Generator().manual_seed(size)
+    for num_rows in [size] * 70 + [13]:
+        logits, labels = torch.randn(2, num_rows, 3, generator=generator)
+        weights = torch.rand(num_rows, generator=generator) if are_weighted else None
+        groups = torch.randint(9, (num_rows,), generator=generator)
+        batch = prediction(logits, (labels > 0).float(), weights, groups)
+        losses = {name: torch.rand(num_rows, generator=generator) for name in ("a", "b")}
+        for metrics in (together, one_by_one):
+            metrics.update(batch, losses)
+        one_by_one.state()  # counts what waits
+    assert together.compute() == one_by_one.compute()
+
+
+def test_the_state_of_training_does_not_depend_on_who_looked_before():
+    looked_at, other = metric_set(exact=False), metric_set(exact=False)
+    for seed in range(9):
+        batch = prediction(*rows(seed, 4096))
+        for metrics in (looked_at, other):
+            metrics.update(batch, {"click": torch.arange(4096.0)})
+        looked_at.state()
+    for name, tensor in other.state().items():
+        assert torch.equal(looked_at.state()[name], tensor), name

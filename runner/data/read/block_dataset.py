@@ -22,7 +22,7 @@ from runner.data.read.stream import RankSlice, WindowSource, iterate_batch_slice
 from runner.errors import DataError, nearest_hint
 from runner.parts import internal
 
-BURST_ROWS = 16_384
+BURST_ROWS = 32_768
 
 
 @internal

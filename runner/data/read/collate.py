@@ -115,9 +115,10 @@ def _collate_weights(spans: Sequence[RowSpan], size: int) -> Tensor:
 def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
     """Return the ids feature-major: all of feature 0, then of feature 1, and lists at the end.
 
-    Both lengths and offsets are given, as int64 like the values: otherwise each look-up would
-    compute and convert them again. All is NumPy: a torch operation of this size would start OpenMP
-    threads, which on busy cores cost more than everything else here.
+    Offsets are given, as int64 like the values: otherwise each look-up would compute and convert
+    them again. Where there are lists, lengths are left to be computed by what asks for them, such
+    as mean pooling. All is NumPy: a torch operation of this size would start OpenMP threads, which
+    on busy cores cost more than everything else here.
     """
     num_singles = len(spans[0][0].ids_FW)
     num_ids = num_singles * size
@@ -137,11 +138,12 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
             at += b - a
         if lists.values:
             np.concatenate(lists.values, out=values[num_ids:])
+    lengths: np.ndarray | None
     lengths, offsets = _single_id_layout(num_singles, size)
     if lists.values:
         offsets = np.concatenate([offsets, *lists.ends])
         offsets[num_ids + 1 :] += num_ids
-        lengths = np.concatenate([lengths, np.diff(offsets[num_ids:])])
+        lengths = None
     weights = None
     if lists.weights:  # a single id has weight 1
         weights = np.concatenate([np.ones(num_ids, np.float32), *lists.weights])
@@ -165,7 +167,7 @@ def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> 
 def _build_kjt(
     keys: list[str],
     values: np.ndarray,
-    lengths: np.ndarray,
+    lengths: np.ndarray | None,
     offsets: np.ndarray,
     weights: np.ndarray | None,
     size: int,
@@ -175,7 +177,7 @@ def _build_kjt(
         keys=keys,
         values=torch.from_numpy(values),
         weights=None if weights is None else torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths),
+        lengths=None if lengths is None else torch.from_numpy(lengths),
         offsets=torch.from_numpy(offsets),
         stride=size,
         length_per_key=[b - a for a, b in pairwise(offset_per_key)],

@@ -29,11 +29,13 @@ from runner.data.read.column_arrays import (
 from runner.data.read.gather import RowGather, allocate_matrix, gather_rows
 from runner.data.read.index import BlockIndex
 from runner.errors import DataError
+from runner.machine import available_memory_bytes
 
-MAX_OPEN_FILES = 32
-MAX_OPEN_CHUNKS = (
-    1 << 17
-)  # columns x blocks of all open files; each takes 900 B in a Parquet footer
+MAX_OPEN_FILES = 128  # of the 1,024 that a process may usually open, for a few threads
+# Columns x blocks of all open files; each takes 900 B in a Parquet footer. A shuffled epoch reads
+# from all files in turn: with too few open ones it parses footers for most of its time.
+MAX_OPEN_CHUNKS, ALWAYS_OPEN_CHUNKS, CHUNK_BYTES = 1 << 20, 1 << 17, 900
+SHARE_OF_MEMORY = 1 / 64  # that the footers of a reader may take beyond ALWAYS_OPEN_CHUNKS
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class BlockReader:
         self._index = index
         self._columns = columns
         self._open_files: OrderedDict[int, BlockFile] = OrderedDict()
+        room = available_memory_bytes() * SHARE_OF_MEMORY / CHUNK_BYTES
+        self._max_chunks = min(MAX_OPEN_CHUNKS, max(ALWAYS_OPEN_CHUNKS, room))
 
     def read_rows(self, blocks: np.ndarray, order: np.ndarray | slice) -> Rows:
         """Return the rows that `order` selects from the concatenated `blocks`.
@@ -142,7 +146,7 @@ class BlockReader:
         """Return whether one more file would be too many, by number or by the size of footers."""
         files = (*self._open_files.values(), opened)
         num_chunks = sum(len(file.schema) * len(file.rows_per_block) for file in files)
-        return len(self._open_files) >= MAX_OPEN_FILES or num_chunks > MAX_OPEN_CHUNKS
+        return len(self._open_files) >= MAX_OPEN_FILES or num_chunks > self._max_chunks
 
     def close(self) -> None:
         while self._open_files:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from runner.models.layers.batch_norm import BatchNorm
+from runner.models.layers.batch_norm import BatchNorm, RowStatistics
 from runner.models.layers.linear import Linear, multiply, takes_onednn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -30,8 +30,7 @@ def are_one_operation(
         type(norm) is BatchNorm
         and norm.training
         and [type(module) for module in modules[1:]] == [nn.ReLU, Linear]
-        and x_BC.device.type == "cpu"
-        and x_BC.dtype == norm.running_mean.dtype
+        and norm.is_mapped_on_cpu(x_BC)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and not any(getattr(module, name) for module in modules for name in _HOOKS)
@@ -55,12 +54,7 @@ def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
 
 
 class _NormedLinear(torch.autograd.Function):
-    """With mean m, r = 1 / sqrt(variance + eps) and s = w r the ReLU gets s x + (b - s m).
-
-    Its gradient g gives that of x as s g + c x + d, where c = -s r sum(g x^) / B,
-    d = -s sum(g) / B - c m and x^ = r (x - m): Ioffe and Szegedy 2015 (arXiv:1502.03167),
-    section 3.
-    """
+    """The operations of the three modules in the same order, so that the bits are the same."""
 
     @staticmethod
     def forward(
@@ -73,31 +67,24 @@ class _NormedLinear(torch.autograd.Function):
         bias_W: Tensor | None,
         by_onednn: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        mean, var = torch.batch_norm_update_stats(x_BC, None, None, 0.0)
-        inverse = torch.rsqrt(var + eps)
-        scale = inverse if weight is None else inverse * weight
-        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-        rectified_BC = torch.addcmul(shift, x_BC, scale).relu_()
-        m2 = var * len(x_BC)
-        ctx.save_for_backward(x_BC, mean, inverse, scale, shift, weight_WC)
+        found = RowStatistics.of(x_BC, weight, bias, eps)
+        rectified_BC = found.normalise(x_BC).relu_()
+        ctx.save_for_backward(x_BC, weight_WC)
+        ctx.found, ctx.by_onednn = found, by_onednn
         ctx.has_affine, ctx.has_bias = weight is not None, bias_W is not None
-        ctx.by_onednn = by_onednn
-        ctx.mark_non_differentiable(mean, m2)
-        return multiply(rectified_BC, weight_WC, bias_W, by_onednn=by_onednn), mean, m2
+        ctx.mark_non_differentiable(found.mean, found.m2)
+        output_BW = multiply(rectified_BC, weight_WC, bias_W, by_onednn=by_onednn)
+        return output_BW, found.mean, found.m2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BW: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x_BC, mean, inverse, scale, shift, weight_WC = ctx.saved_tensors
+        x_BC, weight_WC = ctx.saved_tensors
         grad_BC = multiply(grad_BW, weight_WC.t(), None, by_onednn=ctx.by_onednn)
-        rectified_BC = torch.addcmul(shift, x_BC, scale).relu_()
+        rectified_BC = ctx.found.normalise(x_BC).relu_()
         grad_WC = grad_BW.t() @ rectified_BC
         torch.ops.aten.threshold_backward.grad_input(grad_BC, rectified_BC, 0, grad_input=grad_BC)
-        _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-            *(grad_BC, x_BC, None, None, None, mean, inverse, True, 0.0), [False, True, True]
-        )
-        slope = scale * inverse * grad_weight / -len(x_BC)
-        offset = scale * grad_bias / -len(x_BC) - slope * mean
-        torch.addcmul(offset, grad_BC, scale, out=grad_BC).addcmul_(x_BC, slope)
-        of_norm = (grad_weight, grad_bias) if ctx.has_affine else (None, None)
+        grad_BC, *of_norm = ctx.found.gradients(grad_BC, x_BC)
+        if not ctx.has_affine:
+            of_norm = [None, None]
         return grad_BC, *of_norm, None, grad_WC, grad_BW.sum(0) if ctx.has_bias else None, None

@@ -6,7 +6,7 @@ import errno
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from runner.distributed.ranks import current_ranks
+from runner.distributed.shards import is_in_file
 from runner.errors import UserError
 from runner.rundir.checkpoint.files import FileDigest, dump_json, write_file
 from runner.rundir.checkpoint.folder import (
@@ -97,6 +98,7 @@ class Checkpointer:
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._notes: list[str] = []  # warnings of the thread, which `finish` gives to `warn`
+        self._has_told_of_waiting = False
         if self._ranks.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
@@ -140,6 +142,7 @@ class Checkpointer:
         text = dump_json(mask_values(values, everything=False))
         files = stage_tensors(tensors, self._buffer, self._ranks)
         in_files = [file for file in files if file.source is not None]
+        self._tell_of_waiting(in_files)
         written, failure = (
             self._write_files(in_files, self.folder / name) if in_files else ({}, None)
         )
@@ -150,6 +153,18 @@ class Checkpointer:
         self._start(lambda: self._write(pending))
         if wait:
             self.finish()
+
+    def _tell_of_waiting(self, in_files: Sequence[StagedFile]) -> None:
+        """Warn once if tensors of this rank have no room for a copy."""
+        sources = [file.source for file in in_files if file.source is not None]
+        waits_for = sum(source.nbytes for source in sources if not is_in_file(source))
+        if waits_for and not self._has_told_of_waiting:
+            self._has_told_of_waiting = True
+            self._warn(
+                f"memory has no room for a copy of {waits_for / 1e9:.1f} GB of tables, so training "
+                "waits at each save until they are written; a larger checkpoint.save_every saves "
+                "less often"
+            )
 
     def finish(self) -> None:
         """Wait for the save under way.

@@ -5,9 +5,10 @@ schedules -> metrics -> trackers -> checkpointer. The builder imports torch; not
 before it does.
 """
 
+from runner.training.builder.data import count_steps_per_epoch
 from runner.training.builder.device import join_ranks
 from runner.training.builder.instantiate import instantiate
-from runner.training.builder.job import build_job, count_steps_per_epoch
+from runner.training.builder.job import build_job
 from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.parts_check import check_patterns

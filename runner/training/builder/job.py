@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.batch import TaskSpec
-from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.intervals import parse_interval
 from runner.config.settings import (
     FOLDER_DELIVERY,
@@ -18,22 +16,9 @@ from runner.config.settings import (
     make_settings,
 )
 from runner.config.targets import resolve_part
-from runner.data.core.dataset import Dataset, epoch_end_offset
-from runner.data.core.dataset_check import check_dataset
-from runner.data.core.fitted import (
-    FITTED_FILE,
-    check_fitted_transforms,
-    saved_digest,
-    with_fitted_transforms,
-)
-from runner.distributed.global_batch import global_batch_size, rank_batch_size
+from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.errors import ConfigError, nearest_hint
 from runner.machine import cpu_name
-from runner.metrics.factory import make_metrics
-from runner.metrics.names import evaluation_name
-from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
-from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.next_item import NextItemModel
 from runner.optim.lr_scaling import describe_lr_scaling
@@ -42,8 +27,7 @@ from runner.reporting.trackers import Trackers, check_tracker
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.identity import check_belongs
-from runner.rundir.readers import read_optional_json
-from runner.rundir.run import FITTED_DIGEST, Run, record_in_meta
+from runner.rundir.run import Run
 from runner.training.builder.context import (
     base_learning_rates,
     get_table_lookup,
@@ -51,9 +35,15 @@ from runner.training.builder.context import (
     make_learning_rates,
     set_up_task,
 )
+from runner.training.builder.data import (
+    count_steps_per_epoch,
+    make_checked_dataset,
+    resolve_source_path,
+)
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.instantiate import instantiate
+from runner.training.builder.metrics import build_metrics
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
 from runner.training.builder.precision_probe import bf16_speed, describe_bf16
@@ -62,6 +52,8 @@ from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
 from runner.training.growing_dataset import with_rows
 from runner.training.job import Cadence, Delivery, Job
+from runner.training.update.context import Context
+from runner.training.update.task import Task
 
 
 def build_job(
@@ -95,14 +87,7 @@ def build_job(
     seed_everything(config["seed"])
 
     source = resolve_source_path(config, checkpoint)
-    dataset = make_dataset(config["dataset"], run, source, allowed, ranks, view.note)
-    check_dataset(
-        dataset,
-        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
-        seed=config["seed"],
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
+    dataset = make_checked_dataset(config, trainer, run, source, allowed, view.note)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
@@ -113,21 +98,18 @@ def build_job(
     if source is None:  # a loop that only reads a checkpoint trains nothing
         fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
     dataset = with_rows(dataset, context)
-    task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
-    set_up_task(task, context, trainer)
-    choose_pipeline(trainer, context, get_table_lookup(context.model), task)
-    scaling = trainer.lr_scaling
-    base_lrs = base_learning_rates(context, table_lrs, scaling)
+    task = make_task(config["task"], trainer, context, allowed)
+    base_lrs = base_learning_rates(context, table_lrs, trainer.lr_scaling)
     learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
-    if source is None and scaling.rule != "constant":
-        view.note(describe_lr_scaling(scaling.rule, scaling.batches, base_lrs))
+    if source is None and trainer.lr_scaling.rule != "constant":
+        view.note(
+            describe_lr_scaling(trainer.lr_scaling.rule, trainer.lr_scaling.batches, base_lrs)
+        )
     metric_settings = MetricSettings(**config["metrics"])
-    own_metrics = make_own_metrics(metric_settings.own, dataset.schema.tasks, allowed)
-    metrics = partial(make_metrics, dataset.schema, device, metric_settings, own=own_metrics)
-    own_names = OwnMetrics(own_metrics, dataset.schema.tasks, device=device).names()
-    train_metrics = metrics(False)
-    check_monitors(checkpoint, trainer, metric_settings, dataset, own_names)
+    metrics, train_metrics = build_metrics(
+        metric_settings, dataset, device, trainer, checkpoint, allowed
+    )
     delivered = make_settings(DeliverySettings, config.get("delivery") or {})
     cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
@@ -167,6 +149,16 @@ def build_job(
     )
 
 
+def make_task(
+    node: Mapping[str, Any], trainer: TrainerSettings, context: Context, allowed: Sequence[str]
+) -> Task:
+    """Build the task, with whatever it adds to the context, and choose the pipeline for it."""
+    task: Task = instantiate(node, KINDS["task"], key="task", allowed=allowed)
+    set_up_task(task, context, trainer)
+    choose_pipeline(trainer, context, get_table_lookup(context.model), task)
+    return task
+
+
 def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
     """Build what saves the checkpoints of a training; None if there is no run, or none are kept."""
     if run is None or keep == 0:
@@ -198,69 +190,6 @@ def find_source_checkpoint(
     saved = find_checkpoint(source, step, warn=view.warn)
     # of a checkpoint's own folder that lies in a run directory, whose configuration is used
     return check_belongs(saved, source.parent.parent) if saved.path == source else saved
-
-
-def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
-    """Return the run directory or checkpoint folder that a loop only reads; None for a training."""
-    source = checkpoint.path or config["run"]
-    return None if source is None else Path(source)
-
-
-def make_dataset(
-    node: Mapping[str, Any],
-    run: Run | None,
-    source: Path | None,
-    allowed: Sequence[str],
-    ranks: Ranks,
-    note: Callable[[str], None],
-) -> Dataset:
-    """Build the dataset, with the transforms fitted when the run, or its source, was first built.
-
-    Args:
-        node: the group `dataset`.
-        run: its directory keeps the fitted transforms.
-        source: the run or checkpoint that this job only reads; its transforms are used then.
-        allowed: packages that a `_target_` may name besides ours.
-        ranks: rank 0 writes the transforms.
-        note: is told that transforms which were missing are fitted anew.
-    """
-    folder = None if run is None else run.dir
-    if source is not None:  # a checkpoint's run is two folders above it
-        folder = source.parent.parent if source.parent.name == "checkpoints" else source
-    recorded = None
-    if folder is not None:
-        recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
-        node = with_fitted_transforms(node, folder / "data", recorded)
-    dataset: Dataset = instantiate(node, KINDS["dataset"], key="dataset", allowed=allowed)
-    if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
-        check_fitted_transforms(dataset, folder / "data", recorded)
-        note(f"{folder / 'data' / FITTED_FILE} was missing: fitted anew, and the same as it was")
-    if run is not None and source is None and ranks.is_main:
-        dataset.save_fitted_transforms(run.dir / "data")
-        digest = saved_digest(run.dir / "data")
-        if digest is not None and digest != recorded:
-            record_in_meta(run, FITTED_DIGEST, digest)
-    return dataset
-
-
-def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
-    """Return the updates of one epoch; None for a stream, whose length nobody knows.
-
-    The last, shorter update counts, unless the dataset drops it.
-
-    Raises:
-        ConfigError: if no update is left.
-    """
-    if "train" not in dataset.num_rows:
-        return None
-    end = epoch_end_offset(dataset, 0, update_rows)
-    if not end:
-        raise ConfigError(
-            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
-            f"fewer than the {update_rows:,} of one update; a smaller trainer.batch_size, or "
-            "dataset.rest=short"
-        )
-    return -(-end // update_rows)
 
 
 def make_cadence(
@@ -302,70 +231,3 @@ def make_callbacks(
         if ranks.is_main or getattr(cls, "on_every_rank", False):
             callbacks[name] = instantiate(settings, kind, key=key, allowed=allowed)
     return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
-
-
-def make_own_metrics(
-    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], allowed: Sequence[str]
-) -> list[OwnMetric]:
-    """Return the metrics of `metrics.own`, each tried on two rows.
-
-    Raises:
-        ConfigError: for one that does not fit its tasks.
-    """
-    metrics = []
-    for name, settings in node.items():
-        arguments = {key: value for key, value in settings.items() if key != "tasks"}
-        make = partial(
-            instantiate,
-            arguments,
-            KINDS["metrics.own"],
-            key=f"metrics.own.{name}",
-            allowed=allowed,
-        )
-        metric = OwnMetric(name, make, settings.get("tasks"))
-        check_own_metric(metric, tasks)
-        metrics.append(metric)
-    return metrics
-
-
-def check_monitors(
-    checkpoint: CheckpointSettings,
-    trainer: TrainerSettings,
-    metric_settings: MetricSettings,
-    dataset: Dataset,
-    own_names: Sequence[str],
-) -> None:
-    """Check that every monitored metric is one that an evaluation on the way computes.
-
-    Raises:
-        ConfigError: for a metric that is not computed, and for a split that is not there.
-    """
-    splits = [split for split in trainer.eval_splits if split in dataset.num_rows]
-    for split in trainer.eval_splits:
-        if split not in [*splits, "validation"] and "train" in dataset.num_rows:
-            raise ConfigError(
-                f"trainer.eval_splits={split}: the dataset has {', '.join(dataset.num_rows)}"
-            )
-    metrics = {}
-    if "validation" in splits:
-        metrics["checkpoint.monitor"] = checkpoint.monitor.metric
-    for name in PATIENCE_RULES:
-        rule = getattr(trainer, name)
-        if rule.patience is None and getattr(rule, "threshold", None) is None:
-            continue
-        metric, _ = resolve_metric(rule, checkpoint.monitor)
-        split = metric.partition("/")[0]
-        if split not in map(evaluation_name, splits):
-            raise ConfigError(
-                f"trainer.{name}: waits for {metric}, and evaluations on the way are of "
-                f"{', '.join(splits) or 'no split'} (trainer.eval_splits)"
-            )
-        metrics[f"trainer.{name}"] = metric
-    names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
-    known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
-    for key, metric in metrics.items():
-        if metric not in known:
-            raise ConfigError(
-                f"{key}.metric={metric}: is not measured{nearest_hint(metric, known)}; "
-                f"there are {', '.join(known)}"
-            )

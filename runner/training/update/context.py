@@ -212,11 +212,14 @@ class Context:
         outputs, gradients = _boundary_gradients(embeddings, boundaries)
         applied = self._finalize_gradients(self.dense_parameters, gradients)
         if applied:
-            if outputs:
-                torch.autograd.backward(outputs, gradients)  # fused tables step in here
+            # before the tables, whose update drives the dense gradients out of the caches
             for optimizer in (self.dense_optimizer, *self.part_optimizers.values()):
                 step_optimizer(optimizer)
         self._release_gradients(self.dense_parameters, applied)
+        if applied and outputs:
+            torch.autograd.backward(outputs, gradients)  # fused tables step in here
+            late = [p for p in self.dense_parameters if p.grad is not None]
+            assert not late, "the model's `embed` reads parameters of the dense half"
         return applied
 
     def step(

@@ -15,6 +15,7 @@ from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import UserError
 from runner.rundir.checkpoint import (
+    Checkpointer,
     file_tensors,
     load_tensors,
     open_checkpoint,
@@ -182,9 +183,13 @@ def test_without_room_for_a_copy_large_tensors_are_written_and_read_in_place(tmp
         "state": torch.randn(101),
         "scalar": table[0, 0],
     }
-    checkpointer = make_checkpointer(tmp_path)
+    told: list[str] = []
+    checkpointer = Checkpointer(tmp_path, keep=2, warn=told.append)
     checkpointer.prepare(state)
     checkpointer.save(1, state, {}, wait=True)
+    checkpointer.save(2, state, {}, wait=True)
+    (said,) = told
+    assert said.startswith("memory has no room for a copy of 0.0 GB of tables, so training waits")
     assert checkpointer._buffer.bytes.nbytes < 500, "the state and the scalar alone are copied"
     into = {name: torch.zeros(tensor.shape) for name, tensor in state.items()}
     load_tensors(open_checkpoint(tmp_path / "step-1"), into)

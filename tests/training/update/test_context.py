@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -180,3 +181,16 @@ def test_numbers_are_means_over_updates_and_ranks_and_survive_a_resume():
     assert again.state() == two.state()
     again.load_state_for_rank([*both, both[0]], Ranks(rank=1, world_size=2))
     assert again.state() == {}
+
+
+def test_a_look_up_that_reads_the_dense_half_is_refused():
+    context = make_context()
+    inner, bias = context.model.embed, context.dense_parameters[0]
+
+    def embed(batch):
+        found = inner(batch)
+        return replace(found, pooled_BE=found.pooled_BE + bias.sum())
+
+    context.model.embed = embed
+    with pytest.raises(AssertionError, match="reads parameters of the dense half"):
+        Supervised().train_step(context, iter([random_batch(8, 0)]))

@@ -1,0 +1,119 @@
+"""The configuration that overrides of keys are applied to: today's defaults, or that of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.fit_choices import drop_unfit_settings
+from runner.config.groups import ConfigGroups, GroupComposition
+from runner.config.interpolation import resolve_interpolations
+from runner.config.overrides import drop_unfit_arguments
+from runner.errors import ConfigError
+from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
+from runner.rundir.saved_config import unedited_config
+
+# keys that are for the present command, and what is saved in their place
+HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
+    ("checkpoint", "accept_damaged_metrics"): False,
+    ("checkpoint", "optimizer_state"): "kept",
+    ("dataset", "write_to"): None,
+}
+NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a new run is composed
+ComposeChoices = Callable[[Sequence[str]], GroupComposition]
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """The configuration that the overrides of keys are applied to."""
+
+    config: DictConfig
+    default_config: Mapping[str, Any]
+    choices: dict[str, str | None]
+    hydra: DictConfig
+    source_config: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def base_of_new_run(
+    group_choices: Sequence[Override],
+    compose_choices: ComposeChoices,
+    groups: ConfigGroups,
+    problems: list[str],
+) -> BaseConfig:
+    """Compose today's defaults with the chosen options."""
+    default = compose_choices([])
+    bad = {id(o): p for o in group_choices if (p := groups.check_choice(o, default.config))}
+    problems += bad.values()
+    good = [str(o.input_line) for o in group_choices if id(o) not in bad]
+    base = compose_choices(good) if good else default
+    plain = base
+    config = deepcopy(base.config)
+    notes: tuple[str, ...] = ()
+    if experiment := base.choices.get("experiments"):
+        options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
+        plain = compose_choices(["~experiments", *options])
+        chosen = {o.key_or_group for o in group_choices}
+        for group, node in (("dataset", "dataset"), ("model", "model.net")):
+            if group in chosen:
+                notes += drop_unfit_settings(config, plain.config, node, experiment)
+    recipe = base.choices.get("recipe")
+    if recipe and recipe != default.choices.get("recipe"):
+        without = compose_choices(
+            [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
+        )
+        notes += drop_unfit_arguments(config, without.config, recipe)
+    return BaseConfig(config, plain.resolved_config, base.choices, base.hydra, notes=notes)
+
+
+def base_of_saved_run(
+    run_dir: Path,
+    group_choices: Sequence[Override],
+    compose_choices: ComposeChoices,
+    groups: ConfigGroups,
+    problems: list[str],
+    overridden: Collection[str],
+) -> BaseConfig:
+    """Read a run's configuration, and replace the nodes of the chosen groups by new ones.
+
+    Raises:
+        ConfigError: if the file lacks what every job needs.
+    """
+    meta = read_meta(run_dir)
+    read = read_config(run_dir)
+    if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
+        raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
+    saved_config = unedited_config(run_dir, meta, read, overridden)
+    drop_held_for_one_command(saved_config)  # an earlier version has saved some
+    loaded = OmegaConf.create(saved_config)
+    source_config = resolve_interpolations(loaded)[1]
+    choices: dict[str, str | None] = dict(meta.get("choices") or {})
+    for override in group_choices:
+        group, text = override.key_or_group, str(override.input_line)
+        if group in NEW_RUN_ONLY_GROUPS:
+            problems.append(f"{text}: is for a new run; this one has a configuration of its own")
+        elif problem := groups.check_choice(override, loaded):
+            problems.append(problem)
+        else:
+            fresh = compose_choices([text])
+            node = group.replace("/", ".")
+            value = OmegaConf.select(fresh.config, node)
+            OmegaConf.update(loaded, node, value, merge=False, force_add=True)
+            choices[group] = fresh.choices.get(group)
+    OmegaConf.set_struct(loaded, True)
+    default_config = resolve_interpolations(loaded)[0]
+    return BaseConfig(loaded, default_config, choices, compose_choices([]).hydra, source_config)
+
+
+def drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:
+    """Put back, in place, what holds for the present command alone."""
+    for (group, name), default in HOLD_FOR_ONE_COMMAND.items():
+        node = saved_config.get(group)
+        if isinstance(node, dict) and name in node:
+            node[name] = default

@@ -1,0 +1,59 @@
+"""Paths of a configuration: absolute in what is saved, and of this machine where a run writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+
+from runner.object_store import is_store_url
+from runner.rundir.mirror.fetch import local_run
+
+PATH_KEYS = (
+    ("dataset", "path"),
+    ("dataset", "validation_path"),
+    ("dataset", "test_path"),
+    ("dataset", "learnt"),
+    ("dataset", "write_to"),
+    ("dataset", "schema"),
+    ("checkpoint", "path"),
+    ("checkpoint", "init_from"),
+)
+
+
+def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) -> None:
+    """Make paths absolute in place, so that they hold in whatever folder a later command runs."""
+    for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
+        node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
+        value = node.get(name) if isinstance(node, dict) else None
+        if name == "init_from" and isinstance(node, dict) and is_store_url(value):
+            node[name] = value = str(local_run(str(value)))
+            saved_node[name] = value
+        if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
+            node[name] = os.path.abspath(os.path.expanduser(value))
+            if saved_node[name] == value:
+                saved_node[name] = node[name]
+
+
+def find_dirs_elsewhere(hydra: DictConfig) -> list[str]:
+    """Return a message for each output folder that is no folder of this machine."""
+    return [
+        f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
+        "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
+        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
+        if "://" in str(place)
+    ]
+
+
+def _table_source_keys(config: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    tables = (config.get("checkpoint") or {}).get("init_tables")
+    names = tables if isinstance(tables, dict) else {}
+    return [("checkpoint", "init_tables", name, "from") for name in names]
+
+
+def _select_node(values: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values

@@ -1,0 +1,108 @@
+"""Builds the dataset of a job, and counts the updates that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.settings import CheckpointSettings, TrainerSettings
+from runner.data.core.dataset import Dataset, epoch_end_offset
+from runner.data.core.dataset_check import check_dataset
+from runner.data.core.fitted import (
+    FITTED_FILE,
+    check_fitted_transforms,
+    saved_digest,
+    with_fitted_transforms,
+)
+from runner.distributed.global_batch import rank_batch_size
+from runner.distributed.ranks import Ranks, current_ranks
+from runner.errors import ConfigError
+from runner.rundir.readers import read_optional_json
+from runner.rundir.run import FITTED_DIGEST, Run, record_in_meta
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS
+
+
+def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
+    """Return the run directory or checkpoint folder that a loop only reads; None for a training."""
+    source = checkpoint.path or config["run"]
+    return None if source is None else Path(source)
+
+
+def make_checked_dataset(
+    config: Mapping[str, Any],
+    trainer: TrainerSettings,
+    run: Run | None,
+    source: Path | None,
+    allowed: Sequence[str],
+    note: Callable[[str], None],
+) -> Dataset:
+    """Build the dataset, see `make_dataset`, and check that it keeps what a dataset promises."""
+    ranks = current_ranks()
+    dataset = make_dataset(config["dataset"], run, source, allowed, ranks, note)
+    check_dataset(
+        dataset,
+        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
+        seed=config["seed"],
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
+    return dataset
+
+
+def make_dataset(
+    node: Mapping[str, Any],
+    run: Run | None,
+    source: Path | None,
+    allowed: Sequence[str],
+    ranks: Ranks,
+    note: Callable[[str], None],
+) -> Dataset:
+    """Build the dataset, with the transforms fitted when the run, or its source, was first built.
+
+    Args:
+        node: the group `dataset`.
+        run: its directory keeps the fitted transforms.
+        source: the run or checkpoint that this job only reads; its transforms are used then.
+        allowed: packages that a `_target_` may name besides ours.
+        ranks: rank 0 writes the transforms.
+        note: is told that transforms which were missing are fitted anew.
+    """
+    folder = None if run is None else run.dir
+    if source is not None:  # a checkpoint's run is two folders above it
+        folder = source.parent.parent if source.parent.name == "checkpoints" else source
+    recorded = None
+    if folder is not None:
+        recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
+        node = with_fitted_transforms(node, folder / "data", recorded)
+    dataset: Dataset = instantiate(node, KINDS["dataset"], key="dataset", allowed=allowed)
+    if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
+        check_fitted_transforms(dataset, folder / "data", recorded)
+        note(f"{folder / 'data' / FITTED_FILE} was missing: fitted anew, and the same as it was")
+    if run is not None and source is None and ranks.is_main:
+        dataset.save_fitted_transforms(run.dir / "data")
+        digest = saved_digest(run.dir / "data")
+        if digest is not None and digest != recorded:
+            record_in_meta(run, FITTED_DIGEST, digest)
+    return dataset
+
+
+def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
+    """Return the updates of one epoch; None for a stream, whose length nobody knows.
+
+    The last, shorter update counts, unless the dataset drops it.
+
+    Raises:
+        ConfigError: if no update is left.
+    """
+    if "train" not in dataset.num_rows:
+        return None
+    end = epoch_end_offset(dataset, 0, update_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {update_rows:,} of one update; a smaller trainer.batch_size, or "
+            "dataset.rest=short"
+        )
+    return -(-end // update_rows)

@@ -1,0 +1,113 @@
+"""Builds the metrics of a job, and checks that what is waited for is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from runner.batch import TaskSpec
+from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
+from runner.config.settings import CheckpointSettings, TrainerSettings
+from runner.data.core.dataset import Dataset
+from runner.errors import ConfigError, nearest_hint
+from runner.metrics.factory import make_metrics
+from runner.metrics.names import evaluation_name
+from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
+from runner.metrics.protocol import Metrics
+from runner.metrics.result_keys import result_keys
+from runner.metrics.settings import MetricSettings
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS
+
+
+def build_metrics(
+    settings: MetricSettings,
+    dataset: Dataset,
+    device: torch.device,
+    trainer: TrainerSettings,
+    checkpoint: CheckpointSettings,
+    allowed: Sequence[str],
+) -> tuple[Callable[[bool], Metrics], Metrics]:
+    """Return what makes the metrics of a pass, and those of the training.
+
+    Raises:
+        ConfigError: for metrics that do not fit the data, and for one that is waited for and not
+            measured.
+    """
+    tasks = dataset.schema.tasks
+    own = make_own_metrics(settings.own, tasks, allowed)
+    metrics = partial(make_metrics, dataset.schema, device, settings, own=own)
+    own_names = OwnMetrics(own, tasks, device=device).names()
+    train_metrics = metrics(False)
+    check_monitors(checkpoint, trainer, settings, dataset, own_names)
+    return metrics, train_metrics
+
+
+def make_own_metrics(
+    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], allowed: Sequence[str]
+) -> list[OwnMetric]:
+    """Return the metrics of `metrics.own`, each tried on two rows.
+
+    Raises:
+        ConfigError: for one that does not fit its tasks.
+    """
+    metrics = []
+    for name, settings in node.items():
+        arguments = {key: value for key, value in settings.items() if key != "tasks"}
+        make = partial(
+            instantiate,
+            arguments,
+            KINDS["metrics.own"],
+            key=f"metrics.own.{name}",
+            allowed=allowed,
+        )
+        metric = OwnMetric(name, make, settings.get("tasks"))
+        check_own_metric(metric, tasks)
+        metrics.append(metric)
+    return metrics
+
+
+def check_monitors(
+    checkpoint: CheckpointSettings,
+    trainer: TrainerSettings,
+    metric_settings: MetricSettings,
+    dataset: Dataset,
+    own_names: Sequence[str],
+) -> None:
+    """Check that every monitored metric is one that an evaluation on the way computes.
+
+    Raises:
+        ConfigError: for a metric that is not computed, and for a split that is not there.
+    """
+    splits = [split for split in trainer.eval_splits if split in dataset.num_rows]
+    for split in trainer.eval_splits:
+        if split not in [*splits, "validation"] and "train" in dataset.num_rows:
+            raise ConfigError(
+                f"trainer.eval_splits={split}: the dataset has {', '.join(dataset.num_rows)}"
+            )
+    metrics = {}
+    if "validation" in splits:
+        metrics["checkpoint.monitor"] = checkpoint.monitor.metric
+    for name in PATIENCE_RULES:
+        rule = getattr(trainer, name)
+        if rule.patience is None and getattr(rule, "threshold", None) is None:
+            continue
+        metric, _ = resolve_metric(rule, checkpoint.monitor)
+        split = metric.partition("/")[0]
+        if split not in map(evaluation_name, splits):
+            raise ConfigError(
+                f"trainer.{name}: waits for {metric}, and evaluations on the way are of "
+                f"{', '.join(splits) or 'no split'} (trainer.eval_splits)"
+            )
+        metrics[f"trainer.{name}"] = metric
+    names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
+    known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
+    for key, metric in metrics.items():
+        if metric not in known:
+            raise ConfigError(
+                f"{key}.metric={metric}: is not measured{nearest_hint(metric, known)}; "
+                f"there are {', '.join(known)}"
+            )
