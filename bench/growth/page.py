@@ -78,9 +78,7 @@ def as_section(name: str, axis: Axis, grown: Sequence[Growth], machine: str) -> 
     taken = "One turn" if turns == 1 else f"Medians of {turns} turns"
     said = machine.partition("\n")[0].replace(": others are busy on it", ", others busy on it")
     picture = f"![Cost by {name}](growth_{name}.svg)"
-    return "\n".join(
-        [axis.about, "", picture, "", *lines, "", f"{taken}; {said}."]
-    )
+    return "\n".join([axis.about, "", picture, "", *lines, "", f"{taken}; {said}."])
 
 
 def write_section(page: Path, name: str, section: str) -> None:
