@@ -54,7 +54,8 @@ class Axis:
 
 
 def measure_rows(size: int, folder: Path) -> Costs:
-    import runner.data.tabular.table  # noqa: F401  # is no part of the index
+    import runner.data.read.parquet_dataset  # noqa: F401  # is no part of the index
+    import runner.data.tabular.table  # noqa: F401
     from bench.data import BATCH_SIZE, opened, read, schemas, write_rows
 
     source, place = folder / "rows.parquet", folder / f"rows-{size}"
@@ -242,7 +243,7 @@ AXES = {
     ),
     "sweep": Axis(
         "A sweep of jobs that do nothing, and the same command again.",
-        (10, 100, 1000),
+        (10, 100, 1000, 10_000),
         measure_sweep,
         {"all jobs": 1, "again, all done": 1},
     ),

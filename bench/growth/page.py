@@ -75,11 +75,10 @@ def as_section(name: str, axis: Axis, grown: Sequence[Growth], machine: str) -> 
     header, rows = cells(axis, grown, name)
     lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
     turns = len(grown[0].fits)
+    taken = "One turn" if turns == 1 else f"Medians of {turns} turns"
     said = machine.partition("\n")[0].replace(": others are busy on it", ", others busy on it")
     picture = f"![Cost by {name}](growth_{name}.svg)"
-    return "\n".join(
-        [axis.about, "", picture, "", *lines, "", f"Medians of {turns} turns; {said}."]
-    )
+    return "\n".join([axis.about, "", picture, "", *lines, "", f"{taken}; {said}."])
 
 
 def write_section(page: Path, name: str, section: str) -> None:

@@ -229,8 +229,9 @@ class RowStatistics:
             *(grad_BC, x_BC, None, None, None, self.mean, self.inverse, True, 0.0),
             [False, True, True],
         )
-        slope = self.scale * self.inverse * grad_weight / -len(x_BC)
-        offset = self.scale * grad_bias / -len(x_BC) - slope * self.mean
+        share = self.scale * (-1 / len(x_BC))
+        slope = share * self.inverse * grad_weight
+        offset = torch.addcmul(share * grad_bias, slope, self.mean, value=-1)
         torch.addcmul(offset, grad_BC, self.scale, out=grad_BC).addcmul_(x_BC, slope)
         return grad_BC, grad_weight, grad_bias
 
