@@ -347,6 +347,7 @@ def test_missing_data_is_told_before_a_folder_is_made(command, tmp_path, monkeyp
 CANARY = "sk-canary-5b1f0e"
 
 
+@pytest.mark.long
 def test_no_secret_of_the_environment_reaches_a_file(command, monkeypatch, tmp_path):
     """Nor one taken through other interpolations, nor in a run that fails or is evaluated."""
     monkeypatch.setenv("CANARY_KEY", CANARY)

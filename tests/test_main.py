@@ -63,6 +63,7 @@ def test_questions_and_mistakes_are_answered_without_importing_anything_heavy(tm
     assert "hydra" not in seen["ls"][1]  # verbs come before Hydra
 
 
+@pytest.mark.long
 def test_the_run_directory_is_whole_before_torch_is_imported(tmp_path):
     """torch is made impossible to import: the run fails there, its record complete."""
     code = (

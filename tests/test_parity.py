@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.parity_rows import NOT_BUILT_YET, ROWS
 
 TESTS = Path(__file__).parent
@@ -21,6 +23,7 @@ def marked_rows() -> Iterator[tuple[str, str]]:
                         yield ast.literal_eval(row), f"{path.name}::{node.name}"  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_every_row_that_is_built_has_a_test_and_no_other_has_one():
     tests_by_row: dict[str, list[str]] = {}
     for row, test in marked_rows():

@@ -89,6 +89,7 @@ def test_it_composes_trains_evaluates_and_resumes_elsewhere(python, tmp_path):
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.long
 def test_its_options_and_experiments_are_listed_and_composed(python, tmp_path):
     listed = run(python, tmp_path, "ls", "trainer=default")
     assert "whole number" in listed.stdout, listed.stderr  # types come from the settings' records

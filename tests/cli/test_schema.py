@@ -242,6 +242,7 @@ def test_names_cannot_break_out_of_the_yaml(write, propose):
     assert {name, "is.a/b: "} <= set(proposed["categorical"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["adult_without_names", "aliccp", "yelp", "avazu"])
 def test_what_is_proposed_trains(tmp_path, runner, name):
     env = {"RUNNER_CACHE": str(tmp_path / "cache")}

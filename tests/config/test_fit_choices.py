@@ -64,6 +64,7 @@ def test_an_experiment_keeps_what_fits_another_dataset_and_says_what_does_not():
     assert "dataset is table, which has no train_on, no max_length, no negatives" in job.notes[0]
 
 
+@pytest.mark.long
 def test_an_experiment_keeps_what_fits_another_model():
     job = compose_job(["experiments=amazon_sasrec", "model=two_tower"])
     assert job.config["model"]["net"]["uniform"] == 2048

@@ -84,6 +84,7 @@ def test_an_experiment_wins_over_the_recipe_and_may_choose_one(tmp_path):
     assert "every_row" not in plain["optimizer"]["sparse"]
 
 
+@pytest.mark.long
 def test_a_net_of_ones_own_gets_what_its_option_names_and_the_rest_is_said(tmp_path):
     text = "model: {net: {_target_: mynets.Net, dropout: 0.1, width: 8}, loss: {_target_: a.L}}\n"
     text = "defaults:\n  - override /model: own\n" + text

@@ -154,6 +154,7 @@ def test_a_regression_is_told_which_loss_it_needs(tmp_path, capsys):
     assert 'model/loss=by_kind "checkpoint.monitor={metric: validation/loss' in shown
 
 
+@pytest.mark.long
 def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
     """Cross-entropy refuses it before training; by_kind trains both, with weights of rows."""
     path = write_parquet(tmp_path / "x", clicks(300))

@@ -56,6 +56,7 @@ def test_a_time_limit_pauses_both_ranks(runner, tmp_path):
     assert 0 < result(tmp_path)["step"] < 18
 
 
+@pytest.mark.long
 def test_a_guard_that_sees_a_nan_stops_both_ranks(runner, tmp_path):
     words = ("callbacks=loss_guard", "optimizer=sgd", "optimizer.dense.lr=1e30")
     done = train(runner, tmp_path, *words, "optimizer.sparse.lr=1e30")

@@ -24,6 +24,7 @@ def plans(folder: Path) -> dict[str, str]:
     return {shard["table"]: shard["plan"] for shard in shards}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [

@@ -174,6 +174,7 @@ def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp
     assert "pipeline: sparse_dist" in (run / "config.yaml").read_text()
 
 
+@pytest.mark.long
 def test_ranks_end_with_their_parent(runner, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "trainer.max_steps=100000")

@@ -109,6 +109,7 @@ def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_pa
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tmp_path):
     for words, message in (
         (("apply", "model", "delta"), "--out is not set"),

@@ -161,6 +161,7 @@ def check(model, schema: Schema, graphs, tolerance: float) -> None:
 
 
 # the graph has the very operators; sums of another order differ in the last digits
+@pytest.mark.long
 @pytest.mark.parametrize("stem", fast("dlrm", "ple", "sasrec", of=NAMES))
 def test_every_model_as_pt2_equals_the_model(stem, tmp_path):
     model, schema = model_of(stem)

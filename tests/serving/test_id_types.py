@@ -118,6 +118,7 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory):
 TRAININGS = [(format_, pa.int64()) for format_ in WRITERS] + [("parquet", pa.string())]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("format_", "type_"), fast(*TRAININGS[:2], of=TRAININGS), ids=str)
 def test_rows_of_every_format_have_the_auc_of_the_evaluation(trained, tmp_path, format_, type_):
     run, test = trained(format_, type_), clicks(2)
@@ -148,6 +149,7 @@ def test_tables_in_memory_have_the_same_scores_whatever_the_type_of_their_ids(
         assert run.predict(with_ids(test, given))["score_click"].equals(expected), given
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
 def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, type_):
     run, test = public.load(trained("parquet", type_)), clicks(2)

@@ -44,6 +44,7 @@ def write_csv(table: pa.Table, path: Path, delimiter: str = ",") -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parity("E10")
 def test_the_scores_of_the_test_split_have_the_auc_of_the_evaluation(runner, run, tmp_path):
     test = run.parent / "test.parquet"
@@ -56,6 +57,7 @@ def test_the_scores_of_the_test_split_have_the_auc_of_the_evaluation(runner, run
     assert auc == expected > 0.6
 
 
+@pytest.mark.long
 def test_labels_are_not_needed_and_logits_are_those_of_the_probabilities(runner, run, tmp_path):
     bare = clicks(200, 9).drop(["click", "id"])
     pq.write_table(bare, tmp_path / "bare.parquet")
@@ -67,6 +69,7 @@ def test_labels_are_not_needed_and_logits_are_those_of_the_probabilities(runner,
     assert np.array_equal(score, 1 / (1 + np.exp(-logit.astype(float))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["csv", "tsv"])
 def test_text_files_give_the_scores_of_the_same_rows_in_parquet(runner, run, tmp_path, format_):
     """Users are integers in the training's Parquet, cities texts: in CSV both are read so."""
@@ -105,6 +108,7 @@ def test_a_prediction_that_was_killed_goes_on_on_other_ranks_with_the_same_files
     assert "is complete already" in predict(runner, run, test, "--rows", 30, "--out", killed)
 
 
+@pytest.mark.long
 def test_another_prediction_in_the_same_folder_is_refused_with_what_differs(runner, run, tmp_path):
     test, out = run.parent / "test.parquet", tmp_path / "out"
     predict(runner, run, test, "--rows", 128, "--out", out)
@@ -122,6 +126,7 @@ def test_another_prediction_in_the_same_folder_is_refused_with_what_differs(runn
     assert parts(out) == before
 
 
+@pytest.mark.long
 def test_a_bad_row_is_an_error_with_its_place_or_has_no_score_in_its_place(runner, run, tmp_path):
     rows = clicks(120, 9)
     path = write_csv(rows, tmp_path / "rows.csv")
@@ -178,6 +183,7 @@ def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
     assert "row 0, column 'city': value True: not a text, as in the training" in text
 
 
+@pytest.mark.long
 def test_the_default_folder_is_found_again_by_the_same_command(runner, run, tmp_path):
     test = run.parent / "test.parquet"
     for expected in ("scored 1,000 rows", "is complete already"):

@@ -51,6 +51,7 @@ def test_an_overloaded_server_answers_503_and_recovers(runner, clicks_model, cli
         assert "Traceback" not in server.process.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_what_has_come_be_answered(runner, clicks_model, clicks_scorer, number, code):
     rows = click_rows(4)

@@ -42,6 +42,7 @@ def test_a_run_that_wrote_its_rows_is_resumed_evaluated_exported_and_predicted_w
     assert pq.read_table(tmp_path / "scores").num_rows == 500
 
 
+@pytest.mark.long
 def test_other_rows_are_not_written_into_the_same_folder(runner: Zygote, tmp_path):
     rows = tmp_path / "rows"
     rows.mkdir()

@@ -127,6 +127,7 @@ def test_the_same_signal_passed_on_twice_is_one_request(tmp_path):
     assert result["status"] == "interrupted"  # it saved
 
 
+@pytest.mark.long
 def test_a_job_that_somebody_else_stops_leaves_the_others_and_the_sweep_is_not_done(tmp_path):
     sweep = begin(tmp_path, grid={"steps": 40, "step_s": 0.02, "seed": [1, 2]})
     until(stepping(tmp_path, 1))
@@ -230,6 +231,7 @@ def _numbers(directory: Path) -> list[tuple]:
     return [(r["do"], r["seed"], r["status"], r["validation/auc"], r["error"]) for r in rows]
 
 
+@pytest.mark.long
 def test_two_sweeps_in_one_directory_the_second_is_refused_and_names_the_first(tmp_path):
     request = {"grid": {"steps": 5000, "step_s": 0.01}}
     first = begin(tmp_path, **request)

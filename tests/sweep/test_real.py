@@ -42,6 +42,7 @@ def test_the_parent_imports_no_torch(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.long
 def test_a_wrong_job_is_named_and_nothing_starts(tmp_path):
     place = tmp_path / "s"
     done = run("-m", "optimizer=adam,adma", "seed=1,2", *TINY, f"hydra.sweep.dir={place}")

@@ -31,6 +31,7 @@ def points(directory) -> list[dict]:
     return [t.params for t in study(directory).trials]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", ["tpe", "random", "quasi-random", "grid", "gp"])
 def test_each_sampler_ends_with_its_number_of_trials_and_the_best_of_them(tmp_path, sampler):
     space = SPACE if sampler != "grid" else {"x": "range(0.1, 0.7, 0.1)", "c": "choice(a, b)"}

@@ -124,6 +124,7 @@ def test_a_job_over_its_time_is_asked_to_save_and_counts_as_failed(tmp_path):
     assert 3 < int({row["steps"]: row["step"] for row in board(tmp_path)}["1000"]) < 100
 
 
+@pytest.mark.long
 def test_slots_run_side_by_side_and_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.sweep.driver.num_cores", lambda: 8)
     started = time.monotonic()

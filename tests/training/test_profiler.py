@@ -38,6 +38,7 @@ def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, unprofiled, t
     assert "aten::addmm" in table and table in done.text.replace("\n  ", "\n")
 
 
+@pytest.mark.long
 def test_a_training_that_ends_within_or_before_the_window_says_so(runner, unprofiled, tmp_path):
     within, before = tmp_path / "within", tmp_path / "before"
     window = ("trainer.profile.updates=50", "trainer.profile.after=10")
@@ -69,6 +70,7 @@ def test_an_online_training_is_profiled_and_an_evaluation_of_it_is_not(runner, t
     assert done.code == 0, done.text
 
 
+@pytest.mark.long
 def test_the_training_after_a_tuning_is_profiled(runner, tmp_path):
     run = tmp_path / "run"
     tune = ("loop=tune_lr", "loop.updates=5", "loop.then=train")

@@ -94,6 +94,7 @@ def test_an_edited_configuration_is_refused_with_what_differs(
     assert {p: p.read_bytes() for p in before} == before
 
 
+@pytest.mark.long
 def test_a_comment_another_order_and_another_spelling_are_no_edit(runner, run, whole):
     config = yaml.safe_load((run / "config.yaml").read_text())
     text = "# the best one so far\n" + yaml.safe_dump(config, sort_keys=True, indent=4)
@@ -103,6 +104,7 @@ def test_a_comment_another_order_and_another_spelling_are_no_edit(runner, run, w
     assert differences(run, whole) == []
 
 
+@pytest.mark.long
 def test_an_edit_that_the_command_line_gives_too_is_a_change_like_any_other(runner, run):
     edit(run / "config.yaml", LR, r"\g<1>0.5")
     code, told = again(runner, "resume", run, "optimizer.sparse.lr=0.5")
@@ -179,6 +181,7 @@ def test_a_whole_checkpoint_of_another_run_is_refused(runner, run, tmp_path, oth
     assert code == 0, told
 
 
+@pytest.mark.long
 def test_another_branch_of_a_copied_run_does_not_fit_the_checkpoint_beside_it(runner, run):
     """Both have the id and the signatures; one went on in other arithmetic."""
     other = Path(shutil.copytree(run, run.with_name("other")))

@@ -98,6 +98,7 @@ def test_final_metrics_that_are_no_numbers_are_a_failure(runner, tmp_path, ranks
     assert says in done.text
 
 
+@pytest.mark.long
 def test_an_evaluation_whose_loss_is_no_number_has_failed(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
     assert train(runner, run, "trainer.max_steps=12").code == 0

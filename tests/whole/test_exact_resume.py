@@ -53,6 +53,7 @@ def test_the_same_seed_gives_the_same_run_twice(runner, untouched, tmp_path):
     assert_same(tmp_path / "run", untouched)
 
 
+@pytest.mark.long
 def test_another_seed_gives_another_run(runner, untouched, tmp_path):
     assert train(runner, tmp_path / "run", "seed=1").code == 0
     assert "dense/top.0.weight" in differences(tmp_path / "run", untouched)

@@ -114,6 +114,7 @@ def test_what_is_done_is_not_done_again_and_another_split_or_number_of_rows_is(r
     assert both[-1]["auc"] != once[-1]["auc"]
 
 
+@pytest.mark.long
 def test_latest_takes_only_the_newest(runner, tmp_path):
     run = tmp_path / "run"
     assert runner.run(*TINY, "checkpoint.keep=5", f"hydra.run.dir={run}").code == 0
@@ -122,6 +123,7 @@ def test_latest_takes_only_the_newest(runner, tmp_path):
     assert [row["step"] for row in rows(run)] == [40]
 
 
+@pytest.mark.long
 def test_it_waits_for_a_training_that_was_interrupted_and_gives_up_after_a_while(runner, tmp_path):
     run = tmp_path / "run"
     training = runner.start(*SETTINGS, "checkpoint.save_every=5", f"hydra.run.dir={run}")
@@ -136,6 +138,7 @@ def test_it_waits_for_a_training_that_was_interrupted_and_gives_up_after_a_while
     assert rows(run)[-1]["step"] == last < 400
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_and_a_second_follower_of_the_same_split_is_refused(runner, tmp_path):
     run = tmp_path / "run"
     training = runner.start(*SETTINGS, f"hydra.run.dir={run}")

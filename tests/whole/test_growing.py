@@ -55,6 +55,7 @@ def quiet(runner, data, tmp_path_factory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parity("E16")
 def test_the_map_is_what_a_dictionary_makes_of_the_rows_in_their_order(runner, data, tmp_path):
     online = ("loop=online", "dataset.mix=false", "trainer.max_epochs=1")
@@ -101,6 +102,7 @@ def test_a_killed_run_with_rows_of_16_bits_on_disk_resumes_bit_for_bit(runner, d
     assert differences(run, whole) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["dataset.workers=2", slow("dataset.prefetch=3")])
 def test_readers_make_no_difference(runner, data, quiet, tmp_path, how):
     words = (*TRACED, *data["rewritten"], *EPOCH, how)

@@ -126,6 +126,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
     assert not made(project)
 
 
+@pytest.mark.long
 def test_a_part_of_ones_own_is_judged_where_ranks_are_forked(runner, project):
     words = [*TINY, "trainer.max_steps=2", "trainer.num_processes=2", "hydra.run.dir=run"]
     done = runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project)

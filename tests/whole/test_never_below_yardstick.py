@@ -190,6 +190,7 @@ def test_the_bootstrap_has_the_auc_of_scikit_learn_and_the_error_of_many_test_se
     assert others[0].tuned_error == pytest.approx(spread, rel=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lastfm", "bank", "misleading_quantities"])
 @pytest.mark.parity("N12")
 def test_a_few_tables_are_learnt_no_worse_than_by_logistic_regression(name, tmp_path):

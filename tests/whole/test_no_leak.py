@@ -113,6 +113,7 @@ def test_no_exit_of_loop_online_tells_a_secret(runner, tmp_path, leak):
     assert assert_hidden(tmp_path, done.text) > 0, done.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leak", ["", "evaluation", "dataset"])
 def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
     assert run(runner, tmp_path, *SETTINGS, DATASET).code == 0
@@ -155,6 +156,7 @@ def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes
     assert_hidden(tmp_path, first.text + again.text + shown.text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("leak", "at"), [("task", 1), ("callback", 1), ("stop", 0), ("", 0)])
 def test_two_ranks_tell_no_secret(runner, tmp_path, leak, at):
     done = run(runner, tmp_path, *SETTINGS, *TWO, CALLBACK, TRACEBACK, leak=leak, at=at)

@@ -56,6 +56,7 @@ def test_its_evaluation_gives_the_numbers_of_its_training(runner, old, tmp_path)
         assert value == pytest.approx(trained[name], rel=1e-5, nan_ok=True), name
 
 
+@pytest.mark.long
 def test_resumed_it_ends_as_a_run_that_was_never_interrupted(runner, old, tmp_path):
     longer = "trainer.max_steps=32"
     done = runner.run("resume", str(old), longer)

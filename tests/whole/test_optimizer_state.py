@@ -91,6 +91,7 @@ def test_another_optimizer_goes_on_only_without_the_states(runner, source, tmp_p
     assert not [n for n in names if "exp_avg" in n]
 
 
+@pytest.mark.long
 @pytest.mark.parity("E18")
 def test_nothing_is_saved_with_keep_0(runner, source, tmp_path):
     run = tmp_path / "run"

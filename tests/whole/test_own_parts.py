@@ -62,6 +62,7 @@ def test_speeds_stand_on_the_line_in_the_run_and_at_the_trackers(run):
     assert ("completed", 0) in sent and ("validation", 11) in sent
 
 
+@pytest.mark.long
 @pytest.mark.parity("E21", "T11")
 def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, tmp_path):
     result = json.loads((run / "result.json").read_text())["metrics"]

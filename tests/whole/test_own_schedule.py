@@ -38,6 +38,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parity("C5")
 def test_every_rate_follows_its_schedule(untouched):
     lines = map(json.loads, (untouched / "metrics.jsonl").read_text().splitlines())

@@ -66,6 +66,7 @@ def rows(run: Path, split: str) -> list[dict]:
     return [row for row in map(json.loads, lines) if row["split"] == split]
 
 
+@pytest.mark.long
 @pytest.mark.parity("L9", "L10")
 def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     result = json.loads((untouched / "result.json").read_text())
@@ -252,6 +253,7 @@ def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner
     assert differences(run, clean) == []
 
 
+@pytest.mark.long
 def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
     extra = ("callbacks=[loss_guard,throughput,memory,weights]", "trainer.early_stop.patience=3")
     debugged = runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2")

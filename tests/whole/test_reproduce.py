@@ -106,6 +106,7 @@ def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
     assert "identical, bit for bit" in done.text
 
 
+@pytest.mark.long
 def test_diff_shows_what_differs_and_only_that(runner, trained, tmp_path):
     other = tmp_path / "other"
     more = ("trainer.max_steps=25", "optimizer=adam", "optimizer.dense.lr=0.1")

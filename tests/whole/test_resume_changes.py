@@ -81,6 +81,7 @@ def test_what_the_checkpoint_does_not_fit_is_refused_by_the_setting(runner, adam
     assert says in refused(runner, adam, *words)
 
 
+@pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")
     done = runner.run("resume", str(run), *LONGER, "trainer.batch_size=8", "trainer.accumulate=4")
@@ -88,6 +89,7 @@ def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     assert json.loads((run / "meta.json").read_text())["identity"]["global_batch"] == 32
 
 
+@pytest.mark.long
 def test_a_part_without_a_state_may_be_frozen_on_the_way(runner, tmp_path):
     run = train(runner, tmp_path / "run", "optimizer=sgd")
     before = weights(run, "dense/bottom.0.weight", "dense/top.0.weight")

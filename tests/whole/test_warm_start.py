@@ -47,6 +47,7 @@ def test_it_takes_the_weights_that_match_and_reports_the_rest(runner, tmp_path):
     assert first_loss(warm) < first_loss(cold)
 
 
+@pytest.mark.long
 def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
     source, warm = tmp_path / "source", tmp_path / "warm"
     settings = (*TINY, "optimizer=sgd")
@@ -62,6 +63,7 @@ def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
     assert all((a[n] == b[n]).all() for n in names)
 
 
+@pytest.mark.long
 def test_a_source_of_another_model_is_refused(runner, tmp_path):
     source = tmp_path / "source"
     assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
@@ -293,6 +295,7 @@ def test_mistakes_of_a_warm_start_are_told_before_it(runner, tmp_path, words, sa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_table_that_the_source_lacks_is_told_before_torch_and_makes_no_folder(runner, tmp_path):
     source, run = tmp_path / "source", tmp_path / "run"
     assert runner.run(*TINY, "trainer.max_steps=2", f"hydra.run.dir={source}").code == 0

@@ -5,8 +5,7 @@ B rows, C channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -112,11 +111,11 @@ class BatchNorm(UpdateState):
     def takes_local_rows(self, x_BC: Tensor, weights_B: Tensor | None) -> bool:
         """Return whether the statistics are those of several rows of this rank that all count."""
         is_local = self.scope == MICRO_BATCH_SCOPE or not self.ranks.is_distributed
-        return is_local and len(x_BC) > 1 and _all_count(weights_B)
+        return is_local and x_BC.shape[0] > 1 and all_count(weights_B)
 
     def is_mapped_on_cpu(self, x_BC: Tensor) -> bool:
         """Return whether local rows are normalised by the functions of this file, not torch's."""
-        return x_BC.device.type == "cpu" and x_BC.dtype == self.running_mean.dtype
+        return x_BC.is_cpu and x_BC.dtype == self.running_mean.dtype
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's has no types
     def _normalise(self, x_BC: Tensor, weights_B: Tensor | None) -> Tensor:
@@ -165,11 +164,11 @@ def has_batch_statistics(module: nn.Module) -> bool:
     return any(isinstance(m, BatchNorm) for m in module.modules())
 
 
-def _all_count(weights_B: Tensor | None) -> bool:
+def all_count(weights_B: Tensor | None) -> bool:
     """Return whether all rows count. On a GPU that is not asked, since the host would wait."""
     if weights_B is None:
         return True
-    return weights_B.device.type == "cpu" and float(weights_B.min()) > 0
+    return weights_B.is_cpu and weights_B.numel() > 0 and float(weights_B.min()) > 0
 
 
 def _over_ranks(
@@ -190,8 +189,7 @@ def _over_ranks(
     return num[0].to(count), common.to(mean), deviations.to(m2)
 
 
-@dataclass(frozen=True)
-class RowStatistics:
+class RowStatistics(NamedTuple):
     """Of n rows with mean m and r = 1 / sqrt(variance + eps): y = s x + (b - s m) with s = w r.
 
     Ioffe and Szegedy 2015 (arXiv:1502.03167), in as few passes over memory as torch's operations
@@ -213,7 +211,7 @@ class RowStatistics:
         inverse = torch.rsqrt(var + eps)
         scale = inverse if weight is None else inverse * weight
         shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-        return cls(mean, inverse, scale, shift, var * len(x_BC))
+        return cls(mean, inverse, scale, shift, var * x_BC.shape[0])
 
     def normalise(self, x_BC: Tensor) -> Tensor:
         """Return y."""
@@ -229,7 +227,7 @@ class RowStatistics:
             *(grad_BC, x_BC, None, None, None, self.mean, self.inverse, True, 0.0),
             [False, True, True],
         )
-        share = self.scale * (-1 / len(x_BC))
+        share = self.scale * (-1 / x_BC.shape[0])
         slope = share * self.inverse * grad_weight
         offset = torch.addcmul(share * grad_bias, slope, self.mean, value=-1)
         torch.addcmul(offset, grad_BC, self.scale, out=grad_BC).addcmul_(x_BC, slope)

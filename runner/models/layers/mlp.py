@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from runner.models.argument_types import (
@@ -14,7 +15,7 @@ from runner.models.argument_types import (
     HIDDEN_KEYS,
 )
 from runner.models.layers.activations import Dice, make_activation
-from runner.models.layers.batch_norm import BatchNorm
+from runner.models.layers.batch_norm import BatchNorm, all_count
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mask import FieldNorm
@@ -119,6 +120,10 @@ class RowSequential(nn.Sequential):
             weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
         modules = list(self)
+        if not any(isinstance(module, BatchNorm | Dice) for module in modules):
+            weights_B = None
+        elif self.training and not torch.compiler.is_compiling() and all_count(weights_B):
+            weights_B = None  # asked once for all of them
         while modules:
             if are_one_operation(following := modules[:3], x_BC, weights_B):
                 norm, _, linear = following

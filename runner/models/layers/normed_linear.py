@@ -49,7 +49,7 @@ def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
         *(x_BC, norm.weight, norm.bias, norm.eps),
         *(linear.weight, linear.bias, takes_onednn(x_BC, linear.weight)),
     )
-    norm.take_in(len(x_BC), mean, m2)
+    norm.take_in(x_BC.shape[0], mean, m2)
     return output_BW  # type: ignore[no-any-return]
 
 

@@ -52,6 +52,7 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
     assert labels == whole["click"].to_pylist()[:640]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 64, 100])
 def test_from_any_position_on_it_gives_the_rest(tmp_path, batch_size):
     whole = rows(300)
@@ -66,6 +67,7 @@ def test_from_any_position_on_it_gives_the_rest(tmp_path, batch_size):
         assert seen == [int(r) for b in batches[number + 1 :] for r in b.rows_B]
 
 
+@pytest.mark.long
 def test_files_that_come_while_it_waits_are_read_and_an_empty_one_is_passed(tmp_path):
     whole = rows(120)
 

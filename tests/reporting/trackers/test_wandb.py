@@ -77,6 +77,7 @@ def recorded(folder: Path, text: str, kind: str = "") -> int:
     return sum(path.read_bytes().count(text.encode()) for path in logs)
 
 
+@pytest.mark.long
 @pytest.mark.parity("T13")
 def test_rows_config_group_and_status_arrive(tmp_path, server):
     tracker = started(tmp_path)

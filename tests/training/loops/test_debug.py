@@ -456,6 +456,7 @@ def test_a_signal_ends_the_loop_after_the_update():
     assert (result.status, result.signal, result.step) == ("interrupted", signal.SIGINT, 2)
 
 
+@pytest.mark.long
 def test_the_command_writes_no_run_and_its_exit_code_is_the_outcome(runner, tmp_path):
     tiny = [*TINY, "loop=debug", "loop.summary=true", "trainer.amp=true", "tracker=tensorboard"]
     good = runner.run(*tiny, cwd=tmp_path)
