@@ -8,7 +8,7 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 # How often a thread of OpenMP spins between two tasks before it sleeps. Measured on two cores that
@@ -17,14 +17,45 @@ from pathlib import Path
 OPENMP_SPIN_COUNT = "300"
 
 
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def usable_cores(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Count the cores that this process may use: its affinity, or its container's share if less."""
     cores = len(os.sched_getaffinity(0))
+    for group, is_v1 in _control_groups("cpu", proc, cgroup):
+        try:
+            if is_v1:
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                quota, period = (int((group / name).read_text()) for name in names)
+            else:
+                quota, period = map(int, (group / "cpu.max").read_text().split())
+        except (OSError, ValueError):  # no such group here, or no limit: "max"
+            continue
+        if quota > 0:
+            cores = max(1, min(cores, math.ceil(quota / period)))
+    return cores
+
+
+def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of this process's control groups, and whether they are of version 1.
+
+    Those above them follow, since their limits hold as well. A container may see its own group as
+    the root, under a path that is not there.
+    """
     try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):  # there is no limit, or the kernel is older
-        return cores
-    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:  # the system is not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        is_v1 = bool(controllers)
+        if is_v1 and controller not in controllers.split(","):
+            continue
+        root = cgroup / controller if is_v1 else cgroup
+        group = root / path.lstrip("/")
+        while True:
+            yield group, is_v1
+            if group == root:
+                break
+            group = group.parent
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -53,7 +84,7 @@ MAX_RETAINED_BYTES = 1 << 30  # freed memory that stays at the top of the heap, 
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # madvise(2)
-_MADV_RANDOM, _MADV_SEQUENTIAL, _MADV_HUGEPAGE, _MADV_COLLAPSE = 1, 2, 14, 25
+_MADV_RANDOM, _MADV_SEQUENTIAL, _MADV_HUGEPAGE = 1, 2, 14
 _HUGE_PAGE_SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 
 
@@ -85,7 +116,7 @@ def keep_freed_memory() -> bool:
 
 
 def use_huge_pages(address: int, num_bytes: int) -> int:
-    """Ask for huge pages (2 MB on x86) for a block of memory, whose content stays.
+    """Ask for huge pages (2 MB on x86) for a block of memory that nobody has written to yet.
 
     A table of a gigabyte has 250,000 pages of 4 KB, of which the processor remembers two or three
     thousand: nearly every look-up of a random row then walks the page table before it reads. Linux
@@ -103,11 +134,7 @@ def use_huge_pages(address: int, num_bytes: int) -> int:
         return 0
     libc = ctypes.CDLL(None)
     block = ctypes.c_void_p(start), ctypes.c_size_t(stop - start)
-    if libc.madvise(*block, _MADV_HUGEPAGE) != 0:
-        return 0
-    # Linux 6.1 merges the pages that were written to now; older ones do it later by themselves
-    libc.madvise(*block, _MADV_COLLAPSE)
-    return stop - start
+    return stop - start if libc.madvise(*block, _MADV_HUGEPAGE) == 0 else 0
 
 
 def advise_random_reads(address: int, num_bytes: int, *, random: bool) -> None:
@@ -134,16 +161,28 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def available_memory_bytes(
-    meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> float:
-    """Return the free memory of the host, or of this container's share; infinity if not known."""
+    """Return the memory that this process may still take; infinity if it is not known.
+
+    That is what the host has free, or a container's or control group's share if that is less. Pages
+    of files count as free in both, since the system drops them for whoever needs memory.
+    """
     try:
-        lines = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        lines = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
         available = float(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError, IndexError):  # the system is not Linux
-        available = float("inf")
-    try:
-        limit = float((cgroup / "memory.max").read_text())
-        return min(available, limit - float((cgroup / "memory.current").read_text()))
-    except (OSError, ValueError):  # there is no limit ("max"), or an older kernel's layout
-        return available
+        return float("inf")
+    for group, is_v1 in _control_groups("memory", proc, cgroup):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names = names if is_v1 else ("memory.max", "memory.current")
+        prefix = "total_" if is_v1 else ""
+        try:
+            limit, usage = (float((group / name).read_text()) for name in names)
+            rows = (group / "memory.stat").read_text().splitlines()
+            found = {name: float(value) for name, value in (row.split() for row in rows)}
+        except (OSError, ValueError):  # no such group here, or no limit: "max"
+            continue
+        files = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
+        available = min(available, limit - usage + files)
+    return available

@@ -12,17 +12,47 @@ from runner.machine import available_memory_bytes, is_out_of_memory
 MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 
 
-def test_it_is_the_free_memory_or_a_containers_share_of_it(tmp_path):
-    meminfo, nothing = tmp_path / "meminfo", tmp_path / "nothing"
-    meminfo.write_text(MEMINFO)
-    assert available_memory_bytes(meminfo, nothing) == 1_024_000
-    assert available_memory_bytes(nothing, nothing) == math.inf
-    (tmp_path / "memory.current").write_text("600\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory_bytes(meminfo, tmp_path) == 1_024_000
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert available_memory_bytes(meminfo, tmp_path) == 400
+@pytest.fixture
+def proc(tmp_path):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    return tmp_path
+
+
+def write_group(folder, limit, used, files, *, is_v1=False):
+    """Write what a control group says: its limit, its memory, and the pages of files in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("limit_in_bytes", "usage_in_bytes") if is_v1 else ("max", "current")
+    for name, value in zip(names, (limit, used)):
+        (folder / f"memory.{name}").write_text(f"{value}\n")
+    prefix = "total_" if is_v1 else ""
+    stat = f"anon 7\n{prefix}inactive_file {files}\n{prefix}active_file 1\n"
+    (folder / "memory.stat").write_text(stat)
+
+
+def test_it_is_the_free_memory_of_the_host(proc):
+    assert available_memory_bytes(proc, proc / "nothing") == 1_024_000
+    assert available_memory_bytes(proc / "nothing", proc) == math.inf
+    (proc / "self" / "cgroup").write_text("0::/\n")
+    write_group(proc, "max", 600, 0)
+    assert available_memory_bytes(proc, proc) == 1_024_000
     assert 0 < available_memory_bytes() < math.inf  # this machine's
+
+
+def test_it_is_a_groups_share_whose_pages_of_files_can_go(proc):
+    (proc / "self" / "cgroup").write_text("0::/pod/box\n")
+    write_group(proc, 1000, 600, 99)  # a container sees its own group as the root
+    assert available_memory_bytes(proc, proc) == 500
+    write_group(proc / "pod", 2000, 700, 99)
+    assert available_memory_bytes(proc, proc) == 500  # the least of all above
+    write_group(proc / "pod" / "box", 400, 300, 0)
+    assert available_memory_bytes(proc, proc) == 101
+
+
+def test_it_is_a_share_in_groups_of_version_1(proc):
+    (proc / "self" / "cgroup").write_text("9:pids:/\n4:memory:/docker/12ab\n0::/\n")
+    write_group(proc / "memory", 1000, 600, 49, is_v1=True)
+    assert available_memory_bytes(proc, proc) == 450
 
 
 def test_torchs_out_of_memory_error_is_known_and_others_are_not():

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, and large tables move to huge pages with their values."""
+"""Freed memory stays with the process, and large tables lie in huge pages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.distributed.shards import LocalShard, LocalShards
-from runner.embeddings.huge_pages import MIN_HUGE_PAGE_BYTES, advise_huge_pages
-from runner.machine import use_huge_pages
+from runner.embeddings.huge_pages import MIN_HUGE_PAGE_BYTES, ZerosFrom, zeros_in_huge_pages
 
 CODE = """
 import resource, sys
@@ -68,25 +66,22 @@ def in_huge_pages(tensor: torch.Tensor) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the advice is Linux's")
-def test_a_table_is_put_in_huge_pages_as_it_is():
-    table = torch.randn(1 << 20, 16, generator=torch.Generator().manual_seed(0))
-    before = table.clone()
-    asked = use_huge_pages(table.data_ptr(), table.nbytes)
-    if not asked:
-        pytest.skip("this system has no huge pages")
-    assert table.nbytes - asked < 2 * 2**21  # all but what lies outside of whole pages
-    assert torch.equal(table, before)
+def test_large_zeros_lie_in_huge_pages():
+    with ZerosFrom(zeros_in_huge_pages):
+        table = torch.zeros(MIN_HUGE_PAGE_BYTES // 4, 1)
+        small = torch.zeros(3, dtype=torch.int8)
+    assert table.shape == (MIN_HUGE_PAGE_BYTES // 4, 1) and table.dtype == torch.float32
+    assert not table.any() and torch.equal(small, torch.zeros(3, dtype=torch.int8))
     if in_huge_pages(table) == 0:
-        pytest.skip("this system gives huge pages to nobody, or cannot put them together")
-    assert in_huge_pages(table) >= asked // 2
+        pytest.skip("this system gives huge pages to nobody, or has none free")
+    assert in_huge_pages(table) >= table.nbytes // 2
 
 
-def test_only_blocks_that_are_worth_it_are_moved_and_each_of_them_once():
-    stored = torch.zeros(1 << 22)  # 16 MB
-    half = 1 << 21
-    here = [LocalShard(stored[half:], (0,))]
-    views = [stored[:half], LocalShards((half,), here, stored.dtype, stored.device)]
-    assert stored.nbytes < MIN_HUGE_PAGE_BYTES and advise_huge_pages(views) == 0
-    asked = advise_huge_pages(views, min_bytes=stored.nbytes)
-    assert asked == use_huge_pages(stored.data_ptr(), stored.nbytes)
-    assert advise_huge_pages([torch.zeros(8)], min_bytes=0) == 0  # not one whole page
+def test_only_zeros_on_the_cpu_ask_for_memory():
+    asked = []
+    with ZerosFrom(lambda like: asked.append((tuple(like.shape), like.dtype))):
+        assert torch.equal(torch.zeros((2, 3), dtype=torch.int16), torch.tensor([[0] * 3] * 2))
+        torch.zeros(4, device="cpu")
+        torch.zeros(5, device="meta")
+        torch.ones(6)
+    assert asked == [((2, 3), torch.int16), ((4,), torch.float32)]

@@ -8,13 +8,21 @@ from runner.machine import OPENMP_SPIN_COUNT, set_thread_environment, usable_cor
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("max 100000", 8), ("200000 100000", 2), ("250000 100000", 3), ("50000 100000", 1)],
+    ("quota", "expected"), [("max", 8), ("200000", 2), ("250000", 3), ("50000", 1)]
 )
-def test_a_containers_share_limits_the_cores(tmp_path, monkeypatch, text, expected):
+def test_a_containers_share_limits_the_cores(tmp_path, monkeypatch, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    (tmp_path / "cpu.max").write_text(text)
-    assert usable_cores(tmp_path) == expected
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    assert usable_cores(tmp_path, tmp_path) == expected
+    # version 1, seen from a container: the path of its group is not there
+    (tmp_path / "self" / "cgroup").write_text("8:pids:/\n4:cpu,cpuacct:/docker/12ab\n0::/\n")
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1" if quota == "max" else quota)
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert usable_cores(tmp_path, tmp_path) == expected
 
 
 def test_without_a_limit_it_is_the_affinity(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Sequence
 
@@ -125,6 +126,8 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
         verb_parser(word).print_help()
         return 0
     module, function = VERBS[word][0].split(":")
+    # With a handler here FBGEMM adds none, which would print again what a view has printed.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         return int(getattr(importlib.import_module(module), function)(rest, allow))
     except UserError as error:

@@ -15,16 +15,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.shards import is_in_file
+from runner.embeddings.huge_pages import ZerosFrom
 from runner.embeddings.interface import EmbeddingTables, Layout, Placement
 from runner.errors import ConfigError
 from runner.machine import advise_random_reads
@@ -35,25 +35,13 @@ _MIN_BYTES = 4096
 _NUM_READERS = 16
 
 
-class _ZerosInFiles(TorchFunctionMode):
-    """Lets `torch.zeros` map scratch files: FBGEMM and our engines get their memory from it."""
+def _map(like: Tensor, folder: Path) -> Tensor | None:
+    """Return zeros of the shape and dtype of a tensor, in a file that the disk has room for.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is not torch.zeros:
-            return func(*args, **kwargs)
-        like = torch.empty(*args, **{**kwargs, "device": "meta"})
-        return func(*args, **kwargs) if like.nbytes < _MIN_BYTES else _map(like, self._folder)
-
-
-def _map(like: Tensor, folder: Path) -> Tensor:
-    """Return zeros of the shape and dtype of a tensor, in a file that the disk has room for."""
+    Small tensors are left to be made as usual.
+    """
+    if like.nbytes < _MIN_BYTES:
+        return None
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, like.nbytes)
         name = f"/proc/self/fd/{file.fileno()}"
@@ -82,7 +70,7 @@ def build_in_files(
     try:
         if num_bytes > free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with _ZerosInFiles(folder):
+        with ZerosFrom(partial(_map, folder=folder)):
             engine = build()
     except OSError as error:
         if error.errno != errno.ENOSPC:

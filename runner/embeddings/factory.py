@@ -14,7 +14,7 @@ from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.dense_tables import DenseTables
 from runner.embeddings.disk_tables import build_in_files
 from runner.embeddings.fbgemm_tables import FbgemmTables
-from runner.embeddings.huge_pages import advise_huge_pages
+from runner.embeddings.huge_pages import ZerosFrom, zeros_in_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import table_bytes_per_rank
@@ -67,7 +67,6 @@ def _build_stored_tables(
     settings = with_rounding_seed(settings, seed)
     tables = build_uninitialized_tables(specs, feature_order, settings, device, scratch)
     state = tables.state()
-    advise_huge_pages(state.values())
     for spec in specs:
         weight = state[f"{spec.name}/weight"]
         weight[:, spec.true_dim :].zero_()
@@ -96,10 +95,20 @@ def build_uninitialized_tables(
         ConfigError: for 16-bit rows on a GPU, and for a disk with too little room.
     """
     if scratch is not None:
-        build = partial(build_uninitialized_tables, specs, feature_order, settings, device)
+        build = partial(_build_in_memory, specs, feature_order, settings, device)
         whole = [Placement(s.name, "", 0, 0, s.num_rows, 0, s.dim) for s in specs]
         [num_bytes] = table_bytes_per_rank(whole, settings, 1)
         return build_in_files(build, scratch, num_bytes, device=device)
+    with ZerosFrom(zeros_in_huge_pages):
+        return _build_in_memory(specs, feature_order, settings, device)
+
+
+def _build_in_memory(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    device: torch.device,
+) -> EmbeddingTables:
     if settings.every_row:
         return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     if settings.is_16_bit and device.type != "cpu":

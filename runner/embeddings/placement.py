@@ -13,7 +13,6 @@ from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
 from runner.embeddings.factory import check_table_specs, with_rounding_seed
-from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
@@ -240,7 +239,6 @@ def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int
     A shard is filled block by block, each of which is drawn in the full width of the table.
     """
     state = tables.state()
-    advise_huge_pages(state.values())
     for spec in specs:
         weight = state[f"{spec.name}/weight"]
         shards = weight.shards if isinstance(weight, LocalShards) else (LocalShard(weight, (0, 0)),)

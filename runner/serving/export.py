@@ -5,23 +5,18 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from runner.errors import UserError
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
-from runner.rundir.run_files import read_meta
 from runner.serving import promise
 from runner.serving.artifact import (
     METRICS,
     SCORE,
-    Task,
     graph_file,
     weights_file,
     write_manifest,
@@ -29,19 +24,14 @@ from runner.serving.artifact import (
 )
 from runner.serving.example_rows import write_example
 from runner.serving.export_plan import ExportSettings
+from runner.serving.export_source import ExportSource, open_source
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
 from runner.serving.item_table import find_item_feature, write_item_table
 from runner.serving.item_vectors import make_item_table, query_columns, write_queries
-from runner.serving.model_facts import model_facts
 from runner.serving.raw_rows import EncodedRows
-from runner.serving.run_inputs import RunInputs, find_run_inputs, with_vocabularies
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
-from runner.training.builder import build_job
-from runner.training.job import Job
-from runner.training.loops.evaluate_split import evaluate_split, select_splits
-from runner.training.state import restore_weights
 
 EXAMPLE_ROWS = 4
 NUM_QUERIES = 1024  # at most
@@ -87,99 +77,6 @@ def export_run(
     return measured
 
 
-@dataclass(frozen=True)
-class ExportSource:
-    """A run whose model is exported, with the weights of the checkpoint that is wanted.
-
-    Args:
-        job: of `loop=eval`.
-        inputs: its raw rows.
-        split: what it is evaluated on.
-        facts: what the manifest says about it.
-    """
-
-    job: Job
-    inputs: RunInputs
-    split: str
-    facts: dict[str, Any]
-
-    @property
-    def table_rows(self) -> Mapping[str, int]:
-        """The rows of tables that are not written whole: growing ones, where ids have a row."""
-        return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
-
-    def evaluate(self, view: View) -> dict[str, float]:
-        """Return the metrics of `loop=eval`."""
-        with view.evaluation(self.job.dataset.num_rows[self.split]):
-            evaluated = evaluate_split(self.job, self.split)
-        assert evaluated is not None
-        return evaluated
-
-    def facts_of_measurement(
-        self, evaluated: Mapping[str, float], settings: ExportSettings
-    ) -> dict[str, Any]:
-        """Return `metrics.json` before anything of the artifact is measured."""
-        return {
-            "split": self.split,
-            "rows_from": [Path(path).name for path in settings.rows_from],
-            "rows": self.job.dataset.num_rows[self.split],
-            "batch_size": self.job.trainer.batch_size,
-            "threads": torch.get_num_threads(),
-            "quantise": settings.quantise,
-            "evaluated": evaluated,
-            "formats": {},
-        }
-
-
-def open_source(
-    config: Mapping[str, Any], settings: ExportSettings, *, view: View, allowed: Sequence[str]
-) -> ExportSource:
-    """Build the evaluation of a run, with the weights of its checkpoint.
-
-    Args:
-        config: of `loop=eval` over the run, resolved and checked.
-        settings: what is to be written.
-        view: where people read how it goes.
-        allowed: packages that a `_target_` may name besides ours.
-
-    Raises:
-        UserError: for a dataset whose raw rows are not known, and for averages that there are not.
-    """
-    job = build_job(config, None, view=view, allowed=allowed)
-    assert job.source_checkpoint is not None
-    run_dir = job.source_checkpoint.path.parent.parent
-    split = select_splits(job)[0]
-    inputs = find_run_inputs(config, job.dataset, run_dir)
-    restore_weights(job, job.source_checkpoint)
-    if settings.weights == "ema" and job.context.ema is None:
-        raise UserError(
-            f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay); --weights "
-            "trained exports what it learnt"
-        )
-    if job.context.growing is not None:
-        raw = with_vocabularies(inputs.raw, job.context.growing.freeze())
-        inputs = replace(inputs, raw=raw)
-    return ExportSource(job, inputs, split, _facts(job, run_dir, settings))
-
-
-def _facts(job: Job, run_dir: Path, settings: ExportSettings) -> dict[str, Any]:
-    meta = read_meta(run_dir)
-    checkpoint = job.source_checkpoint
-    assert checkpoint is not None
-    ema = job.context.ema
-    is_average = ema is not None and ema.use_in_evaluation
-    packages = ("torch", *(("onnx", "onnxruntime") if "onnx" in settings.formats else ()))
-    return {
-        "formats": list(settings.formats),
-        "quantise": settings.quantise,
-        "weights": "ema" if is_average else "trained",
-        "portable": settings.portable,
-        **model_facts(job.config, meta, job.name, checkpoint.step, checkpoint.path),
-        "versions": {name: version(name) for name in packages},
-        "leave_history_out": bool(job.config["metrics"]["leave_history_out"]),
-    }
-
-
 def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) -> None:
     job = source.job
     schema, model = job.dataset.schema, job.context.model
@@ -198,13 +95,8 @@ def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) 
                     program = export_graph(spec, module)
                     path = folder / graph_file(spec.name, format_)
                     save_graph(program, spec, path, format_, settings.portable)
-    write_schema(folder, tuple(specs), source_tasks(source), source.inputs.raw)
+    write_schema(folder, tuple(specs), source.tasks, source.inputs.raw)
     shutil.copyfile(Path(__file__).with_name("score.py"), folder / SCORE)
-
-
-def source_tasks(source: ExportSource) -> tuple[Task, ...]:
-    """Return the outputs of a run's model."""
-    return tuple(Task(task.name, task.kind) for task in source.job.dataset.schema.tasks)
 
 
 def _measure(

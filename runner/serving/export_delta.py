@@ -19,15 +19,9 @@ from runner.serving.delta_write import (
     write_delta,
     write_delta_manifest,
 )
-from runner.serving.export import (
-    ExportSource,
-    describe,
-    judge,
-    open_source,
-    raise_problems,
-    source_tasks,
-)
+from runner.serving.export import describe, judge, raise_problems
 from runner.serving.export_plan import ExportSettings
+from runner.serving.export_source import ExportSource, open_source
 from runner.serving.graphs import TableChoice
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
@@ -91,7 +85,7 @@ def model_version(source: ExportSource, settings: ExportSettings) -> ModelVersio
     choice = TableChoice(settings.quantise, num_rows=source.table_rows)
     with context.evaluation_weights():
         specs, weights = graph_weights(context.model, schema, choice)
-    return ModelVersion(source.facts, specs, source_tasks(source), source.inputs.raw, weights)
+    return ModelVersion(source.facts, specs, source.tasks, source.inputs.raw, weights)
 
 
 def _judged_formats(base: Artifact, settings: ExportSettings) -> tuple[str, ...]:

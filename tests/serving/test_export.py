@@ -271,6 +271,20 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_tables_for_which_memory_has_no_room_are_told_once(table_run, tmp_path):
+    code = (
+        "import sys\nimport runner.machine\n"
+        "runner.machine.available_memory_bytes = lambda: 1000.0\n"
+        "from runner.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "export", str(table_run), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 0, said
+    assert said.count("GB more while they are written and checked, and 0.0 GB are free") == 1
+    assert "the system may end this process; --quantise makes them smaller" in said
+
+
 def test_a_damaged_file_and_a_path_that_leads_elsewhere_are_refused(model, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(model, copy)

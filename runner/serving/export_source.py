@@ -1,0 +1,142 @@
+"""The run whose model is exported: its evaluation, with the weights of its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner.errors import UserError
+from runner.machine import available_memory_bytes
+from runner.models.layers.embedding import TableLookup
+from runner.reporting.console import View
+from runner.rundir.run_files import read_meta
+from runner.serving.artifact import Task
+from runner.serving.export_plan import ExportSettings
+from runner.serving.model_facts import model_facts
+from runner.serving.run_inputs import RunInputs, find_run_inputs, with_vocabularies
+from runner.training.builder import build_job
+from runner.training.job import Job
+from runner.training.loops.evaluate_split import evaluate_split, select_splits
+from runner.training.state import restore_weights
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A run whose model is exported, with the weights of the checkpoint that is wanted.
+
+    Args:
+        job: of `loop=eval`.
+        inputs: its raw rows.
+        split: what it is evaluated on.
+        facts: what the manifest says about it.
+    """
+
+    job: Job
+    inputs: RunInputs
+    split: str
+    facts: dict[str, Any]
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The outputs of the model."""
+        return tuple(Task(task.name, task.kind) for task in self.job.dataset.schema.tasks)
+
+    @property
+    def table_rows(self) -> Mapping[str, int]:
+        """The rows of tables that are not written whole: growing ones, where ids have a row."""
+        return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
+
+    def evaluate(self, view: View) -> dict[str, float]:
+        """Return the metrics of `loop=eval`."""
+        with view.evaluation(self.job.dataset.num_rows[self.split]):
+            evaluated = evaluate_split(self.job, self.split)
+        assert evaluated is not None
+        return evaluated
+
+    def facts_of_measurement(
+        self, evaluated: Mapping[str, float], settings: ExportSettings
+    ) -> dict[str, Any]:
+        """Return `metrics.json` before anything of the artifact is measured."""
+        return {
+            "split": self.split,
+            "rows_from": [Path(path).name for path in settings.rows_from],
+            "rows": self.job.dataset.num_rows[self.split],
+            "batch_size": self.job.trainer.batch_size,
+            "threads": torch.get_num_threads(),
+            "quantise": settings.quantise,
+            "evaluated": evaluated,
+            "formats": {},
+        }
+
+
+def open_source(
+    config: Mapping[str, Any], settings: ExportSettings, *, view: View, allowed: Sequence[str]
+) -> ExportSource:
+    """Build the evaluation of a run, with the weights of its checkpoint.
+
+    Args:
+        config: of `loop=eval` over the run, resolved and checked.
+        settings: what is to be written.
+        view: where people read how it goes.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Raises:
+        UserError: for a dataset whose raw rows are not known, and for averages that there are not.
+    """
+    job = build_job(config, None, view=view, allowed=allowed)
+    assert job.source_checkpoint is not None
+    run_dir = job.source_checkpoint.path.parent.parent
+    split = select_splits(job)[0]
+    inputs = find_run_inputs(config, job.dataset, run_dir)
+    restore_weights(job, job.source_checkpoint)
+    if settings.weights == "ema" and job.context.ema is None:
+        raise UserError(
+            f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay); --weights "
+            "trained exports what it learnt"
+        )
+    if job.context.growing is not None:
+        raw = with_vocabularies(inputs.raw, job.context.growing.freeze())
+        inputs = replace(inputs, raw=raw)
+    source = ExportSource(job, inputs, split, _facts(job, run_dir, settings))
+    _warn_of_memory(source, settings, view)
+    return source
+
+
+def _warn_of_memory(source: ExportSource, settings: ExportSettings, view: View) -> None:
+    """Warn if the system may end the process: `torch.export` holds what it reads or writes twice.
+
+    That is the tensors and their bytes in the file, beside the model.
+    """
+    lookups = [m for m in source.job.context.model.modules() if isinstance(m, TableLookup)]
+    num_values = sum(spec.num_rows * spec.dim for lookup in lookups for spec in lookup.specs)
+    bytes_per_value = {None: 4.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}[settings.quantise]
+    needed, free = 2 * bytes_per_value * num_values, available_memory_bytes()
+    if needed > free:
+        smaller = "" if settings.quantise == "int4" else "; --quantise makes them smaller"
+        view.warn(
+            f"the tables need {needed / 1e9:.1f} GB more while they are written and checked, and "
+            f"{free / 1e9:.1f} GB are free, so the system may end this process{smaller}"
+        )
+
+
+def _facts(job: Job, run_dir: Path, settings: ExportSettings) -> dict[str, Any]:
+    meta = read_meta(run_dir)
+    checkpoint = job.source_checkpoint
+    assert checkpoint is not None
+    ema = job.context.ema
+    is_average = ema is not None and ema.use_in_evaluation
+    packages = ("torch", *(("onnx", "onnxruntime") if "onnx" in settings.formats else ()))
+    return {
+        "formats": list(settings.formats),
+        "quantise": settings.quantise,
+        "weights": "ema" if is_average else "trained",
+        "portable": settings.portable,
+        **model_facts(job.config, meta, job.name, checkpoint.step, checkpoint.path),
+        "versions": {name: version(name) for name in packages},
+        "leave_history_out": bool(job.config["metrics"]["leave_history_out"]),
+    }
