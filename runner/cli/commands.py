@@ -22,6 +22,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.predict:predict",
         "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
     ),
+    "histories": (
+        "runner.cli.histories:histories",
+        "DIR EVENTS... --out FILE: users as rows, whose next items `predict` finds",
+    ),
     "schema": (
         "runner.cli.schema:schema",
         "PATH [--out FILE] [--label NAMES] [--numeric NAMES] ...: propose the YAML of a table",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.verb_parser import VerbParser
+from runner.cli.verb_parser import VerbParser, is_override
 from runner.errors import UserError
 
 
@@ -21,8 +19,8 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.serving.predict_run import predict_files
 
     given = make_parser().parse(words)
-    overrides = [word for word in given.words if _is_override(word)]
-    run, *inputs = [word for word in given.words if not _is_override(word)] or [""]
+    overrides = [word for word in given.words if is_override(word)]
+    run, *inputs = [word for word in given.words if not is_override(word)] or [""]
     if not run or not inputs:
         raise UserError(
             "predict: name a run and what to score: predict DIR INPUT... [--out DIR]; "
@@ -87,11 +85,6 @@ def make_parser() -> VerbParser:
         help="search them in a folder of `index`; default: all items are compared",
     )
     return parser
-
-
-def _is_override(word: str) -> bool:
-    """Tell a setting from a path such as `day=1/part.csv`, which exists."""
-    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word)
 
 
 def _split_names(text: str | None) -> list[str]:

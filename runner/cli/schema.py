@@ -39,6 +39,7 @@ START_OVERRIDES = (
 )
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
+SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
 NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} trainer.eval_every=1000"
 FEW_ROWS = 100_000  # of which a start is not left in large steps
 SMALL_STEPS = " optimizer.sparse.lr=0.005"
@@ -195,7 +196,10 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         item = proposal.interactions["item"]
         num_items = next(f.num_distinct for f, _ in proposal.columns if f.name == item)
         every = ALL_ITEMS if num_items < FEW_ITEMS else ""
-        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}"
+        parts = {proposal.interactions[part] for part in ("user", "item", "time")}
+        has_gaps = any(f.missing_share for f, _ in proposal.columns if f.name in parts)
+        more = SKIP_BAD_ROWS if has_gaps else ""
+        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
@@ -210,7 +214,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
             more += SMALL_STEPS
     used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
-        more += " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
+        more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
     return f"next: python -m runner dataset={proposal.format} dataset.schema={out} {length}{more}"
 

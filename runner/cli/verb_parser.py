@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import NoReturn
@@ -80,3 +82,8 @@ class VerbParser(argparse.ArgumentParser):
             UserError: always.
         """
         raise UserError(f"{self.verb}: {message}; --help says more")
+
+
+def is_override(word: str) -> bool:
+    """Tell a setting from a path such as `day=1/part.csv`, which exists."""
+    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word)

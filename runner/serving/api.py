@@ -28,6 +28,7 @@ from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
 from runner.serving.find_run import find_run
+from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import PartEncoder, check_input_types
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
 from runner.serving.predict_outputs import Outputs
@@ -318,7 +319,9 @@ class _Scorer:
         results = []
         with process_restored():
             if outputs not in self._functions:
-                self._functions[outputs] = self.model.make_scorer(outputs)
+                names_items = bool(outputs.top_k) and outputs.index is None
+                training = find_training_table(dataset, self._run) if names_items else None
+                self._functions[outputs] = self.model.make_scorer(outputs, training)
             for part in cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True):
                 encoded = encoder.encode(part)
                 if encoded.bad_R.any():

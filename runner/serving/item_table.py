@@ -5,7 +5,7 @@ I items, R rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,11 @@ def item_ids(
         return ids_I, 0
     ids_I[FIRST_VALUE_ID:] = fitted.vocabularies[_table(spec)]
     return ids_I, FIRST_VALUE_ID
+
+
+def name_items(ids_I: np.ndarray, texts: Mapping[int, str] | None) -> pa.Array:
+    """Return items by the texts of their hashes, where these are known, or by their raw ids."""
+    return pa.array([texts.get(h, str(h)) for h in ids_I.tolist()] if texts else ids_I)
 
 
 def write_item_table(folder: Path, items: ItemTable) -> None:

@@ -22,6 +22,7 @@ from runner.serving.item_table import (
     ItemTable,
     find_item_feature,
     item_ids,
+    name_items,
     vectors_as_lists,
 )
 from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features
@@ -54,9 +55,8 @@ def make_item_table(scorer: GraphRunner, texts: Mapping[int, str] | None = None)
     assert spec is not None
     raw = scorer.artifact.raw
     ids_I, first = item_ids(raw.declared.ids, raw.fitted, spec.name)
-    named = [texts.get(h, str(h)) for h in ids_I[first:].tolist()] if texts else ids_I[first:]
     vectors_ID = all_item_vectors(scorer, len(ids_I))[first:]
-    return ItemTable(pa.array(named), np.arange(first, len(ids_I)), vectors_ID)
+    return ItemTable(name_items(ids_I[first:], texts), np.arange(first, len(ids_I)), vectors_ID)
 
 
 def with_vectors_of(items: ItemTable, scorer: GraphRunner) -> ItemTable:

@@ -62,7 +62,8 @@ class InputTable(TableRecipe):
         if column in [spec.column for spec in self.features.ids if spec.max_length]:
             return (
                 "the run has learnt from: a list of ids in each row, the oldest first, in a text "
-                "file as JSON, such as [5, 7] (docs/interactions.md, Use)"
+                "file as JSON, such as [5, 7]; of raw events `python -m runner histories` makes it "
+                "(docs/interactions.md, Use)"
             )
         return "the run has learnt from"
 

@@ -13,9 +13,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.item_index import MAX_SCORES, ItemIndex
-from runner.serving.item_table import item_ids
+from runner.serving.item_table import item_ids, name_items
+from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms
 
 
@@ -68,10 +70,17 @@ class ExactSearch:
         transforms: of the run.
         top_k: K.
         leave_history_out: see above.
+        training: the table of the training, which tells the texts of items; None: there is none.
     """
 
     def __init__(
-        self, model: RetrievalModel, transforms: Transforms, top_k: int, *, leave_history_out: bool
+        self,
+        model: RetrievalModel,
+        transforms: Transforms,
+        top_k: int,
+        *,
+        leave_history_out: bool,
+        training: TableRecipe | None,
     ) -> None:
         model.open_catalogue(leave_history_out=False)
         assert model.items_ID is not None
@@ -79,7 +88,11 @@ class ExactSearch:
         model.close_catalogue()
         declared, fitted = transforms.declared, transforms.fitted
         ids_I, self._num_special = item_ids(declared.ids, fitted, model.item.name)
-        self.ids = pa.array(ids_I)
+        texts = None
+        if training is not None:
+            [spec] = [spec for spec in declared.ids if spec.name == model.item.name]
+            texts = read_texts(training, fitted, spec)
+        self.ids = name_items(ids_I, texts)
         self._top_k, self._leave_history_out = top_k, leave_history_out
 
     def find(self, vectors: Mapping[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:

@@ -24,6 +24,7 @@ from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import BlockReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.read.stream import BatchSlice
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError
 from runner.models.layers.retrieval import RetrievalModel
 from runner.reporting.console import View
@@ -133,16 +134,21 @@ class RunModel:
                 f"{flag}: there are {model.item.num_rows:,} items; ask for as many at most"
             )
 
-    def make_scorer(self, outputs: Outputs) -> Callable[[EncodedPart], pa.Table]:
+    def make_scorer(
+        self, outputs: Outputs, training: TableRecipe | None = None
+    ) -> Callable[[EncodedPart], pa.Table]:
         """Return the function that scores a part: kept columns, then those of `outputs`.
 
         Bad rows have no values but those of kept columns that could be read.
+
+        Args:
+            training: the table of the training, which tells the texts of the best items.
 
         Raises:
             ConfigError: for outputs that the model cannot give.
         """
         self.check_outputs(outputs)
-        search = self._make_search(outputs) if outputs.top_k else None
+        search = self._make_search(outputs, training) if outputs.top_k else None
 
         def score(part: EncodedPart) -> pa.Table:
             if isinstance(self.model, RetrievalModel):
@@ -152,13 +158,19 @@ class RunModel:
 
         return score
 
-    def _make_search(self, outputs: Outputs) -> ItemSearch:
+    def _make_search(self, outputs: Outputs, training: TableRecipe | None) -> ItemSearch:
         leave_out = bool(self._config["metrics"]["leave_history_out"])
         if outputs.index is not None:
             index = open_index(outputs.index, index_model(self._config, self.checkpoint))
             return IndexSearch(index, outputs.top_k, leave_history_out=leave_out)
         assert isinstance(self.model, RetrievalModel)
-        return ExactSearch(self.model, self.transforms, outputs.top_k, leave_history_out=leave_out)
+        return ExactSearch(
+            self.model,
+            self.transforms,
+            outputs.top_k,
+            leave_history_out=leave_out,
+            training=training,
+        )
 
     def _score_part(
         self, part: EncodedPart, outputs: Outputs, search: ItemSearch | None

@@ -10,12 +10,15 @@ from typing import Any
 from runner.config.compose import ComposedConfig, compose_from_run
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run_files import read_meta
 from runner.serving.find_run import find_run
 from runner.serving.item_index import read_index_manifest
+from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import Transforms, check_input_types
 from runner.serving.predict_input import (
     InputTable,
@@ -50,6 +53,8 @@ class PredictionPlan:
     part_rows: int
     folder: Path
     manifest: Mapping[str, Any]
+    training: TableRecipe | None = None  # which tells the texts of the best items
+    lacks_texts: bool = False  # they are needed, and not known
 
     def is_done(self, number: int) -> bool:
         return part_path(self.folder, number).exists()
@@ -83,6 +88,9 @@ def make_plan(
     path, input_schema = table.first_schema
     same_format = table.format == config["dataset"].get("format", "parquet")
     check_input_types(transforms, input_schema, path, same_format=same_format)
+    needs_texts = bool(outputs.top_k) and outputs.index is None
+    needs_texts = needs_texts and "string" in transforms.fitted.id_types.values()
+    training = find_training_table(config["dataset"], folder) if needs_texts else None
     trainer = config["trainer"]
     batch_size = trainer["batch_size"] * trainer["num_processes"]
     part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
@@ -94,6 +102,7 @@ def make_plan(
         "rows_per_part": part_rows,
         "keep": list(table.keep),
         "outputs": _describe_outputs(outputs, config, checkpoint),
+        **({"item_texts": training is not None} if needs_texts else {}),
         "settings": {
             "batch_size": batch_size,
             "amp": trainer["amp"] and trainer["amp_dtype"],
@@ -116,6 +125,8 @@ def make_plan(
         part_rows=part_rows,
         folder=Path("outputs", "predict", name) if out is None else Path(out),
         manifest=manifest,
+        training=training,
+        lacks_texts=needs_texts and training is None,
     )
 
 
@@ -170,18 +181,27 @@ def _input_table(
     inputs: Sequence[str],
     keep: tuple[str, ...],
 ) -> InputTable:
-    """Return the input, read as the run's own data where both have the same format."""
-    own_format = dataset.get("format", "parquet")
-    format_ = find_format(inputs, own_format)
-    names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
-    of_schema = transforms.declared.places  # such as its delimiter, unless the run has set one
-    said = {**of_schema, **{n: v for n, v in dataset.items() if v is not None}}
-    settings = {n: said[n] for n in (*names, "on_bad_rows", "max_bad_rows") if n in said}
     return InputTable(
-        format=format_,
         path=list(inputs),
         schema=None,
         features=transforms.features,
         keep=keep,
-        **settings,
+        **text_settings(dataset, transforms.declared, inputs),
     )
+
+
+def text_settings(
+    dataset: Mapping[str, Any], declared: Declared, inputs: Sequence[str]
+) -> dict[str, Any]:
+    """Return how an input is read: as the run's own data where both have the same format.
+
+    Raises:
+        UserError: for files of several formats.
+    """
+    own_format = dataset.get("format", "parquet")
+    format_ = find_format(inputs, own_format)
+    names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
+    # of the schema, such as its delimiter, unless the run has set one
+    said = {**declared.places, **{n: v for n, v in dataset.items() if v is not None}}
+    known = (*names, "on_bad_rows", "max_bad_rows")
+    return {"format": format_, **{n: said[n] for n in known if n in said}}

@@ -97,6 +97,11 @@ def predict_files(
         allow=allow,
     )
     open_output(plan.folder, plan.manifest)
+    if plan.lacks_texts:
+        print_status(
+            "warning: top_items are the hashes of texts, since the files of the training cannot be "
+            "read; --index names a folder of `index`, which knows the texts"
+        )
     is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
     lock = FolderLock(plan.folder) if launched_rank() == 0 else None
     try:
@@ -177,7 +182,7 @@ def _score_parts(
     label = f"scoring with step {plan.checkpoint.step}"
     shown = show_progress(label, left) if rank == 0 else nullcontext(_say_nothing)
 
-    score, started = model.make_scorer(plan.outputs), time.monotonic()
+    score, started = model.make_scorer(plan.outputs, plan.training), time.monotonic()
     parts = (encoder.encode(part) for part in chain([first], rest))
     with shown as advance:
         for part in prefetch_in_thread(parts, PARTS_AHEAD):

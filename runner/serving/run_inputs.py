@@ -21,15 +21,15 @@ from runner.data.read.parquet_dataset import ParquetDataset
 from runner.data.sets.criteo import Criteo
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.fit import with_declared_sizes
-from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.parts import iterate_split_chunks
 from runner.data.tabular.raw_ids import RawIds
-from runner.data.tabular.read_files import RowChunk, decode_dictionaries, single_array
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
 from runner.serving.artifact import RawInputs
 from runner.serving.event_rows import EventRows
+from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
@@ -80,20 +80,7 @@ class RunInputs:
 
     def read_texts(self, spec: IdSpec) -> dict[int, str] | None:
         """Return the text of each hash in a column of ids; None if its ids are no texts."""
-        found: dict[int, str] = {}
-        if self.table is None or spec.encode != "vocabulary" or spec.input == "integer":
-            return None
-        times = self.raw.fitted.times
-        for chunk, _ in iterate_split_chunks(self.table, self.table.columns_read, times):
-            if chunk.table is None or spec.column not in chunk.table.column_names:
-                continue
-            values = single_array(chunk.table, spec.column).drop_null()
-            held = self.raw.fitted.id_types.get(spec.column)
-            if "string" not in (spec.input, held):
-                return None
-            texts = values.unique().cast(pa.string())
-            found |= zip(hash_texts(texts).tolist(), texts.to_pylist())
-        return found
+        return None if self.table is None else read_texts(self.table, self.raw.fitted, spec)
 
     def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
         if self.events is not None:

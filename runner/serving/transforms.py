@@ -12,6 +12,7 @@ import pyarrow as pa
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.flight.protocol import TABLE_FILE
+from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.column_types import id_types, text_column_types
@@ -69,16 +70,6 @@ def with_id_types(fitted: FittedTransforms, recipe: TableRecipe) -> FittedTransf
         if recipe.format not in ("csv", "tsv"):
             return fitted
         schema = pa.schema(text_column_types(recipe.declared, parse_split(None)))
-    return replace(fitted, id_types=id_types(recipe.declared, _with_histories(schema, recipe)))
-
-
-def _with_histories(schema: pa.Schema, recipe: TableRecipe) -> pa.Schema:
-    """Add the histories that are made of the events of files, and are columns of no file."""
-    events = recipe.declared.interactions
-    if events is None:
-        return schema
-    types = [schema.field(name).type for name in (events.item, *events.sequences)]
-    types += [pa.int64()] * events.time_gap
-    for name, type_ in zip(events.sequence_names, types, strict=True):
-        schema = schema.append(pa.field(name, pa.list_(type_)))
-    return schema
+    if (events := recipe.declared.interactions) is not None:
+        schema = with_histories(schema, events)
+    return replace(fitted, id_types=id_types(recipe.declared, schema))

@@ -126,6 +126,22 @@ def test_a_table_without_times_or_items_is_no_table_of_interactions(propose):
         assert "interactions" not in proposed and "no column looks like the label" in shown
 
 
+def test_the_only_times_of_a_table_are_those_of_its_events_whatever_they_are_called(propose):
+    at = np.datetime64("2025-03-01T10:00:00") + np.arange(ROWS).astype("timedelta64[m]")
+    proposed, _ = propose(columns(timestamp=None, when=at))
+    assert proposed["interactions"]["time"] == "when"
+    proposed, _ = propose(columns(timestamp=None, birth_date=at))
+    assert "interactions" not in proposed
+    proposed, _ = propose(columns(when=at))
+    assert proposed["interactions"]["time"] == "timestamp"
+
+
+def test_events_without_a_user_are_left_out_by_the_command(propose):
+    users = [None if i % 100 == 3 else f"u{i % 40}" for i in range(ROWS)]
+    assert "dataset.on_bad_rows=skip" in propose(columns(user_id=users))[1]
+    assert "on_bad_rows" not in propose(columns())[1]
+
+
 def test_several_items_are_refused_with_the_flag_and_taken_by_it(propose):
     table = columns(product_id=np.arange(ROWS) % 50)
     with pytest.raises(UnclearColumnError, match="may be the item: item_id, product_id; --item"):

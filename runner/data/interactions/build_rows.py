@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.interactions.declaration import HISTORY, LABEL, TIME_GAP, Interactions
-from runner.data.interactions.histories import Events, history_columns, make_rows
+from runner.data.interactions.histories import Events, Rows, history_columns, make_rows
 from runner.data.interactions.negatives import DrawnItems
 from runner.data.interactions.partitions import read_partition
 from runner.data.interactions.seen import find_seen
@@ -36,6 +36,7 @@ class RowBuilder:
         splits: which rows.
         with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
         draws: of items for rows of label 0.
+        find_rows: which events of a split are rows, and the history of each.
     """
 
     settings: Interactions
@@ -44,6 +45,7 @@ class RowBuilder:
     splits: Sequence[str] = SPLITS
     with_seen: bool = False
     draws: DrawnItems | None = None
+    find_rows: Callable[[Events, int, Interactions], Rows] = make_rows
 
     def build(self, path: Path) -> list[tuple[str, pa.Table]]:
         """Return split and rows, in blocks, of all users of a partition, whose file is removed."""
@@ -68,7 +70,7 @@ class RowBuilder:
         blocks = []
         for name in self.splits:
             code = SPLITS.index(name)
-            rows = make_rows(events, code, self.settings)
+            rows = self.find_rows(events, code, self.settings)
             seen = find_seen(events, code, rows.row_R) if self._has_seen(name) else None
             if seen is not None and len(rows.row_R):
                 items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
@@ -100,6 +102,11 @@ def find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
         own = f"{HISTORY}_{name}"
         sources[own] = name if name in encoded else own
     return sources
+
+
+def raw_sources(settings: Interactions) -> dict[str, str]:
+    """Return sequence -> the raw column whose ids it has."""
+    return {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
 
 
 def build_in_order(builder: RowBuilder, paths: list[Path]) -> Iterator[list[tuple[str, pa.Table]]]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
+import pyarrow as pa
+
 from runner.config_key import Key, find_field_problems
 from runner.data.tabular.splits import SECONDS_PER_UNIT
 from runner.data.tabular.times import TIME_FORMS
@@ -157,6 +159,15 @@ def expand_schema(
         "sequences": {**_as_mapping(schema.get("sequences")), **sequences},
         "groups": schema.get("groups") or [interactions.user],
     }
+
+
+def with_histories(schema: pa.Schema, interactions: Interactions) -> pa.Schema:
+    """Add the histories that are made of the events of files, and are columns of no file."""
+    types = [schema.field(n).type for n in (interactions.item, *interactions.sequences)]
+    types += [pa.int64()] * interactions.time_gap
+    named = zip(interactions.sequence_names, types, strict=True)
+    made = {name: pa.field(name, pa.list_(type_)) for name, type_ in named}
+    return pa.schema([*(field for field in schema if field.name not in made), *made.values()])
 
 
 def _as_mapping(declared: Any) -> dict[str, Any]:

@@ -74,6 +74,23 @@ def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
     return Rows(row_R[long_enough_R], start_R[long_enough_R], stop_R[long_enough_R], pool)
 
 
+def latest_rows(events: Events, split: int, settings: Interactions) -> Rows:
+    """Return a row for each user at their last event, whose history ends with that event.
+
+    Users without an event that may be in a history have no row.
+    """
+    is_last_E = np.ones(len(events.users_E), bool)
+    is_last_E[:-1] = events.users_E[1:] != events.users_E[:-1]
+    in_pool_E1 = count_before(events.positive_E)
+    row_R = np.flatnonzero(is_last_E)
+    begin_R = first_of_runs(events, settings.session_gap_s)[row_R]
+    stop_R = in_pool_E1[row_R + 1]
+    start_R = np.maximum(in_pool_E1[begin_R], stop_R - settings.max_length)
+    has_any_R = stop_R > start_R
+    pool = np.flatnonzero(events.positive_E)
+    return Rows(row_R[has_any_R], start_R[has_any_R], stop_R[has_any_R], pool)
+
+
 def count_before(mask_E: np.ndarray) -> np.ndarray:
     """Return how many events of a mask lie before each event, and before the end: [E + 1] int64."""
     counts_E1 = np.zeros(len(mask_E) + 1, np.int64)

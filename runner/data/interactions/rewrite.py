@@ -19,13 +19,20 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
-from runner.data.interactions.build_rows import OWN, RowBuilder, build_in_order, find_sources
+from runner.data.interactions.build_rows import (
+    OWN,
+    RowBuilder,
+    build_in_order,
+    find_sources,
+    raw_sources,
+)
 from runner.data.interactions.declaration import (
     GAP_BUCKETS,
     HISTORY,
     LABEL,
     TIME_GAP,
     Interactions,
+    with_histories,
 )
 from runner.data.interactions.negatives import Catalogue, DrawnItems
 from runner.data.interactions.partitions import PartitionWriter
@@ -39,8 +46,9 @@ from runner.data.interactions.seen import SeenWriter
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
-from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.column_types import id_types
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.encode_parts import MeanLengths
 from runner.data.tabular.fit import TransformFitter
@@ -146,8 +154,7 @@ def iterate_raw_rows(
     split_N = scan_events(table, declared, settings, folder, fitted.times, bad, advance)
     encode = partial(_encode, table, declared, settings, fitted, split_N, folder, bad, advance)
     paths, draws = encode(raw=True)
-    sources = {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
-    builder = RowBuilder(settings, sources, splits=(split,), draws=draws)
+    builder = RowBuilder(settings, raw_sources(settings), splits=(split,), draws=draws)
     for blocks in build_in_order(builder, paths):
         yield from (block for _, block in blocks)
 
@@ -199,15 +206,16 @@ def _encode(
     writer = PartitionWriter(folder, "events", num_rows=len(split_N))
     catalogue = Catalogue() if any(settings.negatives.values()) else None
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
+    schema: pa.Schema | None = None
     for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
-        validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
+        assert chunk.table is not None
+        validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
         events = read_events(chunk, declared, settings, validator)
         found_R = validator.bad_R.copy()  # which the first pass has counted
         encoded = encode_chunk(chunk, declared, fitted, validator)
         if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
             bad.record(new_R, validator.messages)
         if raw:
-            assert chunk.table is not None
             encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
         own = {"user": events.users_R, **events.columns(), "split": split_R}
@@ -222,5 +230,8 @@ def _encode(
             encoded = encoded.append_column(LABEL, label)
         writer.write(encoded.take(pa.array(rows)), events.users_R[rows])
         advance(chunk.num_rows)
+        schema = schema or chunk.table.schema
+    if schema is not None and not table.learnt and not raw:  # a prediction may have no such file
+        fitted.id_types = id_types(table.declared, with_histories(schema, settings))
     draws = catalogue.draws(settings.negatives, table.split_seed) if catalogue else None
     return writer.close(), draws

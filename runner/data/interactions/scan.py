@@ -17,7 +17,7 @@ from runner.data.interactions.declaration import Interactions
 from runner.data.interactions.partitions import PartitionWriter, read_arrays
 from runner.data.interactions.protocols import assign_protocol, find_core
 from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import read_numbers
 from runner.data.tabular.parts import RewritableTable, iterate_split_chunks
@@ -112,7 +112,7 @@ def scan_events(
         if chunk.table is None:
             bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
         else:
-            validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
+            validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
             events = read_events(chunk, declared, settings, validator)
             if validator.bad_R.any():
                 bad.record(validator.bad_R, validator.messages)

@@ -16,6 +16,7 @@ from runner.data.tabular.read_files import RowChunk
 from runner.errors import DataError
 
 MAX_EXAMPLES = 10  # rows that are described in messages
+SKIP_HINT = "; dataset.on_bad_rows=skip leaves such rows out and counts them"
 
 
 @dataclass
@@ -76,17 +77,21 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
 
 @dataclass
 class RowValidator:
-    """Collects what is wrong with the rows of one chunk."""
+    """Collects what is wrong with the rows of one chunk.
+
+    `hint` ends the error about a bad row; `SKIP_HINT` where the dataset's settings can skip it.
+    """
 
     chunk: RowChunk
     skip_bad_rows: bool
     bad_R: np.ndarray
+    hint: str = ""
     messages: list[str] = field(default_factory=list)
 
     @classmethod
-    def for_chunk(cls, chunk: RowChunk, skip_bad_rows: bool) -> RowValidator:
+    def for_chunk(cls, chunk: RowChunk, skip_bad_rows: bool, hint: str = "") -> RowValidator:
         """Return a validator that has rejected the texts which are not of their column's type."""
-        validator = cls(chunk, skip_bad_rows, np.zeros(chunk.num_rows, bool))
+        validator = cls(chunk, skip_bad_rows, np.zeros(chunk.num_rows, bool), hint)
         for column, texts in chunk.invalid_values.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
             validator.reject(column, wrong_R, partial(_describe_non_number, texts))
@@ -118,7 +123,7 @@ class RowValidator:
             index = int(indices[np.flatnonzero(rows == row)[0]])
             message = f"{self.chunk.describe_row(int(row))}, column {column!r}: {problem(index)}"
             if not self.skip_bad_rows:
-                raise DataError(message)
+                raise DataError(message + self.hint)
             self.messages.append(message)
         self.bad_R[rows] = True
 

@@ -18,7 +18,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.part_folders import FACTS_FILE, complete_folder
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shuffle import BucketDraws, RowSpill, SpilledRows
-from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
+from runner.data.tabular.bad_rows import MAX_EXAMPLES, SKIP_HINT, RowValidator
 from runner.data.tabular.column_types import id_types
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit_parts import PartTask, count_train_rows
@@ -178,7 +178,7 @@ class _PartEncoder:
             DataError: for the first bad row, unless bad rows are skipped, and for an unreadable
                 chunk before any readable one.
         """
-        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows)
+        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows, SKIP_HINT)
         if chunk.table is None:
             if self._schema is None and not self._part.number:
                 raise DataError(f"{chunk.problem}; no row before it could be read")
@@ -208,5 +208,5 @@ class _PartEncoder:
         fields = [types.field(name) for name in self._table.columns_read]
         rows = unpack_columns(pa.schema(fields).empty_table())
         chunk = RowChunk(self._part.file, None, 0, 0, rows)
-        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows)
+        validator = RowValidator.for_chunk(chunk, self._table.skips_bad_rows, SKIP_HINT)
         return encode_chunk(chunk, self._table.declared, self._fitted, validator).schema

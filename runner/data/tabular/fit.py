@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.bad_rows import SKIP_HINT, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import build_numeric_column, encode_numeric
 from runner.data.tabular.raw_ids import RawIds, read_ids
@@ -95,7 +95,7 @@ class TransformFitter:
             DataError: for a bad row, unless bad rows are skipped.
         """
         facts = ChunkFacts()
-        validator = RowValidator.for_chunk(chunk, self._skip_bad_rows)
+        validator = RowValidator.for_chunk(chunk, self._skip_bad_rows, SKIP_HINT)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         for numeric in self._declared.numeric:
             if numeric.standardise:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,9 @@ def find_event_columns(
         UserError: if it must have interactions and a part is not found.
     """
     found: dict[str, list[str]] = {}
-    for part, fits in EVENT_PARTS.items():
+    for part in ("user", "item", "time"):
         name = given.get(part)
-        found[part] = [name] if name else [f.name for f in columns if fits(f)]
+        found[part] = [name] if name else [f.name for f in find_event_parts(columns, part)]
     taken = {names[0] for names in found.values() if len(names) == 1}
     rating = next((f.name for f in columns if f.name not in taken and _may_be_rating(f)), None)
     for part, other in (("item", "user"), ("user", "item")):
@@ -93,6 +93,17 @@ def find_event_columns(
             f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
         )
     return None
+
+
+def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[ColumnStatistics]:
+    """Return the columns that may be the `user`, the `item` or the `time` of an event."""
+    if part == "user":
+        return [f for f in columns if USER.fullmatch(f.name) and _is_id(f)]
+    if part == "item":
+        return [f for f in columns if names_item(f.name) and _is_id(f)]
+    times = [f for f in columns if is_time(f) and is_time_of_row(f.name)]
+    by_name = [f for f in times if sounds_like_time(f.name)]
+    return by_name or (times if len(times) == 1 else [])
 
 
 def propose_declaration(
@@ -154,10 +165,3 @@ def _may_be_event_type(f: ColumnStatistics) -> bool:
 def _may_be_rating(f: ColumnStatistics) -> bool:
     is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
     return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
-
-
-EVENT_PARTS: Mapping[str, Callable[[ColumnStatistics], bool]] = {
-    "user": lambda f: USER.fullmatch(f.name) is not None and _is_id(f),
-    "item": lambda f: names_item(f.name) and _is_id(f),
-    "time": lambda f: is_time(f) and sounds_like_time(f.name) and is_time_of_row(f.name),
-}

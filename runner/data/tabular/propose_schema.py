@@ -28,10 +28,10 @@ from runner.data.tabular.guess_label import (
 )
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.propose_interactions import (
-    EVENT_PARTS,
     EventColumns,
     event_roles,
     find_event_columns,
+    find_event_parts,
     propose_declaration,
     whole_number_ids,
 )
@@ -250,7 +250,8 @@ def _choose_events(
 
 def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
     """Return whether there is a user, an item and a time."""
-    return [bool(given[part]) or any(map(fits, columns)) for part, fits in EVENT_PARTS.items()]
+    parts = ("user", "item", "time")
+    return [bool(given[part]) or bool(find_event_parts(columns, part)) for part in parts]
 
 
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:

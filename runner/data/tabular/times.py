@@ -111,7 +111,8 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
 
 def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np.ndarray:
     """Read whole numbers such as 2014102106 as seconds; NaN where one is no date."""
-    whole_R = np.where(np.isfinite(numbers_R), numbers_R, 0).astype(np.int64)
+    may_be_R = np.abs(numbers_R) < 1e10  # as it has ten digits at most
+    whole_R = np.where(may_be_R, numbers_R, 0).astype(np.int64)
     dates_R, hours_R = np.divmod(whole_R, 100) if has_hours else (whole_R, whole_R * 0)
     years_R, month_days_R = np.divmod(dates_R, 10_000)
     months_R, days_R = np.divmod(month_days_R, 100)

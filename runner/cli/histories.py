@@ -1,0 +1,58 @@
+"""`histories DIR EVENTS...`: the users of events as rows that `predict` scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.verb_parser import VerbParser, is_override
+from runner.errors import UserError
+
+
+def histories(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Write the histories of all users in some events.
+
+    Raises:
+        UserError: for mistakes in the words, for a run that has learnt from no events, and for
+            events that cannot be read.
+    """
+    from runner.launch import print_status
+    from runner.serving.make_histories import write_histories
+
+    given = make_parser().parse(words)
+    overrides = [word for word in given.words if is_override(word)]
+    run, *inputs = [word for word in given.words if not is_override(word)] or [""]
+    if not run or not inputs or given.out is None:
+        raise UserError(
+            "histories: name a run, its events and the file to write: "
+            "histories DIR EVENTS... --out users.parquet; --help says more"
+        )
+    count = write_histories(run, inputs, given.out, overrides=overrides, allow=allow)
+    print(f"{count:,} users")
+    print_status(
+        f"wrote {given.out}; `python -m runner predict {run} {given.out} --top-k 10` recommends"
+    )
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `histories`."""
+    parser = VerbParser(
+        "histories",
+        "Write a row for each user of a table of events, with the history that a run on\n"
+        "interactions would have made: what `predict` takes to find the user's next items.",
+        examples=(
+            "histories outputs/latest data/events.csv --out users.parquet",
+            "histories outputs/mine 'data/day=*/*.parquet' --out u.parquet "
+            "dataset.on_bad_rows=skip",
+        ),
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="DIR EVENTS... KEY=VALUE",
+        help="the run (or a folder whose newest run is meant), then files, folders, globs or URLs "
+        "of events with the columns of the training, and settings that differ from the run's",
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="the Parquet file to write")
+    return parser

@@ -1,0 +1,193 @@
+"""The users of events as rows: what each has done so far, for a model that finds their next items.
+
+R rows of a chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.config.targets import allowed_packages
+from runner.data.interactions.build_rows import OWN, RowBuilder, build_in_order, raw_sources
+from runner.data.interactions.declaration import KEY, Interactions
+from runner.data.interactions.histories import latest_rows
+from runner.data.interactions.partitions import PartitionWriter
+from runner.data.interactions.rewrite import event_declaration
+from runner.data.interactions.scan import explain_left_out, read_events
+from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator, report_bad_rows
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.errors import DataError, UserError
+from runner.rundir.json_files import sync_folder
+from runner.serving.find_run import find_run
+from runner.serving.predict_encode import Transforms
+from runner.serving.predict_input import InputTable
+from runner.serving.predict_plan import compose_for_prediction, text_settings
+from runner.serving.transforms import read_transforms
+
+
+@dataclass(frozen=True)
+class EventTable(InputTable):
+    """Files of events, read as the training reads its own."""
+
+    @property
+    def events(self) -> Interactions:
+        assert self.features.interactions is not None
+        return self.features.interactions
+
+    @property
+    def columns_read(self) -> list[str]:
+        return list(dict.fromkeys([*self.features.columns, *self.events.columns]))
+
+    def needed_by(self, column: str) -> str:
+        return "the events that the run has learnt from have"
+
+
+def write_histories(
+    run: str | Path,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> int:
+    """Write a row for each user of some events, with the columns that `predict` reads.
+
+    Histories are those of the run: the newest `max_length` events that count as positive, of the
+    last session if there are sessions, of items that the run knows. Other columns are those of the
+    user's last event; the item is empty, since it is what is sought.
+
+    Args:
+        run: a run on interactions, or a folder whose newest one is meant.
+        inputs: files, folders, globs or URLs of events with the columns of the training.
+        out: the new Parquet file.
+        overrides: settings that differ from the run's, such as `dataset.on_bad_rows=skip`.
+        allow: packages that a `_target_` may name besides ours.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: for a run whose rows were not made of events, an `out` that exists or cannot be
+            written, and for events that cannot be read.
+    """
+    if out.exists():
+        raise UserError(f"--out {out}: exists already; name another, or remove it first")
+    folder = find_run(run)
+    dataset = compose_for_prediction(folder, overrides, allowed_packages(allow)).config["dataset"]
+    transforms = read_transforms(dataset, folder)
+    if transforms.declared.interactions is None:
+        raise UserError(
+            f"{folder}: its rows were not made of events, so there are no histories to make; "
+            "`predict` scores rows with the columns of its training"
+        )
+    declared, places = event_declaration(transforms.declared), transforms.declared.places
+    features = replace(
+        declared,
+        labels=(),
+        weight=None,
+        groups=(),
+        carried=(),
+        places={KEY: places[KEY]},
+    )
+    table = EventTable(
+        path=list(inputs),
+        schema=None,
+        features=features,
+        **text_settings(dataset, transforms.declared, inputs),
+    )
+    table.check()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.tmp-", dir=out.parent) as scratch:
+            num_rows = _write(_iterate_rows(table, transforms, Path(scratch)), Path(scratch), out)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    return num_rows
+
+
+def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:
+    """Write blocks of rows to a file that appears whole; return how many rows it has."""
+    path, writer, num_rows = scratch / "rows.parquet", None, 0
+    for block in blocks:
+        writer = writer or pq.ParquetWriter(path, block.schema)
+        writer.write_table(block)
+        num_rows += block.num_rows
+    assert writer is not None  # or there was an error
+    writer.close()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    os.rename(path, out)
+    sync_folder(out.parent)
+    return num_rows
+
+
+def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> Iterator[pa.Table]:
+    """Yield the rows of all users in blocks.
+
+    Raises:
+        DataError: for the first bad row or too many skipped ones, and if no row is left.
+    """
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    writer = PartitionWriter(folder, "events", num_rows=table.num_rows_estimate())
+    for file in table.files["train"]:
+        for chunk in table.read_chunks(file, table.columns_read):
+            for line, problem in chunk.malformed_lines:
+                bad.record(np.ones(1, bool), [f"{chunk.file}: line {line or '?'}: {problem}"])
+            if chunk.table is None:
+                bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+            else:
+                _write_events(writer, chunk, table, transforms, bad)
+    builder = RowBuilder(
+        table.events, raw_sources(table.events), splits=("train",), find_rows=latest_rows
+    )
+    num_rows, item = 0, table.events.item
+    for blocks in build_in_order(builder, writer.close()):
+        for _, rows in blocks:
+            place = rows.column_names.index(item)
+            nothing = pa.nulls(rows.num_rows, rows.schema.field(item).type)
+            num_rows += rows.num_rows
+            yield rows.set_column(place, item, nothing)
+    report_bad_rows(vars(bad))
+    if not num_rows:
+        left_out = explain_left_out(table.events)
+        raise DataError(f"no event is left of a {item} that the run knows{left_out}")
+
+
+def _write_events(
+    writer: PartitionWriter,
+    chunk: RowChunk,
+    table: EventTable,
+    transforms: Transforms,
+    bad: BadRows,
+) -> None:
+    """Write the events of a chunk with their raw columns to the partitions of their users."""
+    assert chunk.table is not None
+    settings, features = table.events, table.features
+    validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
+    events = read_events(chunk, features, settings, validator)
+    only_item = Declared(labels=(), ids=(next(s for s in features.ids if s.name == settings.item),))
+    ids = encode_chunk(chunk, only_item, transforms.fitted, validator)[settings.item].to_numpy()
+    if validator.bad_R.any():
+        bad.record(validator.bad_R, validator.messages)
+    is_known_R = ids >= FIRST_VALUE_ID if only_item.ids[0].encode == "vocabulary" else ids >= 0
+    usable_R = is_known_R & ~validator.bad_R
+    if settings.below == "drop":
+        usable_R &= events.positive_R
+    raw = decode_dictionaries(chunk.table.select(list(features.columns)))
+    own = {"user": events.users_R, **events.columns(), "split": np.zeros(len(ids), np.int8)}
+    for name, values_R in own.items():
+        plain = values_R.astype(np.int8) if values_R.dtype == bool else values_R
+        raw = raw.append_column(OWN + name, pa.array(plain))
+    rows = np.flatnonzero(usable_R)
+    writer.write(raw.take(pa.array(rows)), events.users_R[rows])
