@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
-from runner.errors import UserError, wrap_words
+from runner.errors import UserError, is_interruption, wrap_words
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.secrets import note_references
 
@@ -33,23 +33,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = run_verb(words, allow) if verb else _run_overrides(words, allow)
         sys.stdout.flush()  # here, where a closed pipe is expected, and not at the end of Python
         return code
-    except UserError as error:
-        if "trainer.traceback=true" in words:
-            traceback.print_exc()
-        print_error(str(error))
-        return 2
     except BrokenPipeError:  # `... ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print_error("interrupted")
-        return 130
-    except Exception as error:  # a bug or the machine; runner/worker.py catches those of a job
-        traceback.print_exc()
-        print_error(f"{type(error).__name__}: {error}")
-        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        return _tell(error, with_traceback="trainer.traceback=true" in words)
     finally:
         restore_streams()
+
+
+def _tell(error: BaseException, *, with_traceback: bool) -> int:
+    """Print why the command failed; return its exit code."""
+    if is_interruption(error):
+        print_error("interrupted")
+        return 130
+    is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
+    if with_traceback or not is_users:
+        traceback.print_exception(error)
+    print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
+    return 2 if is_users else 1
 
 
 def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:

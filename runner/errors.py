@@ -20,6 +20,13 @@ class DataError(UserError):
     """A file, column, row or value in the data is wrong; the message names it."""
 
 
+def is_interruption(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C led to an error: a library's `finally` may fail on the way out."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
     """Return `; nearest: 'x'` for an error message, or "" if no known name is similar."""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=count, cutoff=0.5)

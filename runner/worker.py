@@ -20,7 +20,7 @@ from runner.config.targets import find_unshipped_targets
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import ConfigError, UserError
+from runner.errors import ConfigError, UserError, is_interruption
 from runner.machine import is_out_of_memory
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
@@ -62,11 +62,11 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             _leave_process_group()
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")
-    except UserError as error:
-        return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
-    except KeyboardInterrupt:
-        return ProcessResult(130, "interrupted", "interrupted before it had begun")
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if is_interruption(error):
+            return ProcessResult(130, "interrupted", "interrupted before it had begun")
+        if isinstance(error, UserError):
+            return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
         return ProcessResult(1, "failed", _describe_error(error), _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)

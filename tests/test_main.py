@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.__main__ import main
+from runner.errors import ConfigError
 from tests.fake_job import fake_command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,3 +162,19 @@ def test_an_interruption_during_the_first_imports_ends_without_a_traceback():
 def test_an_import_of_the_package_leaves_interruptions_alone():
     done = python("-c", "import runner, os; os.kill(os.getpid(), 2)")
     assert "KeyboardInterrupt" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [ConfigError, AttributeError])
+def test_an_interruption_that_a_library_turns_into_an_error_is_one(monkeypatch, capsys, kind):
+    def compose(*_, **__):
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:  # as OmegaConf's: it restores what is only half there
+                None._set_flag()
+        except AttributeError as error:
+            raise kind(str(error)) from None
+
+    monkeypatch.setattr("runner.config.compose.compose_job", compose)
+    assert main(["trainer.max_steps=1"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"

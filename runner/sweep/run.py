@@ -39,7 +39,7 @@ from runner.sweep.sweep_state import (
 )
 
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
-_MAX_FAILURES_SHOWN = 20  # failed jobs that are named at the end
+_MAX_FAILURES_SHOWN = 20  # errors of jobs that are shown at the end
 
 
 @dataclass(frozen=True)
@@ -248,11 +248,15 @@ def _show_summary(console: Console, board: Leaderboard, directory: Path) -> None
     show_leaderboard(console, board, with_errors=True)
     print_line(console, f"{board.counts or 'no jobs'}: {directory / LEADERBOARD_FILE}")
     failures = [run for run in board.runs if run.error]
-    for run in failures[:_MAX_FAILURES_SHOWN]:
-        _warn(f"{run.status}: {run.label}: {run.error}  ({run.folder / JOB_LOG_FILE})")
-    if len(failures) > _MAX_FAILURES_SHOWN:
-        num_hidden = len(failures) - _MAX_FAILURES_SHOWN
-        _warn(f"and {num_hidden} more; {LEADERBOARD_FILE} has them all")
+    counts = Counter(run.error for run in failures)
+    firsts = list({run.error: run for run in reversed(failures)}.values())[::-1]
+    for run in firsts[:_MAX_FAILURES_SHOWN]:
+        alike = counts[run.error] - 1
+        others = f"; {_count(alike, 'other job')} failed alike" if alike else ""
+        _warn(f"{run.status}: {run.label}: {run.error}  ({run.folder / JOB_LOG_FILE}){others}")
+    if len(firsts) > _MAX_FAILURES_SHOWN:
+        num_hidden = len(firsts) - _MAX_FAILURES_SHOWN
+        _warn(f"and {_count(num_hidden, 'other error')}; {LEADERBOARD_FILE} has them all")
 
 
 def _write_page(console: Console, directory: Path) -> None:

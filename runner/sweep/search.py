@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 CheckJob = Callable[[Sequence[str]], CheckedJob]
 
 
+_MIN_ALIKE_FAILURES = 3  # at the start of a search, after which it stops
+
+
 @dataclass(frozen=True)
 class SearchSpec:
     """What is searched and how."""
@@ -185,6 +188,8 @@ class SearchJobs:
         slots = plan.launcher.slots
         self.trials: Trials = Trials(directory, spec.space, spec.settings, spec.objectives, slots)
         self.trial_numbers: dict[str, list[int]] = {}
+        self._only_error: str | None = None  # of all jobs that ended so far, if they failed alike
+        self._failed: list[SweepJob] | None = []  # with it; None once a job has ended otherwise
         trials = self.trials.list_trials()
         self.previous_jobs = {t.number: self._make_job(t) for t in trials}
         jobs = {j.key: j for j in self.previous_jobs.values()}
@@ -198,6 +203,7 @@ class SearchJobs:
         for number, job in self.previous_jobs.items():
             outcome = state.outcomes[job.key]
             if outcome.is_done:
+                self._failed = None
                 self._end_trial(number, outcome)
             elif job.key not in started:
                 started.add(job.key)
@@ -220,6 +226,8 @@ class SearchJobs:
         """Take a job's outcome and return why the sweep must stop; None if it need not."""
         for number in self.trial_numbers[job.key]:
             self._end_trial(number, outcome)
+        if self._failed is not None and self._fails_whatever_is_chosen(job, outcome):
+            return f"all of its {len(self._failed)} jobs failed alike, whatever was chosen"
         values = {self.plan.metric: outcome.best, **outcome.secondary_values}
         missing = [name for name, value in values.items() if value is None]
         if outcome.status == "completed" and missing and not outcome.has_metric(missing[0]):
@@ -239,6 +247,20 @@ class SearchJobs:
 
     def close(self) -> None:
         self.trials.close()
+
+    def _fails_whatever_is_chosen(self, job: SweepJob, outcome: Outcome) -> bool:
+        """Return whether all jobs failed with one error, and no value of a choice is common."""
+        if outcome.status != "failed" or self._only_error not in (None, outcome.error):
+            self._failed = None
+        if self._failed is None:
+            return False
+        self._only_error = outcome.error
+        self._failed.append(job)
+        return len(self._failed) >= _MIN_ALIKE_FAILURES and all(
+            len({j.varying[key] for j in self._failed}) > 1
+            for key, distribution in self.trials.distributions.items()
+            if not distribution.single()
+        )
 
     def _end_trial(self, number: int, outcome: Outcome) -> None:
         if outcome.status in ("completed", "pruned", "failed"):

@@ -266,6 +266,26 @@ def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_pat
     assert len(starts(tmp_path)) == 1
 
 
+def test_a_search_whose_jobs_all_fail_alike_stops_and_says_so_once(tmp_path, capsys):
+    space = {"x": "interval(0, 1)", "do": "choice(raise)"}
+    assert search_run(tmp_path, space, num_trials=20) == 1
+    error = capsys.readouterr().err
+    assert "stopped: all of its 3 jobs failed alike, whatever was chosen" in error
+    assert error.count("loss is not finite") + error.count("at step 3") == 1
+    assert "; 2 other jobs failed alike" in error
+    assert len(starts(tmp_path)) == 3
+    # the same command tries them again, for the one who has mended the cause
+    assert search_run(tmp_path, space, num_trials=20) == 1
+    assert sorted(starts(tmp_path).values()) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("what", ["choice(raise, silent)", "choice(raise, ok)"])
+def test_a_search_goes_on_where_another_choice_may_do_better(tmp_path, what):
+    space = {"do": what, "x": "choice(0.1, 0.2, 0.3, 0.4)"}  # the first four jobs fail alike
+    search_run(tmp_path, space, sampler="grid", num_trials=None)
+    assert len(starts(tmp_path)) == 8
+
+
 @pytest.mark.parametrize(
     ("space", "more", "message"),
     [

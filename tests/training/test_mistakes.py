@@ -118,7 +118,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
                 early_stop=replace(TrainerSettings().early_stop, patience=2, metric="test/auc"),
             )
         ),
-        r"early_stop: waits for test/auc, and evaluations .* are of validation \(trainer\.eval_spl",
+        r"early_stop: waits for test/auc, .* are of validation: give the data a test split ",
     ),
     (
         lambda: monitor(TrainerSettings(), "validation/auk"),

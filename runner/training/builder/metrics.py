@@ -98,9 +98,15 @@ def check_monitors(
         metric, _ = resolve_metric(rule, checkpoint.monitor)
         split = metric.partition("/")[0]
         if split not in map(evaluation_name, splits):
+            remedy = (
+                f"have {split} evaluated on the way (trainer.eval_splits)"
+                if split in dataset.num_rows
+                else f"give the data a {split} split (dataset.files or dataset.split)"
+            )
             raise ConfigError(
                 f"trainer.{name}: waits for {metric}, and evaluations on the way are of "
-                f"{', '.join(splits) or 'no split'} (trainer.eval_splits)"
+                f"{', '.join(splits) or 'no split'}: {remedy}, or go without it "
+                f"(trainer.{name}.patience=null)"
             )
         metrics[f"trainer.{name}"] = metric
     names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
