@@ -257,6 +257,28 @@ def test_times_in_all_forms(value, form):
     assert compute_time_part(seconds_R, "weekday").tolist() == [1]
 
 
+def test_texts_in_iso_8601_are_the_moments_of_python_in_utc():
+    texts = [
+        "2026-03-01T01:00:11.984091+01:00",
+        "2026-03-01 01:00:11-0530",
+        "2026-03-01 01:00+05",
+        "2026-03-01T00:00:00-00:30",
+        "2026-03-01T01:00Z",
+        "2026-03-01 01:00:11.5",
+        "2026-03-01",
+    ]
+    expected = [datetime.fromisoformat(t) for t in texts]
+    expected = [(m if m.tzinfo else m.replace(tzinfo=UTC)).timestamp() for m in expected]
+    assert parse_times(pa.array(texts)).tolist() == expected
+    assert guess_time_form(pa.array(texts)) == "text"
+    for text in texts:
+        assert parse_times(pa.array([text])).tolist() == [expected[texts.index(text)]]
+    of_databases = ["2026-03-01 01:00:11.123456789 UTC", "2026-03-01 01:00:11.123456 GMT"]
+    assert parse_times(pa.array(of_databases)).tolist() == [1772326811.123456] * 2
+    none = ["2026-02-31T00:00:00+01:00", "2026-03-01-05", "2026-03-01 01:00:11.1234567890", "x"]
+    assert np.isnan(parse_times(pa.array([*none, None]))).all()
+
+
 def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
     rng = np.random.default_rng(0)
     moments = [datetime.fromtimestamp(int(s), UTC) for s in rng.integers(9e8, 2e9, 500)]

@@ -18,6 +18,7 @@ TEXT_DATES = ("dmy", "mdy", "ymd")
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
 AMBIGUOUS = " or "  # between two forms in which a column may have been written
+_DAY, _CLOCK = r"^\d{4}-\d\d-\d\d", r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?"  # of ISO 8601
 # encoding of an id column -> how many ids it makes of a time, missing ones aside
 TIME_PARTS = {"hour": 24, "weekday": 7}
 # the first and last second that a number may stand for, where nobody has said that it is a time
@@ -58,22 +59,34 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
 
 
 def _parse_texts(texts: pa.Array, form: str) -> pa.Array:
-    """Return times in ISO 8601 without an offset, or numbers; other texts become missing."""
-    texts = pc.replace_substring_regex(texts, r"(\d)Z$", r"\1")
+    """Return times in ISO 8601, in UTC if they have an offset, or numbers; others are missing."""
     fits = pc.match_substring_regex(texts, r"^\d{1,18}$")
     if pc.any(fits).as_py():
         return pc.if_else(fits, texts, pa.scalar(None, pa.string())).cast(pa.float64())
-    pattern = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?(\.\d{1,6})?)?$"
-    iso = pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
+    times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
+    if times.null_count == texts.null_count:
+        return times
+    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d{1,3}", r"\1")  # nanoseconds
+    texts = pc.replace_substring_regex(texts, r"(\d) ?(UTC|GMT)$", r"\1Z")  # as databases write it
+    times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
+    with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
+    in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
+    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")))
+
+
+def _parse_iso(texts: pa.Array, pattern: str, type_: pa.DataType) -> pa.Array:
+    """Return the texts that match as times; others are missing."""
+    fits = pc.match_substring_regex(texts, pattern)
+    fitting = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
     try:
-        return iso.cast(pa.timestamp("us"))
+        return fitting.cast(type_)
     except pa.ArrowInvalid:  # the 31st of February: rare, so slow is good enough
-        return pa.array([_parse_text(text) for text in iso], pa.timestamp("us"))
+        return pa.array([_parse_text(text, type_) for text in fitting], type_)
 
 
-def _parse_text(text: pa.Scalar) -> pa.Scalar | None:
+def _parse_text(text: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
     try:
-        return text.cast(pa.timestamp("us"))
+        return text.cast(type_)
     except pa.ArrowInvalid:
         return None
 
