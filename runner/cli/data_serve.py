@@ -42,7 +42,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
 
 def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
     """Return the overrides that choose a dataset, with what `--schema` stands for."""
-    from runner.sweep.local_process import quote_hydra_value
+    from runner.config.hydra_text import quote_hydra_value
 
     if schema is None:
         return list(words)

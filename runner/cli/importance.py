@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.cli.schema import write_new_file
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import shell_override
 from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
 
 METHODS = ("both", "shark", "permutation")
@@ -161,5 +162,5 @@ def _write_kept(table: Any, facts: Mapping[str, Any], given: argparse.Namespace)
     write_new_file(Path(given.out), format_kept_schema(content, about))
     print_status(
         f"wrote {given.out}; next: python -m runner dataset={table.format} "
-        f"dataset.schema={given.out}"
+        f"{shell_override('dataset.schema', given.out)}"
     )

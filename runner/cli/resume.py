@@ -12,10 +12,10 @@ from typing import Any
 
 from runner.cli.flags import Flags, parse_flags
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import quote_hydra_value
 from runner.errors import UserError
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
-from runner.sweep.local_process import quote_hydra_value
 from runner.sweep.plan import override_key
 
 

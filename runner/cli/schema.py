@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import shell_override
 from runner.config.proposed_length import (
     AUTO_OVERRIDES,
     NEXT_ITEM_LENGTH,
@@ -61,18 +62,18 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         hint = nearest_hint(given.task, TASKS)
         raise UserError(f"--task {given.task}: one of {', '.join(TASKS)}{hint}")
     hints = _read_hints(given)
-    command = " ".join(["schema", *words])
+    command = shlex.join(["schema", *words])
     while True:  # until nothing has to be asked any more
         try:
             proposal = propose_schema(path, given.validation, given.test, hints)
             break
         except SeveralLabelsError as error:
             labels = _ask_for_columns(error, "label", "a name, or several with commas")
-            command += f" --label {','.join(labels)}"
+            command += f" --label {shlex.quote(','.join(labels))}"
             hints = replace(hints, labels=labels)
         except UnclearColumnError as error:
             [name] = _ask_for_columns(error, error.flag, "a name")[:1]
-            command += f" --{error.flag} {name}"
+            command += f" --{error.flag} {shlex.quote(name)}"
             hints = (
                 replace(hints, user=name) if error.flag == "user" else (replace(hints, item=name))
             )
@@ -192,7 +193,7 @@ def write_new_file(path: Path, text: str) -> None:
 def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     """Return what is to be done with the file: a command that trains, or what is missing."""
     if proposal.interactions is not None:
-        data = f"dataset={proposal.format} dataset.schema={out}"
+        data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
         item = proposal.interactions["item"]
         num_items = next(f.num_distinct for f, _ in proposal.columns if f.name == item)
         every = ALL_ITEMS if num_items < FEW_ITEMS else ""
@@ -216,7 +217,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
-    return f"next: python -m runner dataset={proposal.format} dataset.schema={out} {length}{more}"
+    data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
+    return f"next: python -m runner {data} {length}{more}"
 
 
 def _train_rows(proposal: SchemaProposal) -> int:

@@ -200,7 +200,7 @@ def text_settings(
     """
     own_format = dataset.get("format", "parquet")
     format_ = find_format(inputs, own_format)
-    names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
+    names = ("delimiter", "quote", "decimal", "column_names") if format_ == own_format else ()
     # of the schema, such as its delimiter, unless the run has set one
     said = {**declared.places, **{n: v for n, v in dataset.items() if v is not None}}
     known = (*names, "on_bad_rows", "max_bad_rows")

@@ -19,7 +19,7 @@ from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import build_numeric_column, encode_numeric, map_to_table_rows
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
-from runner.data.tabular.read_files import RowChunk, unpack_columns
+from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_columns
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec, RawInputs
 from runner.serving.predict_encode import Transforms, check_input_types
@@ -56,11 +56,11 @@ def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
         DataError: for values that make no column, or columns of different lengths.
     """
     if isinstance(rows, pa.Table):
-        return rows
+        return flatten_structs(rows)
     try:
         if isinstance(rows, pa.RecordBatch):
-            return pa.Table.from_batches([rows])
-        return pa.table(dict(rows))
+            return flatten_structs(pa.Table.from_batches([rows]))
+        return flatten_structs(pa.table(dict(rows)))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from runner.data.tabular.read_files import flatten_structs
 from runner.errors import DataError
 
 
 def as_arrow(table: Any) -> pa.Table:
-    """Return a table as Arrow.
+    """Return a table as Arrow, with a column for each field of a struct, such as `user.id`.
 
     Args:
         table: a `pandas.DataFrame`, a `polars.DataFrame`, an Arrow table or record batch, or
@@ -19,6 +20,10 @@ def as_arrow(table: Any) -> pa.Table:
     Raises:
         DataError: for anything else, and for a column whose values have several types.
     """
+    return flatten_structs(_convert(table))
+
+
+def _convert(table: Any) -> pa.Table:
     kind = type(table).__module__.partition(".")[0]
     try:
         if isinstance(table, pa.Table):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from runner.config.hydra_text import quote_hydra_value
 from runner.distributed import parent_death
 from runner.machine import usable_cores
 from runner.rundir.regular_files import open_for_append, open_regular
@@ -169,13 +170,6 @@ def job_command(
     # A YAML that a job chooses may set Hydra's mode, which would make the job a sweep.
     overrides = [*job.overrides, *threads, run_dir, "hydra.mode=RUN"]
     return [sys.executable, "-m", "runner", *flags, *overrides]
-
-
-def quote_hydra_value(text: str) -> str:
-    """Return a path as a value in Hydra's grammar."""
-    if re.fullmatch(r"[A-Za-z0-9_/.@%+-]*/[A-Za-z0-9_/.@%+-]*", text):
-        return text
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def num_cores() -> int:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema
+from runner.config.overrides import parse_job_overrides
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.errors import UserError
 from tests.data.shapes import SHAPES, make
@@ -204,12 +205,54 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
         schema([str(tmp_path / "x.xlsx")], ())
 
 
-def test_decimal_commas_are_told_with_a_command_that_makes_numbers_of_them(tmp_path, propose):
+def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose):
     path = tmp_path / "ratings.csv"
-    rows = [f"{n % 2};{n},5;{n},{n};{'' if n == 3 else n}" for n in range(30)]
-    path.write_text("\n".join(["click;price;pair;count", *rows, "1;7,5;1,2,3;4"]))
+    rows = [f"{n % 2};{n},5;1,{n:03};{'' if n == 3 else n}" for n in range(30)]
+    path.write_text("\n".join(["click;price;thousands;count", *rows, "1;7;1,250;4"]))
+    written, told = propose(str(path))
+    assert "price: numbers with a decimal comma" in told and written["decimal"] == ","
+    assert set(written["numeric"]) == {"price", "thousands", "count"}
+    path.write_text("\n".join(["click;thousands", *(f"{n % 2};1,{n:03}" for n in range(30))]))
+    written, _ = propose(str(path))
+    assert "decimal" not in written and "thousands" in written["categorical"]
+
+
+def test_values_in_quotes_may_have_line_breaks(tmp_path, propose):
+    path = tmp_path / "orders.csv"
+    rows = [f'{n % 9};"well; {n}\r\n""done""";{n % 2};"{n},{n % 7}"' for n in range(99)]
+    path.write_text("\ufeff" + "\r\n".join(["Käufer;Kommentar;click;Preis", *rows, ""]), newline="")
+    written, told = propose(str(path))
+    assert "its columns stand between semicolons" in told
+    assert written["delimiter"] == ";" and written["decimal"] == ","
+    assert list(written["labels"]) == ["click"] and list(written["numeric"]) == ["Preis"]
+    assert "Käufer" in written["categorical"]
+
+
+def test_the_commands_that_it_prints_name_files_with_spaces(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"K{n % 9},{n % 3},{n % 2}" for n in range(99)]
+    Path("März 2025.csv").write_text("\n".join(["Kunde,Größe,click", *rows]))
+    schema(["März 2025.csv", "--out", "mein Plan.yaml"], ())
+    [next_] = re.findall("next: python -m runner (.*)", capsys.readouterr().out)
+    words = shlex.split(next_)
+    [override] = [o for o in parse_job_overrides(words) if o.key_or_group == "dataset.schema"]
+    assert override.value() == "mein Plan.yaml"
+    text = Path("mein Plan.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# Proposed by `schema 'März 2025.csv' --out 'mein Plan.yaml'`")
+    assert '"Größe"' in text and "\\u" not in text
+
+
+def test_decimal_commas_beside_points_are_told_with_a_command_that_makes_points_of_them(
+    tmp_path, propose
+):
+    path = tmp_path / "ratings.csv"
+    rows = [f"{n % 2};{n},5;{n}.5;{'' if n == 3 else n}" for n in range(30)]
+    path.write_text("\n".join(["click;price;weight_kg;count", *rows]))
     _, told = propose(str(path))
-    [convert] = re.findall(r"semicolons price: numbers .*? here; (sed .*?) makes points", told)
+    [convert] = re.findall(
+        r"semicolons price: numbers .*? here, since .* of weight_kg .*; (sed .*?) makes points",
+        told,
+    )
     assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
     written, told = propose(str(tmp_path / "points.csv"))
     assert "decimal comma" not in told and "price" in written["numeric"]
@@ -224,8 +267,8 @@ def test_a_price_with_decimal_commas_is_no_list_and_the_label_is_named_in_a_comm
     ]
     Path("klicks.csv").write_text("\n".join(["Kunde;Preis;Tags;Gekauft", *rows]))
     schema(["klicks.csv", "--out", "klicks.yaml"], ())
-    written = yaml.safe_load(Path("klicks.yaml").read_text())["categorical"]
-    assert "separator" not in written["Preis"] and written["Tags"]["separator"] == "|"
+    written = yaml.safe_load(Path("klicks.yaml").read_text())
+    assert written["numeric"]["Preis"] and written["categorical"]["Tags"]["separator"] == "|"
     [again] = re.findall(
         r"propose anew: rm klicks.yaml && python -m runner schema (.*)", capsys.readouterr().out
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -28,6 +30,8 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_values import split_json_lists
 from runner.data.tabular.times import compute_time_part, guess_time_form, parse_times
 from runner.errors import ConfigError, DataError
+from runner.serving.raw_rows import as_table
+from runner.serving.tables import as_arrow
 from tests.data.clicks import open_dataset
 
 ROWS = 3000
@@ -79,6 +83,111 @@ def test_blocks_are_whole_lines_wherever_they_are_cut(tmp_path, lines):
         blocks = list(text_blocks.read_blocks(DataFile(str(path)), num_bytes))
         assert b"".join(blocks).decode().split() == text.split()
         assert all(block.endswith((b"\r", b"\n")) for block in blocks[:-1])
+
+
+def test_blocks_are_whole_rows_where_values_have_line_breaks(tmp_path):
+    rng = np.random.default_rng(1)
+    texts = ["a", "a\nb", 'say ""so""\n\nor not', "\n", "b,c"]
+    rows = [f'{n},"{texts[rng.integers(5)]}",{n % 7}\n' for n in range(300)]
+    path = DataFile(str(tmp_path / "x.csv"))
+    (tmp_path / "x.csv").write_text("".join(rows))
+    for num_bytes in (50, 333, 2000):
+        blocks = list(text_blocks.read_blocks(path, num_bytes, quote='"'))
+        assert b"".join(blocks).decode() == "".join(rows)
+        read = [row for block in blocks for row in csv.reader(io.StringIO(block.decode(), ""))]
+        assert read == list(csv.reader(io.StringIO("".join(rows), "")))
+    # quotes that stand for themselves: every line is a row
+    (tmp_path / "x.csv").write_text("".join(f'{n},12" pipe\n' for n in range(301)))
+    for num_bytes in (50, 333, 2000):
+        blocks = list(text_blocks.read_blocks(path, num_bytes, quote='"'))
+        assert len(b"".join(blocks).splitlines()) == 301
+        assert all(block.endswith(b"\n") for block in blocks)
+        assert max(map(len, blocks)) < 3 * num_bytes + 50
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_objects_within_objects_are_columns(tmp_path, monkeypatch, format_):
+    monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 20_000)
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "label": n % 2,
+            "user": {"id": f"u{rng.integers(9)}", "place": {"land": "NOR"[n % 3], "x": n / 4}},
+            "more": {"tags": list("abc"[: n % 3]), "unread": 1},
+        }
+        for n in range(500)
+    ]
+    rows[3]["user"]["place"] = rows[4]["user"] = rows[5]["more"] = None
+    place = [((row["user"] or {}).get("place") or {}) for row in rows]
+    flat = {
+        "label": [row["label"] for row in rows],
+        "user.id": [(row["user"] or {}).get("id") for row in rows],
+        "user.place.land": [p.get("land") for p in place],
+        "user.place.x": [p.get("x") for p in place],
+        "more.tags": [(row["more"] or {}).get("tags") for row in rows],
+    }
+    pq.write_table(pa.table(flat), tmp_path / "flat.parquet")
+    if format_ == "jsonl":
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=100)
+    schema = {
+        "labels": ["label"],
+        "numeric": {"user.place.x": {"default": 0, "standardise": True}},
+        "categorical": {
+            "user.id": {"encode": "vocabulary", "default": 0},
+            "user.place.land": {"encode": "vocabulary", "default": 0},
+            "more.tags": {"list": True, "encode": "vocabulary"},
+        },
+    }
+    batches = []
+    for path, kind in (("flat.parquet", "parquet"), (f"x.{format_}", format_)):
+        data = open_dataset(path=str(tmp_path / path), format=kind, schema=schema, mix=False)
+        batches.append(next(data.batches("train", batch_size=500)))
+    one, other = batches
+    assert one.dense_BD.tolist() == other.dense_BD.tolist()
+    assert one.sparse.values().tolist() == other.sparse.values().tolist()
+    assert one.sparse.lengths().tolist() == other.sparse.lengths().tolist()
+    for read in (as_arrow, as_table):  # what a loaded model and an exported one are given
+        table = read(pa.Table.from_pylist(rows))
+        assert {name: table[name].to_pylist() for name in flat} == flat
+    numbers = {"labels": ["label"], "numeric": {"user.place.x": {"default": 0}}}
+    recipe = TableRecipe(format_, str(tmp_path / f"x.{format_}"), numbers)
+    assert not recipe.is_direct
+    schema["categorical"]["user.place.lend"] = {"encode": "vocabulary"}
+    with pytest.raises(DataError, match=r"no column 'user.place.lend'; nearest: 'user.place.land'"):
+        TableRecipe(format_, str(tmp_path / f"x.{format_}"), schema).check()
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_decimal_commas_are_read_as_points(tmp_path, skip):
+    rng = np.random.default_rng(0)
+    lines = [f"{n % 2};{rng.integers(9)};{x:.{n % 6}f}" for n, x in enumerate(rng.normal(size=300))]
+    lines[7] = "1;3;" + ("1.5" if skip else "1,5e1")
+    found = []
+    for decimal in (".", ","):
+        if decimal == ".":
+            lines[7] = "1;3;" + ("1,5" if skip else "1.5e1")
+        path = tmp_path / f"{'comma' if decimal == ',' else 'point'}.csv"
+        own = [line.translate({46: decimal, 44: "." if decimal == "," else ","}) for line in lines]
+        path.write_text("\n".join(["label;user;x", *own]))
+        schema = {**SCHEMA, "delimiter": ";", "decimal": decimal}
+        schema["numeric"] = {"x": {"default": 7}}
+        bad_rows = "skip" if skip else "error"
+        data = open_dataset(
+            path=str(path), format="csv", schema=schema, mix=False, on_bad_rows=bad_rows
+        )
+        batch = next(data.batches("train", batch_size=300))
+        found.append((batch.dense_BD.tolist(), batch.weights_B.tolist()))
+    assert found[0] == found[1]
+    assert found[0][1].count(0.0) == int(skip)
+    recipes = [
+        TableRecipe("csv", str(path), {**SCHEMA, "delimiter": ";"}, decimal=d).content_fields()
+        for d in (None, ".", ",")
+    ]
+    assert recipes[0] == recipes[1] != recipes[2]
+    with pytest.raises(ConfigError, match="decimal=';': expected one of"):
+        parse_schema({**SCHEMA, "decimal": ";"})
 
 
 def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch):

@@ -71,6 +71,10 @@ def with_malformed(lines):
     return lines
 
 
+def with_line_breaks(lines):
+    return [line.replace(", by", ",\nby") if n % 3 else line for n, line in enumerate(lines)]
+
+
 SKIPPING = {"on_bad_rows": "skip", "max_bad_rows": 100}
 
 
@@ -81,9 +85,17 @@ SKIPPING = {"on_bad_rows": "skip", "max_bad_rows": 100}
         ("csv", csv_lines()[1:], "\r\n", {"mix": False, "column_names": ["y", "x", "city"]}),
         ("csv", csv_lines(), "\r", {"split": {"column": "y", "train": [0], "test": [1]}}),
         ("csv", with_malformed(csv_lines()), "\n", SKIPPING),
+        ("csv", with_line_breaks(csv_lines()), "\n", {}),
         ("jsonl", json_lines(), "\n", {}),
     ],
-    ids=["plain", "in order without names", "by a column", "malformed lines", "JSON"],
+    ids=[
+        "plain",
+        "in order without names",
+        "by a column",
+        "malformed lines",
+        "line breaks",
+        "JSON",
+    ],
 )
 def test_the_files_are_those_of_one_pass(tmp_path, monkeypatch, format_, lines, ends, settings):
     path = tmp_path / f"x.{format_}"
@@ -94,7 +106,9 @@ def test_the_files_are_those_of_one_pass(tmp_path, monkeypatch, format_, lines, 
     shared = TableRecipe(**recipe_settings(**given | settings))
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "several"))
     folder, _ = prepare_table(shared, Backwards())
-    assert len(shared.rows_of_groups(shared.files["train"][0])) > 9
+    parts = shared.rows_of_groups(shared.files["train"][0])
+    # a value with a line break may lie across two blocks: such a file is read in one pass
+    assert parts is None if any("\n" in line for line in lines) else len(parts) > 9
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == plain
 
 

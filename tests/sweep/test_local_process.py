@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from runner.config.hydra_text import quote_hydra_value
 from runner.config.overrides import parse_job_overrides
 from runner.distributed import parent_death
 from runner.sweep.local_process import (
@@ -17,7 +18,6 @@ from runner.sweep.local_process import (
     is_log_open,
     job_command,
     process_start_ticks,
-    quote_hydra_value,
     split_devices,
     visible_devices,
     wait_for_orphans,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from runner.data.tabular.column_names import USER
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.propose_schema import SchemaProposal
+from runner.data.tabular.schema_yaml import format_value
 
 
 def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
@@ -16,9 +15,9 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         command: the words that proposed it, for its first line.
     """
     lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: it guessed."]
-    lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
+    lines += [f"{key}: {format_value(value)}" for key, value in proposal.places.items()]
     if proposal.interactions is not None:
-        flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in proposal.interactions.items())
+        flow = ", ".join(f"{k}: {format_value(v)}" for k, v in proposal.interactions.items())
         lines += ["", f"interactions: {{{flow}}}"]
         lines += ["# min_count: {user: 5, item: 5} leaves out users and items with fewer events"]
     elif not proposal.with_role("labels"):
@@ -29,23 +28,23 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         if columns or parts:
             lines += ["", f"{role}:"]
         for f, given in columns:
-            flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in given.settings.items())
+            flow = ", ".join(f"{k}: {format_value(v)}" for k, v in given.settings.items())
             reason = f"; {on_one_line(given.reason)}" if given.reason else ""
-            lines.append(f"  {json.dumps(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
+            lines.append(f"  {format_value(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
         for name, settings in parts.items():
-            flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in settings.items())
-            lines.append(f"  {json.dumps(name)}: {{{flow}}}")
+            flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
+            lines.append(f"  {format_value(name)}: {{{flow}}}")
     users = [
         f.name
         for f, _ in proposal.with_role("categorical")
         if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing_share
     ]
     if users:
-        lines += ["", f"groups: {json.dumps(users[:1])}  # for grouped metrics"]
+        lines += ["", f"groups: {format_value(users[:1])}  # for grouped metrics"]
     if carried := [f.name for f, _ in proposal.with_role("carried")]:
-        lines += ["", f"carried: {json.dumps(carried)}  # kept for predictions, no feature"]
+        lines += ["", f"carried: {format_value(carried)}  # kept for predictions, no feature"]
     if weights := proposal.with_role("weight"):
-        lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
+        lines += ["", f"weight: {format_value(weights[0][0].name)}"]
     if left := [(f.name, given.reason) for f, given in proposal.columns if not given.name]:
         lines += [
             "",

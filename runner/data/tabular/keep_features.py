@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from runner.data.tabular.schema_file import expand_pattern
+from runner.data.tabular.schema_yaml import format_value
 from runner.data.tabular.table_recipe import SPLIT_PATHS, TableRecipe
 
 FEATURE_ROLES = ("numeric", "categorical", "sequences")
@@ -35,6 +35,7 @@ def keep_features(recipe: TableRecipe, names: Collection[str]) -> dict[str, Any]
     for key, value in (
         ("split", recipe.split),
         ("delimiter", recipe.delimiter),
+        ("decimal", recipe.decimal),
         ("column_names", recipe.column_names),
     ):
         if value:
@@ -47,10 +48,10 @@ def format_kept_schema(content: Mapping[str, Any], about: str) -> str:
     lines = [f"# {about}"]
     for key, value in content.items():
         if key not in FEATURE_ROLES:
-            lines.append(f"{key}: {json.dumps(value)}")
+            lines.append(f"{key}: {format_value(value)}")
             continue
         lines.append(f"{key}:")
-        lines += [f"  {json.dumps(n)}: {json.dumps(settings)}" for n, settings in value.items()]
+        lines += [f"  {format_value(n)}: {format_value(settings)}" for n, settings in value.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -261,6 +261,8 @@ def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
     places: dict[str, Any] = {}
     if layout.delimiter != usual.delimiter:
         places["delimiter"] = layout.delimiter
+    if layout.decimal != usual.decimal:
+        places["decimal"] = layout.decimal
     if layout.column_names:
         places["column_names"] = list(layout.column_names)
     return places

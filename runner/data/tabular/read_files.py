@@ -15,6 +15,7 @@ from runner.data.tabular.file_list import SUFFIXES, DataFile
 from runner.errors import DataError, nearest_hint
 
 CHUNK_ROWS = 1 << 16
+_NESTED = {b"nested": b"true"}  # of a field of a flat schema
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
         DataError: naming a file that cannot be read.
     """
     with open_parquet_file(file) as opened:
-        return read_footer(opened, str(file))
+        schema, counts = read_footer(opened, str(file))
+        return flatten_schema(schema), counts
 
 
 def check_same_schema(
@@ -123,7 +125,7 @@ def read_parquet_chunks(
         DataError: naming the file, and the row group that cannot be read.
     """
     schema, counts = read_parquet_schema(file)
-    texts = [n for n in columns if is_text(schema.field(n).type)]
+    texts = [n for n in columns if is_text(schema.field(n).type) and not is_nested(schema, n)]
     with open_parquet_file(file, texts) as opened:
         for group, count in enumerate(counts):
             if row_groups is not None and group not in row_groups:
@@ -136,7 +138,7 @@ def read_parquet_chunks(
                     table = pa.Table.from_batches([batch])
                     for column in table.columns:
                         _check_dictionary_indices(column)
-                    table = unpack_columns(table)
+                    table = unpack_columns(table).select(list(columns))
                     yield RowChunk(file, group, done, table.num_rows, table)
                     done += table.num_rows
                 _check_num_rows(done, count)
@@ -166,6 +168,31 @@ def _check_dictionary_indices(column: pa.ChunkedArray) -> None:
                 raise pa.ArrowInvalid(f"entry {high} of a dictionary of {len(chunk.dictionary)}")
 
 
+def flatten_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that `flatten_structs` makes; `is_nested` knows those out of structs."""
+    while any(pt.is_struct(field.type) for field in schema):
+        schema = pa.schema([part for field in schema for part in _flatten_field(field)])
+    return schema
+
+
+def _flatten_field(field: pa.Field) -> list[pa.Field]:
+    if not pt.is_struct(field.type):
+        return [field]
+    return [f.with_metadata(_NESTED) for f in field.flatten()]
+
+
+def is_nested(schema: pa.Schema, name: str) -> bool:
+    """Tell whether a column of a flat schema lies within a struct in the file."""
+    return bool(schema.field(name).metadata == _NESTED)
+
+
+def flatten_structs(table: pa.Table) -> pa.Table:
+    """Make a column of each field of a struct, such as `user.id`; a list of structs stays."""
+    while any(pt.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
+
+
 def unpacked_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of the values, without dictionaries, views and extensions such as UUID."""
     if pt.is_dictionary(type_):
@@ -180,6 +207,7 @@ def unpacked_type(type_: pa.DataType) -> pa.DataType:
 
 def unpack_columns(table: pa.Table) -> pa.Table:
     """Cast columns to their unpacked types; dictionaries of texts stay, they are quick to hash."""
+    table = flatten_structs(table)
     for index, column in enumerate(table.schema):
         plain = unpacked_type(column.type)
         if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.json as pajson
+import pyarrow.types as pt
 
 from runner.data.core.blocks import first_line
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, flatten_schema, flatten_structs
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
 from runner.errors import DataError
 
@@ -17,9 +19,15 @@ from runner.errors import DataError
 def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:
     """Return the names and guessed types of the columns, from the first block of a file.
 
+    Objects within an object give columns such as `user.id`.
+
     Raises:
         DataError: if no line is a JSON object. Single ones are for `read_json_chunks` to tell.
     """
+    return flatten_schema(_infer_schema(block, file))
+
+
+def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
     if block.lstrip().startswith(b"["):
         raise DataError(
             f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
@@ -54,7 +62,7 @@ def read_json_chunks(
     Raises:
         DataError: naming the file and the line that cannot be read.
     """
-    schema = pa.schema(types) if types else None
+    schema = pa.schema(_nest(file, types)) if types else None
     num_lines = 0 if blocks is None else blocks.num_lines
     try:
         for block in read_blocks(file, BLOCK_BYTES, blocks):
@@ -65,7 +73,8 @@ def read_json_chunks(
                 if problem:
                     malformed.append((line, problem))
                 else:
-                    tables.append(table if schema is None else table.select(list(types)))
+                    flat = flatten_structs(table)
+                    tables.append(flat if schema is None else flat.select(list(types)))
             joined = pa.concat_tables(tables) if tables else pa.schema(types).empty_table()
             yield RowChunk(
                 file, None, num_lines + 1, joined.num_rows, joined, "", {}, tuple(malformed)
@@ -73,6 +82,27 @@ def read_json_chunks(
             num_lines += joined.num_rows + len(malformed)
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    """Return the columns as they are in the file, which may have objects within objects."""
+    if not any("." in name for name in types):
+        return [pa.field(name, type_) for name, type_ in types.items()]
+    with closing(read_blocks(file, BLOCK_BYTES)) as blocks:
+        found = _infer_schema(next(blocks, b""), file)
+
+    def choose(fields: Iterable[pa.Field], before: str) -> Iterator[pa.Field]:
+        for field in fields:
+            if pt.is_struct(field.type):
+                inner = list(choose(field.type, f"{before}{field.name}."))
+                if inner:
+                    yield pa.field(field.name, pa.struct(inner))
+            elif (name := before + field.name) in types:
+                yield pa.field(field.name, types[name])
+
+    fields = list(choose(found, ""))
+    missing = set(types) - set(flatten_schema(pa.schema(fields)).names)
+    return [*fields, *(pa.field(name, types[name]) for name in types if name in missing)]
 
 
 def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ class TextFormat:
     quote: str = '"'  # empty: nothing is quoted
     column_names: tuple[str, ...] = ()  # empty: they are in the first line
     json_lines: bool = False  # each line is a JSON object; there are no delimiters and no names
+    decimal: str = "."  # what stands before the fraction of a number
 
 
 def default_text_format(format_: str) -> TextFormat:
@@ -51,10 +52,8 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         DataError: naming a file that cannot be read.
     """
     try:
-        with closing(
-            read_blocks(file, BLOCK_BYTES if format_.json_lines else INFERENCE_BYTES)
-        ) as b:
-            block = next(b, b"")
+        num_bytes = BLOCK_BYTES if format_.json_lines else INFERENCE_BYTES
+        block = _read_first_block(file, num_bytes, "" if format_.json_lines else format_.quote)
         if not block:
             raise DataError(f"{file}: has no rows, and no line with names")
         codecs.getincrementaldecoder("utf-8")().decode(block)  # it may end within a character
@@ -101,8 +100,8 @@ def read_text_chunks(
     names: Sequence[str] = format_.column_names
     try:
         names = names or infer_text_schema(file, format_).names
-        later = TextFormat(format_.delimiter, format_.quote, tuple(names))
-        for block in read_blocks(file, BLOCK_BYTES, blocks):
+        later = replace(format_, column_names=tuple(names))
+        for block in read_blocks(file, BLOCK_BYTES, blocks, format_.quote):
             malformed: list[tuple[int, str]] = []
             # of the lines before this block, Arrow counts only the one with the names
             before = num_lines - (1 if is_first and not format_.column_names else 0)
@@ -122,7 +121,7 @@ def read_text_chunks(
             is_first = False
             invalid: dict[str, pa.Array] = {}
             if skip_bad_rows:
-                table, invalid = cast_texts(table, types)
+                table, invalid = cast_texts(table, types, format_.decimal)
             count = table.num_rows
             if count or malformed:
                 yield RowChunk(
@@ -133,19 +132,22 @@ def read_text_chunks(
         raise DataError(f"{file}: {first_line(error)}") from error
 
 
-def read_first_lines(file: DataFile, count: int) -> list[str]:
-    """Return the first lines of a text file, at most as many as fit into the first block.
+def read_first_rows(file: DataFile) -> str:
+    """Return the text of the first rows of a file, as many as fit into the first block.
 
     Raises:
         DataError: naming a file that cannot be read.
     """
     try:
-        with closing(read_blocks(file, INFERENCE_BYTES)) as blocks:
-            block = next(blocks, b"")
+        block = _read_first_block(file, INFERENCE_BYTES, TextFormat.quote)
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
-    text = block.decode("utf-8-sig", errors="replace")
-    return [line for line in text.splitlines() if line.strip()][:count]
+    return block.decode("utf-8-sig", errors="replace")
+
+
+def _read_first_block(file: DataFile, num_bytes: int, quote: str) -> bytes:
+    with closing(read_blocks(file, num_bytes, quote=quote)) as blocks:
+        return next(blocks, b"")
 
 
 def _parse_csv(
@@ -168,6 +170,7 @@ def _parse_csv(
         ),
         convert_options=pacsv.ConvertOptions(
             column_types=dict(types or {}),
+            decimal_point=format_.decimal,
             include_columns=list(types or ()),
             null_values=[""],
             strings_can_be_null=True,

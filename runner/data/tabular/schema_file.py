@@ -24,9 +24,12 @@ from runner.errors import ConfigError, nearest_hint, raise_combined
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
-TEXT_KEYS = ("delimiter", "column_names")  # of text files, where they are not the usual ones
-
-
+TEXT_KEYS = (
+    "delimiter",
+    "decimal",
+    "column_names",
+)  # of text files, where they are not the usual ones
+DECIMALS = (".", ",")  # before the fraction of a number
 MAX_COLUMNS = 10_000  # that one pattern may stand for
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
 MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
@@ -140,6 +143,8 @@ def _parse_places(schema: Mapping[str, Any], where: str, problems: list[str]) ->
     delimiter = places.get("delimiter", ",")
     if not is_delimiter(delimiter):
         problems.append(f"{where}.delimiter={delimiter!r}: expected one character")
+    if (decimal := places.get("decimal", ".")) not in DECIMALS:
+        problems.append(f"{where}.decimal={decimal!r}: expected one of {', '.join(DECIMALS)!r}")
     if "column_names" in places:
         names = _parse_column_names(schema, "column_names", where, problems)
         places["column_names"] = [name for n in names for name in expand_pattern(n)]

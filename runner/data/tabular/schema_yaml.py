@@ -1,7 +1,8 @@
-"""Reads the YAML in which a user declares a table's columns."""
+"""Reads the YAML in which a user declares a table's columns, and writes its values."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,9 @@ def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> I
             inner.append((f"{where}.{name}", value))
     for key_above, value in inner:
         yield from _find_repeated_keys(value, key_above, seen)
+
+
+def format_value(value: object) -> str:
+    """Format a value as JSON, which is YAML, with letters of any language as they are."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

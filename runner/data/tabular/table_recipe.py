@@ -41,6 +41,7 @@ from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
     check_same_schema,
+    is_nested,
     read_parquet_chunks,
     read_parquet_schema,
 )
@@ -80,6 +81,7 @@ class TableRecipe:
     mix: bool = True  # rewritten train rows are stored in random order, once
     delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
     quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
+    decimal: Annotated[str | None, Key(choices=(".", ","))] = None  # before a fraction
     column_names: Any = None  # of text files whose first line is a row
     learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
 
@@ -248,7 +250,8 @@ class TableRecipe:
         usual, places = default_text_format(self.format), self.declared.places
         delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
         names = self.column_names or places.get("column_names") or ()
-        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines)
+        decimal = self.decimal or places.get("decimal") or usual.decimal
+        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines, decimal)
 
     @property
     def skips_bad_rows(self) -> bool:
@@ -265,7 +268,7 @@ class TableRecipe:
     def content_fields(self) -> Mapping[str, Any]:
         """Return everything but where the files are, and settings that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
-        own = self.declared.places.get("delimiter")
+        own, text = self.declared.places.get("delimiter"), self.text_format
         return {
             "table": VERSION,
             "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
@@ -275,7 +278,8 @@ class TableRecipe:
                 for k, v in vars(self).items()
                 if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
             }
-            | ({} if self.delimiter or not own else {"delimiter": own}),
+            | ({} if self.delimiter or not own else {"delimiter": own})
+            | ({} if text.decimal == TextFormat.decimal else {"decimal": text.decimal}),
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
@@ -322,6 +326,7 @@ class TableRecipe:
             self.row_split.kind == "whole"
             and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
             and direct_columns(self.declared, first) is not None
+            and not any(is_nested(first, name) for name in self.columns_read)
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The content of text files, plain or compressed, in blocks of whole lines."""
+"""The content of text files, plain or compressed, in blocks of whole rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ class TextBlocks:
 
 
 def read_blocks(
-    file: DataFile, num_bytes: int, blocks: TextBlocks | None = None
+    file: DataFile, num_bytes: int, blocks: TextBlocks | None = None, quote: str = ""
 ) -> Generator[bytes]:
-    """Yield the content of a file, unpacked, in blocks that end with a line.
+    """Yield the content of a file, unpacked, in blocks that end with a row.
 
     Args:
         blocks: those that are read; None: all.
+        quote: the character around values that may have line breaks; empty: a line is a row.
 
     Raises:
         DataError: for a file of another kind, and for a line without end.
@@ -54,7 +55,7 @@ def read_blocks(
     with file.open() as handle, _unpack(handle, file) as stream:
         rest, data = b"", stream.read(num_bytes)
         while following := stream.read(num_bytes) if data else b"":
-            if cut := _last_cut(data):
+            if cut := _last_cut(data, quote.encode(), before=rest):
                 if (block := rest + data[:cut]).strip(b"\r\n"):
                     yield block
                 rest = b""
@@ -89,9 +90,24 @@ def find_blocks(file: DataFile, num_bytes: int) -> list[tuple[int, int]]:
     return spans if is_text else []  # reading it in one pass says what is wrong
 
 
-def _last_cut(data: bytes) -> int:
-    """Return where the last line of some bytes ends; 0 if none does."""
-    return (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
+def _last_cut(data: bytes, quote: bytes = b"", before: bytes = b"") -> int:
+    """Return where the last row of some bytes ends; 0 if none does.
+
+    Behind an even number of quotes a line break ends a row. Where none is, quotes stand for
+    themselves, as in 12", and the last line break does.
+
+    Args:
+        before: the beginning of the row with which the bytes go on.
+    """
+    last = (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
+    if not quote:
+        return last
+    cut, num_quotes = last, before.count(quote) + data.count(quote, 0, last)
+    while cut > 0 and num_quotes % 2:
+        previous = data.rfind(b"\n", 0, cut - 1) + 1
+        num_quotes -= data.count(quote, previous, cut)
+        cut = previous
+    return cut or last
 
 
 def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_lines
+from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_rows
 from runner.data.tabular.schema_file import is_delimiter
 from runner.errors import DataError, UserError
 
@@ -35,26 +37,31 @@ def find_layout(
     usual = default_text_format(format_)
     if usual.json_lines:
         return usual, []
-    lines = read_first_lines(file, NUM_LINES)
+    text = read_first_rows(file)
     notes = []
     if delimiter is None:
-        delimiter = _find_delimiter(file, lines, usual.delimiter)
+        delimiter = _find_delimiter(file, text, usual.delimiter)
         if delimiter != usual.delimiter:
             notes.append(f"its columns stand between {DELIMITERS[delimiter]}")
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
     try:
-        rows = list(csv.reader(lines, delimiter=delimiter))
+        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        rows = list(itertools.islice(reader, NUM_LINES))
     except csv.Error as error:
         raise DataError(f"{file}: {error}") from error
     first = rows[0] if rows else []
-    if decimal := _decimal_columns(rows):
-        notes.append(
-            f"{', '.join(decimal)}: numbers with a decimal comma are texts here; "
-            rf"sed -E 's/([0-9]),([0-9])/\1.\2/g' {shlex.quote(str(file))} > points.csv makes "
-            "points of them"
-        )
+    if commas := _columns_of_fractions(rows, ","):
+        if points := _columns_of_fractions(rows, "."):
+            notes.append(
+                f"{', '.join(commas)}: numbers with a decimal comma are texts here, since those of "
+                rf"{', '.join(points)} have a point; sed -E 's/([0-9]),([0-9])/\1.\2/g' "
+                f"{shlex.quote(str(file))} > points.csv makes points of them"
+            )
+        else:
+            notes.append(f"{', '.join(commas)}: numbers with a decimal comma")
+            layout = replace(layout, decimal=",")
     if names:
         if list(names) == first:
             raise UserError(
@@ -73,29 +80,42 @@ def find_layout(
     return layout, notes
 
 
-def _find_delimiter(file: DataFile, lines: Sequence[str], usual: str) -> str:
-    """Return the character that stands equally often in every line.
+def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
+    """Return the character that stands equally often in every row.
 
     Raises:
         UserError: if there is none but `::`.
     """
-    plain = [re.sub(r'"[^"]*"', "", line) for line in lines]
-    counts = {d: [line.count(d) for line in plain] for d in (usual, *DELIMITERS)}
-    steady = {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
+    rows = [re.sub(r'"[^"]*"', "", line) for line in text.splitlines() if line.strip()]
+    if not (steady := _steady_delimiters(rows[:NUM_LINES], usual)):
+        # a value in quotes may have line breaks
+        rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
+        steady = _steady_delimiters(rows[:NUM_LINES], usual)
     if usual in steady or not steady:
-        if plain and all("::" in line for line in plain):
+        if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
         return usual
     return max(steady, key=lambda d: steady[d])
 
 
-def _decimal_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of columns in which every value is a number with a decimal comma."""
+def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
+    """Return each character that stands equally often in all rows, and how often."""
+    counts = {d: [row.count(d) for row in rows] for d in (usual, *DELIMITERS)}
+    return {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
+
+
+def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[str]:
+    """Return the names of columns in which every value is a number, and some have a fraction.
+
+    Numbers such as 1,250 may stand for thousands, so that a column of these alone tells nothing.
+    """
     whole = [row for row in rows[1:] if len(row) == len(rows[0])]
     found = []
     for column, name in enumerate(rows[0] if len(whole) > 1 else ()):
-        cells = [row[column] for row in whole if row[column].strip() not in MISSING]
-        if cells and all(re.fullmatch(r"\s*-?\d+,\d+\s*", cell) for cell in cells):
+        cells = [row[column].strip() for row in whole if row[column].strip() not in MISSING]
+        if all(re.fullmatch(rf"[+-]?\d*[{decimal}]?\d+", cell) for cell in cells) and any(
+            re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$", cell) for cell in cells
+        ):
             found.append(name)
     return found
 

@@ -16,7 +16,7 @@ from runner.data.prepare.progress import Advance
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
 from runner.errors import DataError
 
 INDEX_FILE = "text_blocks.json"
@@ -93,22 +93,26 @@ def _count_files(
 def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
     """Return the rows and the lines of each block; nothing if one of them cannot be read.
 
-    That is said by who reads all columns, and counts lines from the start of the file.
+    That is said by who reads all columns, and counts lines from the start of the file. Nor does a
+    block have any that may end within a value in quotes.
     """
     table, column = task.table, task.table.columns_read[0]
     types = {column: table.schemas[str(task.file)].field(column).type}
-    counts = []
+    counts, quote = [], task.format_.quote.encode()
     try:
         names = infer_text_schema(task.file, task.format_).names
         later = replace(task.format_, column_names=tuple(names))
         for begin, end in task.spans:
+            span = TextBlocks(((begin, end),))
+            if quote and any(block.count(quote) % 2 for block in read_blocks(task.file, 0, span)):
+                return []
             chunks = list(
                 read_text_chunks(
                     task.file,
                     types,
                     later if begin else task.format_,
                     skip_bad_rows=table.skips_bad_rows,
-                    blocks=TextBlocks(((begin, end),)),
+                    blocks=span,
                 )
             )
             num_rows = sum(chunk.num_rows for chunk in chunks)

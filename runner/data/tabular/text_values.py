@@ -19,9 +19,13 @@ JSON_VALUES = (str, int, float, type(None))
 
 
 def cast_texts(
-    table: pa.Table, types: Mapping[str, pa.DataType]
+    table: pa.Table, types: Mapping[str, pa.DataType], decimal: str = "."
 ) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Cast texts to their types. A text that does not fit becomes missing and is returned."""
+    """Cast texts to their types. A text that does not fit becomes missing and is returned.
+
+    Args:
+        decimal: what stands before the fraction of a number, a point or a comma.
+    """
     invalid: dict[str, pa.Array] = {}
     missing = pa.scalar(None, pa.string())
     for index, (name, type_) in enumerate(types.items()):
@@ -31,12 +35,14 @@ def cast_texts(
         if pt.is_integer(type_):
             fits = match_integers(texts)
         elif pt.is_floating(type_):
-            fits = pc.match_substring_regex(texts, NUMBER_PATTERN)
+            fits = pc.match_substring_regex(texts, NUMBER_PATTERN.replace(r"\.", rf"\{decimal}"))
         else:
             fits = _match_type(texts, type_)
         if pc.any(pc.invert(fits)).as_py():
             invalid[name] = pc.if_else(pc.fill_null(fits, True), missing, texts)
             texts = pc.if_else(fits, texts, missing)
+        if pt.is_floating(type_) and decimal != ".":
+            texts = pc.replace_substring(texts, decimal, ".")
         table = table.set_column(index, name, _parse(texts, type_))
     return table, invalid
 
