@@ -20,7 +20,7 @@ import yaml
 from runner.cli.schema import schema
 from runner.config.overrides import parse_job_overrides
 from runner.data.tabular.choose_roles import SeveralLabelsError
-from runner.errors import UserError
+from runner.errors import DataError, UserError
 from tests.data.shapes import SHAPES, make
 
 ROWS = 1000
@@ -215,6 +215,19 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose):
     path.write_text("\n".join(["click;thousands", *(f"{n % 2};1,{n:03}" for n in range(30))]))
     written, _ = propose(str(path))
     assert "decimal" not in written and "thousands" in written["categorical"]
+
+
+def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(tmp_path, propose):
+    path = tmp_path / "my report.csv"
+    rows = [f"u{n % 7};{n % 3};{n % 2}" for n in range(99)]
+    path.write_text("\n".join(["# of 2026", "# by a tool", "user;item;click", *rows]))
+    with pytest.raises(
+        DataError, match=r"first 2 lines .*'# of 2026'.* 3 columns between semi"
+    ) as e:
+        propose(str(path))
+    [convert] = re.findall(r"(tail .*) leaves them out", str(e.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    assert list(propose(str(tmp_path / "table.csv"))[0]["labels"]) == ["click"]
 
 
 def test_values_in_quotes_may_have_line_breaks(tmp_path, propose):

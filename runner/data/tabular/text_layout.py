@@ -18,6 +18,7 @@ from runner.errors import DataError, UserError
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
+MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "\\N", "?", "-")
 
 
@@ -85,6 +86,7 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
 
     Raises:
         UserError: if there is none but `::`.
+        DataError: if only lines before the table lack it.
     """
     rows = [re.sub(r'"[^"]*"', "", line) for line in text.splitlines() if line.strip()]
     if not (steady := _steady_delimiters(rows[:NUM_LINES], usual)):
@@ -94,6 +96,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
     if usual in steady or not steady:
         if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
+        if not steady:
+            _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
 
@@ -102,6 +106,24 @@ def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
     """Return each character that stands equally often in all rows, and how often."""
     counts = {d: [row.count(d) for row in rows] for d in (usual, *DELIMITERS)}
     return {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
+
+
+def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
+    """Check that no title or comment stands before the table.
+
+    Raises:
+        DataError: with a command that leaves these lines out.
+    """
+    for count in range(1, MAX_LINES_BEFORE + 1):
+        table = rows[count : count + NUM_LINES]
+        if len(table) > 2 and (steady := _steady_delimiters(table, usual)):
+            delimiter = max(steady, key=lambda d: steady[d])
+            first = "line is" if count == 1 else f"{count} lines are"
+            raise DataError(
+                f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
+                f"lines have {steady[delimiter] + 1} columns between {DELIMITERS[delimiter]}: "
+                f"tail -n +{count + 1} {shlex.quote(str(file))} > table.csv leaves them out"
+            )
 
 
 def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[str]:
