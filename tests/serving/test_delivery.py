@@ -57,7 +57,7 @@ def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_pa
         "dlrm": TINY,
         "several tasks, int8": (*clicks.write(tmp_path / "data"), "checkpoint.save_every=5"),
         "two_tower": (*SETTINGS, beauty, "model=two_tower", *FULL, "report=false"),
-        "growing": (*drifting.write(tmp_path / "data", DIRECT), WIDE, *EPOCH),
+        "growing": (*drifting.write(tmp_path / "drifting", DIRECT), WIDE, *EPOCH),
     }[case]
     run = tmp_path / "run"
     verb(runner, *words, f"hydra.run.dir={run}", "checkpoint.keep=9")
