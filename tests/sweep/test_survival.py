@@ -45,6 +45,7 @@ GRID = ("-m", "model.net.level=0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0,10.0,11.0
 SEARCH = (
     "search=quasi_random",
     "search.num_trials=12",
+    "search.seed=28",  # of which each harm is drawn once
     "optimizer.sparse.lr=0.02",
     "model.net.level=interval(0.0,16.0)",
 )
