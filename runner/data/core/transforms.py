@@ -6,9 +6,6 @@ import numpy as np
 
 from runner.data.core.columns import NumericColumn
 
-_GAMMA = 0x9E3779B97F4A7C15  # of splitmix64
-_PIECE = 16_384  # values at a time: what is between the steps stays in the cache of the core
-
 
 def as_float32(values: np.ndarray) -> np.ndarray:
     """Return the values as batches hold them; a number that is too large becomes infinite."""
@@ -32,42 +29,23 @@ def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
 
 def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
     """Return splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
-    mixed = values + np.uint64((salt + 1) * _GAMMA & 0xFFFFFFFFFFFFFFFF)
-    scratch = np.empty(min(_PIECE, len(mixed)), np.uint64)
-    for start in range(0, len(mixed), _PIECE):
-        _mix(mixed[start : start + _PIECE], scratch)
-    return mixed
-
-
-def _mix(mixed: np.ndarray, scratch: np.ndarray) -> None:
-    """Apply the steps of splitmix64 after its addition, in place."""
-    shifted = scratch[: len(mixed)]
+    mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+    shifted = np.empty_like(mixed)  # for all three, since new memory costs as much as a step
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed ^= np.right_shift(mixed, np.uint64(bits), out=shifted)
         mixed *= np.uint64(factor)
     mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
+    return mixed
 
 
 def hash_ids(values: np.ndarray, num_rows: int, salt: int) -> np.ndarray:
-    """Map any integers [R] to [0, num_rows): splitmix64, then multiply-shift.
+    """Map any integers [R] to [0, num_rows), int64: splitmix64, then multiply-shift.
 
     The 32 high bits choose the row, so a table may have at most 2**32 rows.
-
-    Returns:
-        [R] int32, or int64 for more than 2**31 rows.
     """
-    rows = np.empty(len(values), np.int64 if num_rows > 2**31 else np.int32)
-    added = np.uint64((salt + 1) * _GAMMA & 0xFFFFFFFFFFFFFFFF)
-    buffer, scratch = np.empty((2, min(_PIECE, len(values))), np.uint64)
-    for start in range(0, len(values), _PIECE):
-        piece = values[start : start + _PIECE]
-        mixed = buffer[: len(piece)]
-        mixed.view(np.int64)[:] = piece
-        mixed += added
-        _mix(mixed, scratch)
-        # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.
-        mixed >>= np.uint64(32)
-        mixed *= np.uint64(num_rows)
-        mixed >>= np.uint64(32)
-        rows[start : start + _PIECE] = mixed
-    return rows
+    mixed = splitmix64(values.astype(np.int64).view(np.uint64), salt)
+    # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.
+    mixed >>= np.uint64(32)
+    mixed *= np.uint64(num_rows)
+    mixed >>= np.uint64(32)
+    return mixed.view(np.int64)
