@@ -24,11 +24,7 @@ from runner.errors import ConfigError, nearest_hint, raise_combined
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
-TEXT_KEYS = (
-    "delimiter",
-    "decimal",
-    "column_names",
-)  # of text files, where they are not the usual ones
+TEXT_KEYS = ("delimiter", "decimal", "column_names")  # of text files, where they are not usual
 DECIMALS = (".", ",")  # before the fraction of a number
 MAX_COLUMNS = 10_000  # that one pattern may stand for
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
