@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, overload
@@ -122,7 +122,7 @@ class MessageDecoder:
             raise DataError(f"{where}: is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{where}: is not a JSON object: {str(row)[:60]}")
-        return row
+        return dict(_flatten(row))
 
     def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
         """Find the value that Arrow refused.
@@ -140,6 +140,15 @@ class MessageDecoder:
                     f"{where}, column {column.name!r}: value {row[column.name]!r} is not of type "
                     f"{column.type}{hint}"
                 ) from error
+
+
+def _flatten(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of an object; those of objects within it by names such as `user.id`."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:

@@ -94,6 +94,18 @@ def test_messages_are_encoded_as_the_rows_of_a_table(learnt):
     assert history == hash_texts(pa.array(["hat", "cup", "ball", "hat"])).tolist()
 
 
+def test_objects_within_a_message_are_columns():
+    item = SCHEMA["categorical"]["item"]
+    declared = parse_schema({"labels": ["click"], "categorical": {"shown.item.sku": item}})
+    decoder = MessageDecoder.of("clicks", declared, None)
+    rows = [{"click": 1, "shown": {"item": {"sku": "hat"}, "x": [1]}}, {"click": 0, "shown": None}]
+    found = decoder.decode(messages_of(rows), 0)
+    flat = [{"click": 1, "shown.item.sku": "hat"}, {"click": 0, "shown.item.sku": None}]
+    expected = decoder.decode(messages_of(flat), 0)
+    assert found.ids_FW.tolist() == expected.ids_FW.tolist()
+    assert found.ids_FW[0, 0] == hash_texts(pa.array(["hat"]))[0]
+
+
 def test_growing_texts_need_nothing_that_is_fitted():
     schema = {"labels": ["click"], "categorical": {"item": SCHEMA["categorical"]["item"]}}
     decoder = MessageDecoder.of("clicks", parse_schema(schema), None)
