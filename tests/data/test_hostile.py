@@ -52,7 +52,6 @@ def proposed(tmp_path, columns, capsys):
 @pytest.mark.parametrize(
     "column",
     [
-        pa.array([{"a": 1, "b": "x"}] * ROWS),
         pa.array([[("k", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
         pa.array([[[1], [2]]] * ROWS),
         pa.array([[{"a": 1}]] * ROWS),

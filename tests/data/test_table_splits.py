@@ -291,7 +291,7 @@ def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
     rows = pa.table({"a": ["b", "c", "b"], "y": [0, 1, 0], "z": ["p", "q", "r"]})
     pacsv.write_csv(rows, "x.csv")
     pafeather.write_feather(rows, "x.arrow")
-    pq.write_table(rows.append_column("pair", [[{"a": 1}] * 3]), "x.parquet")
+    pq.write_table(rows.append_column("pair", [[[{"a": 1}]] * 3]), "x.parquet")
     Path("x.dat").touch()
     Path("colons.csv").write_text("1::2\n3::4\n")
     with pytest.raises(UserError, match=shown):
