@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ def invalid_syntax(text: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reasons = [t for t in lines if not t.startswith(("Error parsing override", "See https"))]
     reason = (reasons or lines)[0]
+    key, _, value = text.partition("=")
+    quoted = "a value" if {"'", '"'} & set(value) else value
+    word = shlex.quote(f'{key}="{quoted}"')
     return (
-        f"{text}: cannot be read: {reason}. Quote spaces and brackets for the shell and for Hydra: "
-        "'key=\"a value\"'"
+        f"{text}: cannot be read: {reason}. Commas, spaces and brackets of a text are quoted for "
+        f"the shell and for Hydra: {word}"
     )
 
 
