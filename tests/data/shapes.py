@@ -207,7 +207,7 @@ PLAIN: dict[str, Callable[[int, np.random.Generator], pa.Array]] = {
         [" ".join(f"word{w}" for w in rng.integers(0, 400, 30)) for _ in range(n)]
     ),
     "vectors": lambda n, rng: pa.array(rng.random((n, 4)).round(2).tolist()),
-    "objects": lambda n, rng: pa.array([{"a": int(i)} for i in rng.integers(0, 9, n)]),
+    "objects": lambda n, rng: pa.array([[{"a": int(i)}] for i in rng.integers(0, 9, n)]),
     "other": lambda n, rng: pa.array(rng.integers(0, 2, n)),
     "weight": lambda n, rng: pa.array(rng.uniform(0.5, 2, n).round(2)),
     "yymmddhh": _format_times("%y%m%d%H"),
