@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.verb_parser import VerbParser, is_override
+from runner.cli.verb_parser import VerbParser, split_run_words
 from runner.errors import UserError
 
 
@@ -20,8 +21,7 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.serving.make_histories import write_histories
 
     given = make_parser().parse(words)
-    overrides = [word for word in given.words if is_override(word)]
-    run, *inputs = [word for word in given.words if not is_override(word)] or [""]
+    run, inputs, overrides = split_run_words(given.words)
     if not run or not inputs or given.out is None:
         raise UserError(
             "histories: name a run, its events and the file to write: "
@@ -29,9 +29,8 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
         )
     count = write_histories(run, inputs, given.out, overrides=overrides, allow=allow)
     print(f"{count:,} users")
-    print_status(
-        f"wrote {given.out}; `python -m runner predict {run} {given.out} --top-k 10` recommends"
-    )
+    command = shlex.join(["predict", run, str(given.out), "--top-k", "10"])
+    print_status(f"wrote {given.out}; `python -m runner {command}` recommends")
     return 0
 
 

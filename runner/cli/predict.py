@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.verb_parser import VerbParser, is_override
+from runner.cli.verb_parser import VerbParser, split_run_words
 from runner.errors import UserError
 
 
@@ -19,8 +19,7 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.serving.predict_run import predict_files
 
     given = make_parser().parse(words)
-    overrides = [word for word in given.words if is_override(word)]
-    run, *inputs = [word for word in given.words if not is_override(word)] or [""]
+    run, inputs, overrides = split_run_words(given.words)
     if not run or not inputs:
         raise UserError(
             "predict: name a run and what to score: predict DIR INPUT... [--out DIR]; "

@@ -192,8 +192,8 @@ def write_new_file(path: Path, text: str) -> None:
 
 def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     """Return what is to be done with the file: a command that trains, or what is missing."""
+    data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
     if proposal.interactions is not None:
-        data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
         item = proposal.interactions["item"]
         num_items = next(f.num_distinct for f, _ in proposal.columns if f.name == item)
         every = ALL_ITEMS if num_items < FEW_ITEMS else ""
@@ -217,7 +217,6 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
-    data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
     return f"next: python -m runner {data} {length}{more}"
 
 

@@ -84,6 +84,11 @@ class VerbParser(argparse.ArgumentParser):
         raise UserError(f"{self.verb}: {message}; --help says more")
 
 
-def is_override(word: str) -> bool:
-    """Tell a setting from a path such as `day=1/part.csv`, which exists."""
-    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word)
+def split_run_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Return the run, its inputs and the settings among words; an empty text if no run is named.
+
+    A path such as `day=1/part.csv`, which exists, is no setting.
+    """
+    is_setting = [bool(re.match(r"[~+]*[\w.@]+=", w)) and not os.path.exists(w) for w in words]
+    run, *inputs = [word for word, setting in zip(words, is_setting) if not setting] or [""]
+    return run, inputs, [word for word, setting in zip(words, is_setting) if setting]

@@ -27,7 +27,7 @@ from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import DataError, UserError
+from runner.errors import DataError, UserError, already_exists
 from runner.rundir.json_files import sync_folder
 from runner.serving.find_run import find_run
 from runner.serving.predict_encode import Transforms
@@ -82,7 +82,7 @@ def write_histories(
             written, and for events that cannot be read.
     """
     if out.exists():
-        raise UserError(f"--out {out}: exists already; name another, or remove it first")
+        raise UserError(already_exists("--out", out))
     folder = find_run(run)
     dataset = compose_for_prediction(folder, overrides, allowed_packages(allow)).config["dataset"]
     transforms = read_transforms(dataset, folder)

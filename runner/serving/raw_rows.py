@@ -55,12 +55,10 @@ def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
     Raises:
         DataError: for values that make no column, or columns of different lengths.
     """
-    if isinstance(rows, pa.Table):
-        return flatten_structs(rows)
     try:
         if isinstance(rows, pa.RecordBatch):
-            return flatten_structs(pa.Table.from_batches([rows]))
-        return flatten_structs(pa.table(dict(rows)))
+            rows = pa.Table.from_batches([rows])
+        return flatten_structs(rows if isinstance(rows, pa.Table) else pa.table(dict(rows)))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error
 

@@ -228,6 +228,10 @@ def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(tmp
     [convert] = re.findall(r"(tail .*) leaves them out", str(e.value))
     assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
     assert list(propose(str(tmp_path / "table.csv"))[0]["labels"]) == ["click"]
+    # a bad row within the table is left to on_bad_rows
+    rows = [f"u{n % 7},{n % 3},{n % 2}" for n in range(99)]
+    path.write_text("\n".join(["user,item,click", *rows[:5], "u1,2,0,more", *rows[5:]]))
+    assert list(propose(str(path))[0]["labels"]) == ["click"]
 
 
 def test_values_in_quotes_may_have_line_breaks(tmp_path, propose):

@@ -1,6 +1,7 @@
 """Stopping poor jobs early, on real trainings of the synthetic set."""
 
 import json
+import time
 
 import pytest
 
@@ -17,6 +18,11 @@ SMALL = (
     "model.net.bottom=[16]",
     "model.net.top=[16]",
     "model.net.embedding_dim=4",
+    # what the default spaces search beside the two rates
+    "optimizer.sparse.l2_lookups=0",
+    "model.net.embedding_dropout=0",
+    "model.net.dropout=0",
+    "model.net.norm=null",
 )
 SPACE = (
     "optimizer.sparse.lr=tag(log,interval(1e-4,1e-1))",
@@ -66,16 +72,15 @@ def test_all_ranks_of_a_stopped_job_stop(runner, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_asha_saves_a_third_of_the_updates_and_most_often_finds_the_best_result(runner, tmp_path):
-    words = ["search=quasi_random", "search.num_trials=16"]
-    words += ["trainer.max_steps=180", "trainer.eval_every=20"]
-    is_best = []
-    for seed in range(3):
-        whole, short = both(runner, tmp_path / str(seed), *words, f"search.seed={seed}")
-        saved = 1 - updates(short) / updates(whole)
-        best = [max(float(r["validation/auc"]) for r in board(d)) for d in (whole, short)]
-        print(f"{saved:.0%} of {updates(whole)} updates saved, best {best}")
-        assert saved >= 0.3
-        assert best[1] > best[0] - 0.01
-        is_best.append(board(short)[0]["folder"] == board(whole)[0]["folder"])
-    assert sum(is_best) >= 2
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_asha_saves_a_third_of_the_updates_at_an_equal_best_result(runner, tmp_path, seed):
+    words = ["search=quasi_random", "search.num_trials=16", f"search.seed={seed}"]
+    started = time.monotonic()
+    whole, short = both(runner, tmp_path, *words, "trainer.max_steps=180", "trainer.eval_every=20")
+    saved = 1 - updates(short) / updates(whole)
+    best = [max(float(r["validation/auc"]) for r in board(d)) for d in (whole, short)]
+    print(f"{saved:.0%} of {updates(whole)} updates saved, best {best}")
+    print(f"{time.monotonic() - started:.0f} s")
+    assert saved >= 0.3
+    assert best[1] == best[0]
+    assert board(short)[0]["folder"] == board(whole)[0]["folder"]

@@ -111,6 +111,8 @@ def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
 def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
     """Check that no title or comment stands before the table.
 
+    A line with another number of columns that stands within the table is a bad row, not told here.
+
     Raises:
         DataError: with a command that leaves these lines out.
     """
@@ -118,6 +120,8 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
         table = rows[count : count + NUM_LINES]
         if len(table) > 2 and (steady := _steady_delimiters(table, usual)):
             delimiter = max(steady, key=lambda d: steady[d])
+            if any(delimiter in row for row in rows[:count]):
+                return
             first = "line is" if count == 1 else f"{count} lines are"
             raise DataError(
                 f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "

@@ -101,12 +101,13 @@ def check_monitors(
             remedy = (
                 f"have {split} evaluated on the way (trainer.eval_splits)"
                 if split in dataset.num_rows
-                else f"give the data a {split} split (dataset.files or dataset.split)"
+                else f"give the data a {split} split (of a table dataset.split says it)"
             )
+            key = "patience" if rule.patience is not None else "threshold"
             raise ConfigError(
                 f"trainer.{name}: waits for {metric}, and evaluations on the way are of "
                 f"{', '.join(splits) or 'no split'}: {remedy}, or go without it "
-                f"(trainer.{name}.patience=null)"
+                f"(trainer.{name}.{key}=null)"
             )
         metrics[f"trainer.{name}"] = metric
     names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
