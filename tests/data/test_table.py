@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.core.blocks import read_blocks
 from runner.data.core.transforms import hash_ids
 from runner.data.tabular.hash_text import hash_texts
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
@@ -158,3 +159,26 @@ def test_groups_and_carried_columns(batch_and_rows, data):
     assert batch.groups_BG[:, 1].tolist() == folds
     cities = [row["city"] for row in rows]
     assert data.read_carried_columns("train", 5, 9)["city"].to_pylist() == cities[5:9]
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_prepared_ids_have_the_narrowest_type_and_keep_their_values(tmp_path, seed):
+    sizes = {"uint8": 256, "uint16": 65_536, "int32": 65_537}
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, size, 500) for name, size in sizes.items()}
+    for name, size in sizes.items():
+        columns[name][:2] = 0, size - 1
+    own = {"row": np.arange(500), "clicked": np.arange(500) % 2}
+    table = pa.table({**own, **columns})
+    ids = {name: {"encode": "as_is", "num_rows": size} for name, size in sizes.items()}
+    data = open_dataset(
+        path=write_parquet(tmp_path, table, 1),
+        schema={"labels": {"clicked": {}}, "categorical": ids, "groups": ["row"]},
+        rewrite="always",  # which shuffles the rows
+    )
+    stored = read_blocks(data.indexes["train"].files[0])
+    assert {name: str(stored.schema.field(name).type) for name in sizes} == {n: n for n in sizes}
+    batch = next(data.batches("train", batch_size=500, seed=seed))
+    rows = batch.groups_BG[:, 0].numpy()
+    for name in sizes:
+        assert batch.sparse[name].values().tolist() == columns[name][rows].tolist()

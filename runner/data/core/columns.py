@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -159,6 +160,17 @@ class Columns:
         names += [c.weights for c in self.lists if c.weights]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups]))
+
+
+def narrowest_id_type(num_rows: int) -> np.dtype:
+    """Return the smallest type of the ids of a table with `num_rows` rows, for prepared files.
+
+    Most tables are small, and an epoch's time goes with the bytes that are read and gathered.
+    """
+    for type_, limit in ((np.uint8, 1 << 8), (np.uint16, 1 << 16), (np.int32, 1 << 31)):
+        if num_rows <= limit:
+            return np.dtype(type_)
+    return np.dtype(np.int64)
 
 
 def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
-LAYOUT_VERSION = 3  # raise it when the format of prepared files changes and their rows do not
+LAYOUT_VERSION = 4  # raise it when the format of prepared files changes and their rows do not
 
 
 @dataclass(frozen=True)

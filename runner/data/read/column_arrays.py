@@ -122,8 +122,7 @@ def _read_raw_ids(
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    chunks = [view_as_numpy(chunk) for chunk in values.chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    return view_as_numpy(values.combine_chunks())
 
 
 def check_ids(

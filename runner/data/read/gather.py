@@ -42,9 +42,12 @@ class RowGather:
         """Write the selected rows of a column into an array, whose type may be another one."""
         if isinstance(self.order, slice):
             out_W[:] = values_R[self.order]
+        elif values_R.dtype.itemsize < out_W.dtype.itemsize:
+            # A narrow column is gathered as it is: more of it is in the cache.
+            out_W[:] = np.take(values_R, self.order, mode="wrap")
         else:  # converted before they are gathered, so that nothing lies between column and array
             column_R = values_R.astype(out_W.dtype, copy=False)
-            np.take(column_R, self.order, out=out_W, mode="clip")  # no index is outside
+            np.take(column_R, self.order, out=out_W, mode="wrap")  # no index is outside
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
@@ -52,8 +55,8 @@ def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     if isinstance(order, slice):
         return values[order]
     return np.take(
-        values, order, axis=0, mode="clip"
-    )  # `clip` avoids a buffer; no index is outside
+        values, order, axis=0, mode="wrap"
+    )  # `wrap` avoids a buffer; no index is outside
 
 
 def gather_lists(
@@ -74,4 +77,4 @@ def gather_lists(
         jumps_from = np.concatenate([[0], stops[non_empty][:-1] - 1])
         steps[offsets_W1[non_empty]] = starts[non_empty] - jumps_from
     positions = np.cumsum(steps, out=steps)
-    return np.take(values, positions, mode="clip"), positions, offsets_W1
+    return np.take(values, positions, mode="wrap"), positions, offsets_W1

@@ -34,6 +34,7 @@ from runner.data.core.columns import (
     LabelColumn,
     NumericColumn,
     SequenceColumn,
+    narrowest_id_type,
 )
 from runner.data.core.setting_checks import check_numbers, check_range, check_setting_types
 from runner.data.prepare.export import export_dataset
@@ -291,7 +292,6 @@ class Synthetic:
 
     @property
     def _arrow_schema(self) -> pa.Schema:
-        ids = pa.field("item", pa.int32(), nullable=False)
         return pa.schema(
             [
                 *(pa.field(name, pa.int8(), nullable=False) for name in self._label_names),
@@ -299,8 +299,8 @@ class Synthetic:
                 *(pa.field(name, pa.float32(), nullable=False) for name in self._probability_names),
                 *(pa.field(name, pa.int32()) for name in self._numeric_names),
                 *(
-                    pa.field(name, pa.int32() if length is None else pa.list_(ids), nullable=False)
-                    for name, _, length in self._id_columns
+                    pa.field(name, _id_type(size, is_list=length is not None), nullable=False)
+                    for name, size, length in self._id_columns
                 ),
             ]
         )
@@ -313,12 +313,18 @@ class Synthetic:
         yield from map(pa.array, rows.probability_TR)
         for numeric_R, missing_R in zip(rows.numeric_DR, rows.missing_DR):
             yield pa.array(numeric_R, mask=missing_R if missing_R.any() else None)
-        for ids, offsets in zip(rows.ids, rows.offsets):
+        for wide, offsets, (_, size, _) in zip(rows.ids, rows.offsets, self._id_columns):
+            ids = pa.array(wide.astype(narrowest_id_type(size)))
             if offsets is None:
-                yield pa.array(ids)
+                yield ids
             else:
-                item = pa.field("item", pa.int32(), nullable=False)
-                yield pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids), pa.list_(item))
+                type_ = _id_type(size, is_list=True)
+                yield pa.ListArray.from_arrays(pa.array(offsets), ids, type_)
+
+
+def _id_type(size: int, *, is_list: bool) -> pa.DataType:
+    type_ = pa.from_numpy_dtype(narrowest_id_type(size))
+    return pa.list_(pa.field("item", type_, nullable=False)) if is_list else type_
 
 
 recipe = Synthetic

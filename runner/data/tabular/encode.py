@@ -10,7 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.core.columns import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN, NumericColumn
+from runner.data.core.columns import (
+    CARRIED_PREFIX,
+    GROUP_PREFIX,
+    WEIGHT_COLUMN,
+    NumericColumn,
+    narrowest_id_type,
+)
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.growing.settings import NO_ID
@@ -158,7 +164,7 @@ def _encode_ids(
     ids = read_ids(spec, table, validator, fitted.id_types)
     num_rows = fitted.num_rows[spec.table or spec.name]
     values = map_to_table_rows(spec, ids, num_rows, fitted, validator)
-    values = values.astype(np.int32 if num_rows <= 2**31 and not spec.growth else np.int64)
+    values = values.astype(np.int64 if spec.growth else narrowest_id_type(num_rows))
     if ids.offsets_R1 is None:
         return {spec.name: pa.array(values)}
     offsets = pa.array(ids.offsets_R1.astype(np.int32))
