@@ -46,14 +46,6 @@ class SweepDatabaseError(UserError):
 
 
 @dataclass(frozen=True)
-class JobRecord:
-    """What only the database knows of a job."""
-
-    folder: str
-    seconds: float  # of all its tries
-
-
-@dataclass(frozen=True)
 class UnfinishedTry:
     """A try whose end was never recorded, because the sweep was killed."""
 
@@ -187,10 +179,10 @@ class SweepDatabase:
         rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
         self._write(*((insert, row) for row in rows))
 
-    def job_records(self) -> dict[str, JobRecord]:
-        """Return what is known of each job, by its key."""
-        rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
-        return {key: JobRecord(self._plain(folder), seconds) for key, folder, seconds in rows}
+    def job_folders(self) -> dict[str, str]:
+        """Return the name of each job's folder, by its key."""
+        rows = self._read("SELECT key, folder FROM runner_jobs")
+        return {key: self._plain(folder) for key, folder in rows}
 
     def unfinished_tries(self) -> list[UnfinishedTry]:
         rows = self._read(

@@ -188,7 +188,7 @@ def _run_jobs(
                 scheduler.answer_pruning = pruning_responder(source)
             last_write = time.monotonic()
             for job, try_result in scheduler.run(source.jobs(state)):
-                record_outcome(state, job, try_result, scheduler.seconds_by_job[job.key])
+                record_outcome(state, job, try_result)
                 outcome = state.outcomes[job.key]
                 view.ended(job, try_result, outcome)
                 _report_outcome(scheduler, source, job, outcome)

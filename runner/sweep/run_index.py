@@ -12,7 +12,6 @@ from typing import Any
 from runner.errors import UserError
 from runner.rundir.readers import as_number, numeric_values, read_signed_meta
 from runner.rundir.run_files import read_result
-from runner.sweep.database import JobRecord
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 
 DONE_STATUSES = ("completed", "pruned")
@@ -27,7 +26,7 @@ class Outcome:
         status: completed, pruned, interrupted, failed or waiting.
         best: the best value of the metric by which jobs are ranked.
         test_metrics: metrics of the test split, by `split/name`.
-        seconds: of all its tries.
+        seconds: of work, over all its tries.
         secondary_values: further objectives of a search.
         result_names: names of all numbers in the result.
     """
@@ -158,7 +157,7 @@ def match_runs(jobs: Sequence[SweepJob], runs: Sequence[RunDirectory]) -> dict[s
 def assign_folders(
     jobs: Sequence[SweepJob],
     matched: Mapping[str, RunDirectory],
-    records: Mapping[str, JobRecord],
+    recorded: Mapping[str, str],
     taken: Collection[str],
     directory: Path,
 ) -> dict[str, str]:
@@ -167,7 +166,7 @@ def assign_folders(
     Args:
         jobs: the jobs.
         matched: run directories by the job's key.
-        records: what the database knows, by the job's key.
+        recorded: folder names in the database, by the job's key.
         taken: names of folders that belong to a run.
         directory: the sweep's.
     """
@@ -177,9 +176,9 @@ def assign_folders(
         if job.key in matched:
             folder_names[job.key] = matched[job.key].folder
             continue
-        recorded = records[job.key].folder if job.key in records else None
-        if recorded and recorded not in taken and not _is_no_folder(directory / recorded):
-            name = recorded  # it was killed before its meta.json was written
+        before = recorded.get(job.key)
+        if before and before not in taken and not _is_no_folder(directory / before):
+            name = before  # it was killed before its meta.json was written
         else:
             name, number = slug(job), 1
             while name in taken or _is_no_folder(directory / name):
@@ -195,18 +194,15 @@ def _is_no_folder(path: Path) -> bool:
     return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
 
 
-def outcome_from_result(
-    result: Mapping[str, Any] | None, plan: SweepPlan, *, seconds: float | None = None
-) -> Outcome:
+def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Outcome:
     """Return what a `result.json` says of the metrics that the sweep looks at.
 
     Args:
         result: its content; None if there is none.
         plan: the sweep.
-        seconds: of all tries; None: what the result says of the last one.
     """
     if result is None:
-        return Outcome("interrupted", "it was killed before it ended", seconds=seconds)
+        return Outcome("interrupted", "it was killed before it ended")
     metrics = result.get("metrics") or {}
     best = result.get("best") or {}
     if best and plan.is_monitored:
@@ -225,7 +221,7 @@ def outcome_from_result(
         test_metrics=tests,
         step=result.get("step"),
         result_names=(*metrics, *(k for k in ("active_s",) if k in result)),
-        seconds=result.get("active_s") if seconds is None else seconds,
+        seconds=as_number(result.get("active_s")),
     )
 
 

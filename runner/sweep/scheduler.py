@@ -79,7 +79,6 @@ class JobScheduler:
 
     Attributes:
         failure: why the sweep had to stop by itself; None while it did not.
-        seconds_by_job: of each job that has ended, over its tries by this start of the sweep.
         answer_pruning: called for each running job, to answer those that ask whether to go on.
     """
 
@@ -96,7 +95,6 @@ class JobScheduler:
         self.stop_request, self.observer, self.job_folder = stop_request, observer, job_folder
         self.running: list[RunningJob] = []
         self.failure: str | None = None
-        self.seconds_by_job: dict[str, float] = {}
         self.answer_pruning: Callable[[RunningJob], None] | None = None
         self._num_stops_sent = 0  # requests to stop that were passed on to the jobs
 
@@ -178,7 +176,6 @@ class JobScheduler:
         status, error = self._classify_end(running, code)
         end = TryResult(status, running.elapsed_s, code, error)
         key = running.job.key
-        self.seconds_by_job[key] = self.seconds_by_job.get(key, 0.0) + end.seconds
         self._write_database(lambda: self.database.end_try(running.try_id, key, end))
         return end
 

@@ -10,7 +10,7 @@ from runner.config.locations import PROJECT
 from runner.reporting.report.leaderboard import LEADERBOARD_FILE, Leaderboard
 from runner.reporting.report.leaderboard import write_leaderboard as write_leaderboard_file
 from runner.rundir.provenance import git_state
-from runner.sweep.database import JobRecord, SweepDatabase, TryResult, UnfinishedTry
+from runner.sweep.database import SweepDatabase, TryResult, UnfinishedTry
 from runner.sweep.leaderboard import make_leaderboard
 from runner.sweep.local_process import JOB_LOG_FILE, is_log_open, wait_for_orphans
 from runner.sweep.plan import SweepJob, SweepPlan
@@ -38,8 +38,7 @@ class SweepState:
     Attributes:
         jobs: all that are known; a search adds to them.
         folder_names: the name of each job's folder in the sweep's directory.
-        seconds_before: seconds of tries by earlier starts of the sweep.
-        job_records: what the database knew when this sweep began.
+        recorded_folders: names in the database when this sweep began.
         run_directories: those that were there when this sweep began.
         num_unrelated_runs: run directories in the sweep's folder that belong to none of its jobs.
         num_jobs_of_other_code: done jobs that were made by other code than today's.
@@ -50,9 +49,8 @@ class SweepState:
     directory: Path
     folder_names: dict[str, str]
     outcomes: dict[str, Outcome]
-    seconds_before: dict[str, float]
     database: SweepDatabase
-    job_records: dict[str, JobRecord]
+    recorded_folders: Mapping[str, str]
     run_directories: list[RunDirectory]
     num_unrelated_runs: int
     num_jobs_of_other_code: int
@@ -74,8 +72,10 @@ class SweepState:
         taken = set(self.folder_names.values())
         matched = match_runs([job], [r for r in self.run_directories if r.folder not in taken])
         taken |= {r.folder for r in self.run_directories}
-        self.folder_names |= assign_folders([job], matched, self.job_records, taken, self.directory)
-        self.outcomes[job.key] = _outcome(job, matched, self.job_records, self.plan)
+        self.folder_names |= assign_folders(
+            [job], matched, self.recorded_folders, taken, self.directory
+        )
+        self.outcomes[job.key] = _outcome(job, matched, self.plan)
         self.jobs.append(job)
         self.database.add_jobs([(job, self.folder_names[job.key])])
 
@@ -101,9 +101,9 @@ def load_sweep_state(
     _end_orphans(unfinished_tries, directory, warn)
     runs = scan_runs(directory, warn)
     matched = match_runs(plan.jobs, drop_runs_of_other_code(runs) if rerun else runs)
-    records = database.job_records()
-    names = assign_folders(plan.jobs, matched, records, [r.folder for r in runs], directory)
-    outcomes = {j.key: _outcome(j, matched, records, plan) for j in plan.jobs}
+    recorded = database.job_folders()
+    names = assign_folders(plan.jobs, matched, recorded, [r.folder for r in runs], directory)
+    outcomes = {j.key: _outcome(j, matched, plan) for j in plan.jobs}
     database.add_jobs((j, names[j.key]) for j in plan.jobs)
     for unfinished in unfinished_tries:
         _close_try(database, unfinished, directory)
@@ -113,27 +113,20 @@ def load_sweep_state(
         plan=plan,
         jobs=list(plan.jobs),
         database=database,
-        job_records=records,
+        recorded_folders=recorded,
         run_directories=runs,
         directory=directory,
         folder_names=names,
         outcomes=outcomes,
-        seconds_before={key: record.seconds for key, record in database.job_records().items()},
         num_unrelated_runs=sum(r.signature != UNREADABLE_SIGNATURE for r in runs) - len(matched),
         num_jobs_of_other_code=_count_other_code([matched[j.key] for j in done]),
     )
 
 
-def _outcome(
-    job: SweepJob,
-    matched: Mapping[str, RunDirectory],
-    records: Mapping[str, JobRecord],
-    plan: SweepPlan,
-) -> Outcome:
+def _outcome(job: SweepJob, matched: Mapping[str, RunDirectory], plan: SweepPlan) -> Outcome:
     if job.key not in matched:
         return WAITING
-    seconds = records[job.key].seconds if job.key in records else None
-    return outcome_from_result(matched[job.key].result, plan, seconds=seconds)
+    return outcome_from_result(matched[job.key].result, plan)
 
 
 def _end_orphans(
@@ -166,18 +159,16 @@ def _close_try(database: SweepDatabase, unfinished: UnfinishedTry, directory: Pa
     database.end_try(unfinished.id, unfinished.job, TryResult(status, seconds, None, error))
 
 
-def record_outcome(state: SweepState, job: SweepJob, try_result: TryResult, seconds: float) -> None:
+def record_outcome(state: SweepState, job: SweepJob, try_result: TryResult) -> None:
     """Record how a job ended. Its process decides on the status; its result has the numbers.
 
     Args:
         state: is changed.
         job: the job.
         try_result: how its last try ended.
-        seconds: of its tries by this start of the sweep.
     """
-    seconds += state.seconds_before.get(job.key, 0.0)
     result = read_result_if_whole(state.job_folder(job)) or {}
-    outcome = outcome_from_result(result, state.plan, seconds=seconds)
+    outcome = outcome_from_result(result, state.plan)
     state.outcomes[job.key] = replace(outcome, status=try_result.status, error=try_result.error)
 
 
