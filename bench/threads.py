@@ -2,7 +2,9 @@
 
     python -m bench.threads [--pairs 8] [--updates 3] [--rows 4096] [--busy] [MODEL ...]
 
-`authors` is the DLRM of its authors' widths. `--busy` keeps one core busy meanwhile.
+`authors` is the DLRM of its authors' widths. `product` is a product of two matrices alone and
+`copy` a copy in memory: what the machine itself gains by a second thread. `--busy` keeps one core
+busy meanwhile.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from bench.norms import AUTHORS, ROWS, measure
 from bench.paired import alternate, machine, turns_parser, turns_row
 
-MODELS = ("authors", "dcn", "dlrm")
+MODELS = ("authors", "dcn", "dlrm", "product", "copy")
+WIDTH = 1024  # of the matrices that are multiplied
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,13 +33,35 @@ def main(arguments: Sequence[str]) -> int:
     print("|---|---|---|---|---|")
     with _busy_core() if given.busy else nullcontext():
         for name in given.models or MODELS:
-            one, two = (_measure(name, given, num_threads=count) for count in (1, 2))
+            timer = _bare_timer if name in ("product", "copy") else _update_timer
+            one, two = (timer(name, given, num_threads=count) for count in (1, 2))
             print(turns_row(name, alternate(one, two, given.pairs), given.updates), flush=True)
     print(machine(2))
     return 0
 
 
-def _measure(name: str, given: argparse.Namespace, *, num_threads: int) -> Callable[[], float]:
+def _bare_timer(name: str, given: argparse.Namespace, *, num_threads: int) -> Callable[[], float]:
+    """Return a function that takes the seconds of one operation for each update of a turn."""
+    import torch
+
+    left = torch.randn(given.rows, WIDTH)
+    right = torch.randn(WIDTH, WIDTH)
+    source, target = (torch.zeros(1 << 24) for _ in range(2))
+
+    def timed() -> float:
+        torch.set_num_threads(num_threads)
+        began = time.perf_counter()
+        for _ in range(given.updates):
+            if name == "product":
+                torch.mm(left, right)
+            else:
+                target.copy_(source)
+        return time.perf_counter() - began
+
+    return timed
+
+
+def _update_timer(name: str, given: argparse.Namespace, *, num_threads: int) -> Callable[[], float]:
     """Return a function that takes the seconds of the updates of a turn."""
     import torch
 

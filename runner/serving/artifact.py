@@ -144,7 +144,10 @@ def write_schema(
 
 def _column_kinds(declared: Declared) -> dict[str, str]:
     """Return what each raw column holds, for people."""
-    kinds = dict.fromkeys((spec.column for spec in declared.numeric), "number")
+    kinds = {
+        spec.column: f"vector of {spec.size} numbers" if spec.size else "number"
+        for spec in declared.numeric
+    }
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):
             kinds[column] = "list of ids" if spec.is_list else "id"

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.encode import build_numeric_column, encode_numeric, map_to_table_rows
+from runner.data.tabular.encode import encode_numbers, map_to_table_rows
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_columns
@@ -103,10 +103,7 @@ def encode_chunk_features(
     table = chunk.table
     assert table is not None
     validator = RowValidator.for_chunk(chunk, skip_bad_rows)
-    dense = {
-        spec.name: encode_numeric(table, spec, validator, build_numeric_column(spec, fitted))
-        for spec in declared.numeric
-    }
+    dense = dict(encode_numbers(table, declared.numeric, fitted, validator))
     ids = {}
     for spec in declared.ids:
         found = read_ids(spec, table, validator, fitted.id_types)
@@ -135,8 +132,10 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
     table = rows.select(list(declared.columns))
     numbers = {spec.column for spec in declared.numeric}
     texts = {spec.column for spec in declared.ids if spec.separator}
+    texts |= {spec.column for spec in declared.numeric if spec.separator}
     texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
     lists = {c for s in declared.ids if s.is_list and not s.separator for c in s.columns}
+    lists |= {spec.column for spec in declared.numeric if spec.size and not spec.separator}
     for index, name in enumerate(table.column_names):
         type_ = table.schema.field(index).type
         plain = pa.float64() if name in numbers else pa.int64()

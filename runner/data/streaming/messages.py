@@ -164,7 +164,9 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:
         types[label.column] = pa.string() if label.positive else pa.float64()
-    types |= {spec.column: pa.float64() for spec in declared.numeric}
+    for number in declared.numeric:
+        vector = pa.string() if number.separator else pa.list_(pa.float64())
+        types[number.column] = vector if number.size else pa.float64()
     types |= {declared.weight: pa.float64()} if declared.weight else {}
     types |= dict.fromkeys(declared.groups, pa.int64())
     for spec in declared.ids:

@@ -40,7 +40,8 @@ def stream_columns(declared: Declared) -> Columns:
         raise ConfigError(
             "dataset.schema: a stream's columns are read as they come: numbers, and integers "
             "`as_is`, by `hash` or `growing`, with num_rows, under their own names. Vocabularies, "
-            "standardise, fitted buckets, crosses, separators and sequences are for dataset=folder"
+            "standardise, fitted buckets, crosses, separators, vectors and sequences are for "
+            "dataset=folder"
         )
     return columns
 

@@ -46,6 +46,22 @@ class NumericSpec:
     standardise: bool = False  # by mean and standard deviation of the train split, after log1p
     clip: tuple[float | None, float | None] = (None, None)
     default: float | None = None  # of a missing value; None: an error
+    size: int = 0  # numbers of a vector, each of which is a feature; 0: the column has one number
+    separator: str = ""  # between the numbers of a vector that is written as a text; or json
+    element: int = 0  # of the vector, from 0
+
+    def __repr__(self) -> str:
+        """Return what it was before there were vectors, where it is none."""
+        shown = [f for f in fields(self) if f.name not in _VECTOR_FIELDS or self.size]
+        return f"NumericSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    @property
+    def place(self) -> str:
+        """The column, and the element of its vectors, for messages."""
+        return f"{self.column}[{self.element}]" if self.size else self.column
+
+
+_VECTOR_FIELDS = ("size", "separator", "element")
 
 
 @dataclass(frozen=True)

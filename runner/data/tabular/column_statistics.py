@@ -20,10 +20,13 @@ from runner.data.tabular.read_files import (
     unpacked_type,
 )
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
-from runner.data.tabular.text_values import split_json_lists
+from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
 from runner.data.tabular.times import guess_time_form
+from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
+MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
+LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class ColumnStatistics:
     mean_chars: float = 0.0  # of a text
     time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
     examples: tuple[str, ...] = ()
+    vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
 
     def describe_range(self, between: str) -> str:
@@ -68,16 +72,23 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     missing_share = values.null_count / max(len(values), 1)
     values = values.drop_null()
     mean_length, separator, type_, time_form, mean_chars = 1.0, "", values.type, "", 0.0
+    vector_size = 0
     plain = unpacked_type(type_)
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
+        vector_size = _find_vector_size(values)
         values = values.flatten().drop_null()
     elif is_text(plain):
         mean_chars = float(pc.mean(pc.binary_length(values)).as_py() or 0)
         time_form = guess_time_form(values[:20_000]) if pt.is_string(plain) else ""
         separator = "" if time_form or pt.is_binary(plain) else _guess_separator(values)
-        if separator == "json":
+        vectors = split_vectors(values, separator) if separator else None
+        vector_size = _find_vector_size(vectors) if vectors is not None else 0
+        if vectors is not None and vector_size:
+            mean_length, values = float(vector_size), strip_number(vectors.flatten())
+            values = values.cast(pa.float64())
+        elif separator == "json":
             values = split_json_lists(values.cast(pa.string())).flatten()
             mean_length = len(values) / max(len(column), 1)
         elif separator:
@@ -124,6 +135,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         zero_share=zero_share,
         mean_chars=mean_chars,
         time_form=time_form,
+        vector_size=vector_size,
         two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
     )
 
@@ -136,9 +148,29 @@ def _two_texts(values: pa.Array) -> tuple[str, ...]:
     return tuple(str(c["values"]) for c in sorted(counts, key=lambda c: int(c["counts"])))
 
 
+def _find_vector_size(lists: pa.Array) -> int:
+    """Return how many numbers each list holds; 0 if they differ, or are no fractions."""
+    ends = pc.min_max(pc.list_value_length(lists))
+    size = ends["max"].as_py() or 0
+    values = lists.flatten()
+    if ends["min"].as_py() != size or not 2 <= size <= MAX_VECTOR_SIZE:
+        return 0
+    if not is_text(values.type):
+        return size if pt.is_floating(values.type) or pt.is_decimal(values.type) else 0
+    are_numbers = pc.all(pc.match_substring_regex(values, NUMBER_PATTERN)).as_py()
+    has_fractions = pc.any(pc.match_substring(values, ".")).as_py()
+    return size if are_numbers and has_fractions else 0
+
+
 def _guess_separator(texts: pa.Array) -> str:
-    """Return a character that many texts contain and whose parts repeat; empty if none does."""
+    """Return a character that many texts contain and whose parts repeat; empty if none does.
+
+    Numbers of vectors need not repeat.
+    """
     values = texts[:20_000].cast(pa.string())
+    for character in "|;, ":
+        if _find_vector_size(split_vectors(values, character)) >= LEAST_TEXT_VECTOR:
+            return character
     num_texts = pc.count_distinct(values).as_py()
     listed = pc.mean(pc.match_substring_regex(values, r"^\[[^{]*\]$").cast(pa.float64())).as_py()
     if listed is not None and listed > 0.95:

@@ -103,6 +103,13 @@ def check_column_types(
 
     for column in _number_columns(declared):
         require(column, _is_number(file_schema.field(column).type), "a number")
+    for vector in (s for s in declared.numeric if s.size and s.element == 0):
+        type_ = file_schema.field(vector.column).type
+        if vector.separator:
+            require(vector.column, is_text(type_), "a text, since it has a separator")
+        elif not (allow_json_lists and is_text(type_)):
+            fits = is_list(type_) and _is_number(type_.value_type)
+            require(vector.column, fits, "a list of numbers; a text needs a separator")
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):
             type_ = file_schema.field(column).type
@@ -151,7 +158,7 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
     """Return the columns of files that are read as they are; None if they must be rewritten."""
     if not all(map(_needs_no_rewrite, declared.ids)) or any(
-        s.standardise for s in declared.numeric
+        s.standardise or s.size for s in declared.numeric
     ):
         return None
     names = [(s.column, s.name) for s in declared.labels]
@@ -250,7 +257,7 @@ def _time_columns(declared: Declared, split: Split) -> set[str]:
 
 def _number_columns(declared: Declared) -> list[str]:
     names = [s.column for s in declared.labels if not s.positive]
-    names += [s.column for s in declared.numeric]
+    names += [s.column for s in declared.numeric if not s.size]
     return names + ([declared.weight] if declared.weight else [])
 
 

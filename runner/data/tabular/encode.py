@@ -5,6 +5,9 @@ Shape legend: R rows of a chunk, V values of a list column.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +28,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, Numeri
 from runner.data.tabular.raw_ids import RawIds, fill_missing, find_missing, read_ids, read_integers
 from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.times import TIME_PARTS
+from runner.data.tabular.vectors import read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
 
 
@@ -41,9 +45,8 @@ def encode_chunk(
     columns: dict[str, pa.Array] = {}
     for label in declared.labels:
         columns[label.name] = pa.array(encode_label(table, label, validator))
-    for numeric in declared.numeric:
-        x = encode_numeric(table, numeric, validator, build_numeric_column(numeric, fitted))
-        columns[numeric.name] = pa.array(x)
+    for name, x in encode_numbers(table, declared.numeric, fitted, validator):
+        columns[name] = pa.array(x)
     for spec in declared.ids:
         columns |= _encode_ids(spec, table, fitted, validator)
     for name in declared.groups:
@@ -97,6 +100,30 @@ def _read_positive(table: pa.Table, label: LabelSpec) -> tuple[np.ndarray, np.nd
     return is_positive.to_numpy(zero_copy_only=False).astype(np.float64), missing
 
 
+def encode_numbers(
+    table: pa.Table, specs: Iterable[NumericSpec], fitted: FittedTransforms, validator: RowValidator
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each dense feature's name and its values: [R] float32, 0 in bad rows.
+
+    Args:
+        fitted: without a fitted mean, a feature is not standardised.
+
+    Raises:
+        DataError: for a value that is missing without a default or not finite, unless bad rows are
+            skipped.
+    """
+    for (column, size, _), same in groupby(specs, lambda s: (s.column, s.size, s.separator)):
+        features = list(same)
+        if size:
+            raw_RS, missing_RS = read_vectors(table, features[0], validator)
+        else:
+            raw_R, missing_R = read_numbers(table, column)
+        for spec in features:
+            if size:
+                raw_R, missing_R = raw_RS[:, spec.element], missing_RS[:, spec.element]
+            yield spec.name, _encode_numeric(spec, raw_R, missing_R, fitted, validator)
+
+
 def build_numeric_column(spec: NumericSpec, fitted: FittedTransforms) -> NumericColumn:
     """Return the transforms of a numeric column; without a fitted mean, it is not standardised."""
     mean, std = fitted.moments.get(spec.name, (0.0, 1.0))
@@ -104,26 +131,23 @@ def build_numeric_column(spec: NumericSpec, fitted: FittedTransforms) -> Numeric
     return NumericColumn(spec.column, spec.log1p, low, high, spec.default, mean, std)
 
 
-def encode_numeric(
-    table: pa.Table, spec: NumericSpec, validator: RowValidator, numeric: NumericColumn
+def _encode_numeric(
+    spec: NumericSpec,
+    raw: np.ndarray,
+    missing: np.ndarray,
+    fitted: FittedTransforms,
+    validator: RowValidator,
 ) -> np.ndarray:
-    """Encode a numeric column: [R] float32, 0 in bad rows.
-
-    Raises:
-        DataError: for a value that is missing without a default or not finite, unless bad rows are
-            skipped.
-    """
-    raw, missing = read_numbers(table, spec.column)
     if missing.any():
         if spec.default is None:
-            validator.reject(spec.column, missing, lambda row: "is missing and has no default")
+            validator.reject(spec.place, missing, lambda row: "is missing and has no default")
         raw = np.where(missing, spec.default or 0.0, raw)
-    x = transform_numeric(numeric, raw)
+    x = transform_numeric(build_numeric_column(spec, fitted), raw)
     # the raw values are checked as well: clipping would hide an infinite one
     wrong = ~np.isfinite(x)
     wrong |= ~np.isfinite(raw)
     validator.reject(
-        spec.column, wrong, lambda row: f"value {raw[row]:g}: not finite after its transforms"
+        spec.place, wrong, lambda row: f"value {raw[row]:g}: not finite after its transforms"
     )
     x[validator.bad_R] = 0  # those that are wrong are bad by now
     return x

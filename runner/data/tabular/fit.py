@@ -11,7 +11,7 @@ import pyarrow as pa
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import SKIP_HINT, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.encode import build_numeric_column, encode_numeric
+from runner.data.tabular.encode import encode_numbers
 from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.splits import TimeSample
@@ -97,15 +97,14 @@ class TransformFitter:
         facts = ChunkFacts()
         validator = RowValidator.for_chunk(chunk, self._skip_bad_rows, SKIP_HINT)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
-        for numeric in self._declared.numeric:
-            if numeric.standardise:
-                plain = build_numeric_column(numeric, FittedTransforms())
-                x = encode_numeric(_table(chunk), numeric, validator, plain)
-                x = x[in_train & ~validator.bad_R]
-                if len(x):
-                    mean = float(x.mean(dtype=np.float64))
-                    squares = float(((x.astype(np.float64) - mean) ** 2).sum())
-                    facts.moments[numeric.name] = (len(x), mean, squares)
+        numeric = [spec for spec in self._declared.numeric if spec.standardise]
+        plain = FittedTransforms()
+        for name, encoded in encode_numbers(_table(chunk), numeric, plain, validator):
+            x = encoded[in_train & ~validator.bad_R]
+            if len(x):
+                mean = float(x.mean(dtype=np.float64))
+                squares = float(((x.astype(np.float64) - mean) ** 2).sum())
+                facts.moments[name] = (len(x), mean, squares)
         for spec in self._ids:
             ids = read_ids(spec, _table(chunk), validator)
             rows = in_train

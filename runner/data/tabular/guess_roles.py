@@ -84,6 +84,9 @@ def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
     settings["standardise"] = True
     if f.missing_share:
         settings["default"] = float(f"{median:.6g}")
+    if f.vector_size:
+        settings = {"size": f.vector_size} | settings
+        settings |= {"separator": f.separator} if f.separator else {}
     return settings
 
 
@@ -95,6 +98,8 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("", "the same in every row")
     if is_time(f):
         return Role("", TIME_REASON)
+    if f.vector_size:
+        return Role("numeric", f"a vector of {f.vector_size} numbers", propose_numeric(f))
     if _is_nested(f) and not f.separator:
         inner = getattr(f.type, "value_type", None)
         if inner is None or pt.is_nested(inner) or pt.is_floating(inner):

@@ -20,6 +20,7 @@ from runner.data.interactions.declaration import (
 from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
+from runner.data.tabular.vectors import expand_vectors
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
@@ -34,6 +35,7 @@ RANGES: Mapping[type, Mapping[str, Key]] = {
     NumericSpec: {
         "clip": Key(min_items=2, max_items=2, note="null: no bound"),
         "default": Key(),
+        "size": Key(ge=1, le=MAX_COLUMNS),
     },
     IdSpec: {
         "num_rows": Key(ge=1, lt=2**31),
@@ -62,13 +64,14 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     if interactions is not None:
         schema = expand_schema(schema, interactions, where, problems)
     labels: list[LabelSpec] = _parse_specs(schema, "labels", LabelSpec, where, problems)
-    numeric: list[NumericSpec] = _parse_specs(schema, "numeric", NumericSpec, where, problems)
+    vectors: list[NumericSpec] = _parse_specs(schema, "numeric", NumericSpec, where, problems)
     pooled: list[IdSpec] = _parse_specs(schema, "categorical", IdSpec, where, problems)
     sequences: list[IdSpec] = _parse_specs(schema, "sequences", IdSpec, where, problems)
     if not schema.get("labels") and not schema.get(INTERACTIONS):
         problems.append(f"{where}.labels: no label is declared")
-    for column in numeric:
+    for column in vectors:
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
+    numeric = expand_vectors(vectors)
     problems += [
         f"{where}.labels.{s.name}.positive: is for a binary label, without above and allowed"
         for s in labels
@@ -104,7 +107,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     raise_combined(problems)
     return Declared(
         labels=tuple(labels),
-        numeric=tuple(numeric),
+        numeric=numeric,
         ids=(*pooled, *sequences),
         weight=weight,
         groups=groups,
@@ -167,7 +170,7 @@ def _parse_specs(
             f"{where}.{role}={declared!r}: expected `name: {{settings}}` for each column"
         )
         return []
-    known = {f.name: f for f in fields(kind) if f.name != "name"}
+    known = {f.name: f for f in fields(kind) if f.name not in ("name", "element")}
     specs = []
     for pattern, given in declared.items():
         key, settings = f"{where}.{role}.{pattern}", given or {}
@@ -251,6 +254,8 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
     low, high = spec.clip
     if low is not None and high is not None and low >= high:
         yield f"{where}.clip={[low, high]}: the first must be below the second"
+    if spec.separator and not spec.size:
+        yield f"{where}.separator: is for a vector, whose number of values `size` says"
 
 
 def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from runner.data.tabular.column_statistics import (
     ColumnStatistics,
 )
 from runner.data.tabular.guess_roles import is_time
+from runner.data.tabular.read_files import is_list
 from runner.errors import nearest_hint
 
 
@@ -55,7 +56,8 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
             problems.append(f"{name}: is named by {' and '.join(both)}; give it one role")
     for flag in ("--numeric", "--weight"):
         for f in (by_name[n] for n in given[flag] if n in by_name):
-            if f.low is None or f.separator:
+            holds_lists = f.separator or is_list(f.type)
+            if f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
     if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
         problems.append(f"--time {time.name}: has no times, but {time.type}")

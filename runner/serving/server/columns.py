@@ -40,7 +40,9 @@ def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedC
     found: dict[str, ServedColumn] = {}
     for number in raw.declared.numeric:
         if number.name in wanted:
-            found.setdefault(number.column, ServedColumn(number.column, "FP64"))
+            datatype = "BYTES" if number.separator else "FP64"
+            is_list = number.size > 0 and not number.separator
+            found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
     # a cross reads whatever type its columns have, so their own features come first
     for spec in sorted(raw.declared.ids, key=lambda spec: bool(spec.cross)):
         if spec.name not in wanted:
@@ -89,6 +91,15 @@ def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, ob
             elif column.datatype == "INT64" and known is not None and len(known):
                 value = int(known[0])  # of texts it would be a hash
         data = [value]
+        for number in raw.declared.numeric:
+            if number.size and number.column == column.name:
+                data = [1.0] * number.size
+                if number.separator:
+                    numbers = ["1"] * number.size
+                    is_json = number.separator == "json"
+                    data = [
+                        f"[{', '.join(numbers)}]" if is_json else number.separator.join(numbers)
+                    ]
         tensor = {"name": column.name, "datatype": column.datatype, "shape": [1]}
         inputs.append({**tensor, "data": [data] if column.is_list else data})
     return {"inputs": inputs}
