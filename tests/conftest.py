@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
@@ -24,6 +25,9 @@ os.environ["GOMP_SPINCOUNT"] = "0"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
+# On a busy machine examples are slow to draw, which is no failure of what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 TINY = (
     "dataset.max_cardinality=200",
     "dataset.rows={train: 3000, validation: 500, test: 500}",

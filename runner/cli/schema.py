@@ -23,7 +23,7 @@ from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.guess_label import is_binary
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
-from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
+from runner.data.tabular.propose_schema import NUMBERS, SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, already_exists, nearest_hint
@@ -213,8 +213,9 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += START_OVERRIDES
         if _train_rows(proposal) <= FEW_ROWS:
             more += SMALL_STEPS
-    used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
-    if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
+    used = [f for f, role in proposal.columns if role.name in NUMBERS]
+    is_bad = any(f.non_finite_share or f.num_wrong for f in used)
+    if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
     return f"next: python -m runner {data} {length}{more}"

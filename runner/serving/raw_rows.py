@@ -58,9 +58,21 @@ def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
-        return flatten_structs(rows if isinstance(rows, pa.Table) else pa.table(dict(rows)))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        if not isinstance(rows, pa.Table):
+            rows = pa.table({name: _as_array(values) for name, values in dict(rows).items()})
+        return flatten_structs(rows)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error
+
+
+def _as_array(values: Any) -> Any:
+    """Return values as an Arrow array; whole numbers from 2^63 on are unsigned."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())
 
 
 def encode_rows(

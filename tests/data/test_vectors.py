@@ -113,7 +113,7 @@ def test_lists_of_other_kinds_are_not_taken_for_vectors(tmp_path):
     [
         ("list", [1.0] * 4, r"row 7, column 'v': a vector of 4 numbers: expected 5"),
         ("list", [1.0, 2.0, None, 4.0, 5.0], r"row 7, column 'v\[2\]': is missing and has no"),
-        ("list", [1.0, np.nan, 3.0, 4.0, 5.0], r"row 7, column 'v\[1\]': value nan: not finite"),
+        ("list", [1.0, np.nan, 3.0, 4.0, 5.0], r"row 7, column 'v\[1\]': is missing and has no"),
         ("bars", ["1", "2", "x", "4", "5"], r"line 9, column 'v': 'x' is not a number"),
     ],
 )

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.data.tabular import vocabulary
@@ -49,7 +49,6 @@ def test_merging_on_the_way_changes_nothing(monkeypatch):
     assert 0 < len(found[0]) < 500
 
 
-@settings(deadline=None)  # files on a busy disk
 @given(st.lists(VALUES, max_size=6), st.integers(1, 4), st.integers(1, 20))
 def test_runs_on_disk_are_merged_like_a_dictionary(parts, min_count, max_values):
     with TemporaryDirectory() as folder:

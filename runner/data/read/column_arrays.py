@@ -77,15 +77,20 @@ class RowSource:
 def read_numbers(
     values: pa.ChunkedArray, name: str, default: float | None, source: RowSource
 ) -> np.ndarray:
-    """Return a column as one NumPy array, with missing values filled."""
+    """Return a column as one NumPy array, with missing values filled; NaN is one as well."""
     if not values.null_count:
-        return _to_numpy(values)
+        numbers = _to_numpy(values)
+        if default is not None and numbers.dtype.kind == "f" and np.isnan(numbers).any():
+            return np.where(np.isnan(numbers), numbers.dtype.type(default), numbers)
+        return numbers
     if default is None:
         missing = values.is_null().to_numpy()
         source.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
     if not pa.types.is_floating(values.type) and default != int(default):
         values = values.cast(pa.float64())
-    return _to_numpy(pc.fill_null(values, _make_scalar(default, values.type)))
+    return read_numbers(
+        pc.fill_null(values, _make_scalar(default, values.type)), name, default, source
+    )
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,10 @@ from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
+# numbers with a sign of money, a percent sign or between thousands, as spreadsheets write them
+AMOUNT = r"^\s*[-+(]?\s*\p{Sc}?\s*-?\d{1,3}(,?\d{3})*(\.\d+)?\s*(\p{Sc}|%)?\)?\s*$"
+SIGN = r"[\p{Sc}%,(]"  # that keeps an amount from being read as a number
+WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
@@ -40,7 +44,7 @@ class ColumnStatistics:
     name: str
     type: pa.DataType
     num_rows: int  # rows of the sample
-    missing_share: float  # share of rows without a value
+    missing_share: float  # share of rows without a value, or with NaN
     num_distinct: int
     low: float | None = None
     high: float | None = None
@@ -49,13 +53,16 @@ class ColumnStatistics:
     num_negative: int = 0  # distinct values below 0
     nonzero_median: float | None = None
     zero_share: float = 0.0  # of the values
-    non_finite_share: float = 0.0  # share of NaN and infinite values
+    non_finite_share: float = 0.0  # share of infinite values, and of NaN in lists
+    wrong_texts: tuple[str, ...] = ()  # texts of a number's column that are no numbers
+    num_wrong: int = 0  # rows with such a text
     separator: str = ""  # what separates the parts of a text; json: a JSON list; empty: nothing
     mean_length: float = 1.0  # values a row
     mean_chars: float = 0.0  # of a text
     time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
     examples: tuple[str, ...] = ()
     vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
+    is_amount: bool = False  # texts are numbers with signs, such as $1,234.50 or 12%
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
 
     def describe_range(self, between: str) -> str:
@@ -66,9 +73,30 @@ class ColumnStatistics:
         return f"{self.low:{form}}{between}{self.high:{form}}"
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Rows of a table, and the texts in columns of numbers that are none, which miss in `table`."""
+
+    table: pa.Table
+    wrong_texts: Mapping[str, pa.Array]
+
+    def compute_statistics(self, name: str) -> ColumnStatistics:
+        """Compute the statistics of one column."""
+        wrong = self.wrong_texts.get(name, ())
+        found = compute_statistics(self.table[name], name)
+        return replace(
+            found,
+            missing_share=found.missing_share - len(wrong) / max(found.num_rows, 1),
+            wrong_texts=tuple(pc.unique(wrong).to_pylist()[:3]) if wrong else (),
+            num_wrong=len(wrong),
+        )
+
+
 def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     """Compute the statistics of one column of the sample."""
     values = column.combine_chunks()
+    if pt.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     missing_share = values.null_count / max(len(values), 1)
     values = values.drop_null()
     mean_length, separator, type_, time_form, mean_chars = 1.0, "", values.type, "", 0.0
@@ -136,8 +164,27 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         mean_chars=mean_chars,
         time_form=time_form,
         vector_size=vector_size,
+        is_amount=is_text(plain) and not separator and _are_amounts(values),
         two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
     )
+
+
+def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a line on each column of numbers whose rows cannot all be used."""
+    lines = []
+    for f in columns:
+        if f.num_wrong:
+            texts = ", ".join(map(repr, f.wrong_texts))
+            lines.append(
+                f"{f.name}: {f.num_wrong:,} of {f.num_rows:,} sampled rows hold a text that is no "
+                f"number ({texts}): bad rows, which dataset.on_bad_rows=skip leaves out"
+            )
+        if f.non_finite_share:
+            lines.append(
+                f"{f.name}: {f.non_finite_share:.1%} of the values are NaN or infinite: bad rows, "
+                "which dataset.on_bad_rows=skip leaves out"
+            )
+    return lines
 
 
 def _two_texts(values: pa.Array) -> tuple[str, ...]:
@@ -162,6 +209,16 @@ def _find_vector_size(lists: pa.Array) -> int:
     return size if are_numbers and has_fractions else 0
 
 
+def _share(texts: pa.Array, pattern: str) -> float:
+    """Return the share of texts in which a pattern occurs."""
+    return float(pc.mean(pc.match_substring_regex(texts, pattern).cast(pa.float64())).as_py() or 0)
+
+
+def _are_amounts(texts: pa.Array) -> bool:
+    values = texts[:20_000].cast(pa.string())
+    return _share(values, AMOUNT) > 0.95 and _share(values, SIGN) > 0.2
+
+
 def _guess_separator(texts: pa.Array) -> str:
     """Return a character that many texts contain and whose parts repeat; empty if none does.
 
@@ -171,9 +228,10 @@ def _guess_separator(texts: pa.Array) -> str:
     for character in "|;, ":
         if _find_vector_size(split_vectors(values, character)) >= LEAST_TEXT_VECTOR:
             return character
+    if _share(values, AMOUNT) > 0.95 or _share(values, WRITTEN_DATE) > 0.9:
+        return ""
     num_texts = pc.count_distinct(values).as_py()
-    listed = pc.mean(pc.match_substring_regex(values, r"^\[[^{]*\]$").cast(pa.float64())).as_py()
-    if listed is not None and listed > 0.95:
+    if _share(values, r"^\[[^{]*\]$") > 0.95:
         return "json"
     decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
     for character in "|;^ " if decimal else "|;^, ":
@@ -190,40 +248,54 @@ def _guess_separator(texts: pa.Array) -> str:
 
 def sample_rows(
     files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
-) -> pa.Table:
+) -> Sample:
     """Return rows from a few places of the files, so that a sorted file does not mislead."""
     tables, count = [], 0
-    for table in _sample_tables(files, format_, text_format, schema):
+    wrong: dict[str, list[pa.Array]] = {}
+    for table, invalid_values in _sample_tables(files, format_, text_format, schema):
         tables.append(table.slice(0, SAMPLE_ROWS - count))
+        for name, texts in invalid_values.items():
+            wrong.setdefault(name, []).append(texts.slice(0, SAMPLE_ROWS - count).drop_null())
         count += tables[-1].num_rows
         if count >= SAMPLE_ROWS:
             break
-    return (
-        pa.concat_tables(tables, promote_options="permissive") if tables else schema.empty_table()
-    )
+    wrong_texts = {name: pa.concat_arrays(arrays) for name, arrays in wrong.items()}
+    with_fractions = [
+        name
+        for name, texts in wrong_texts.items()
+        if pt.is_integer(schema.field(name).type)
+        and pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py()
+    ]
+    if with_fractions:  # the first rows, from which the types are guessed, had none
+        for name in with_fractions:
+            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
+        return sample_rows(files, format_, text_format, schema)
+    if not tables:
+        return Sample(schema.empty_table(), {})
+    return Sample(pa.concat_tables(tables, promote_options="permissive"), wrong_texts)
 
 
 def _sample_tables(
     files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
-) -> Iterator[pa.Table]:
+) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
     chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
     for file in chosen:
         if format_ in ARROW_FORMATS:
             for chunk in read_arrow_chunks(file, format_, schema.names):
                 if chunk.table is not None:
-                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen))
+                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen)), {}
                 break
             continue
         if text_format:
             types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
             for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
                 if chunk.table is not None:
-                    yield chunk.table
+                    yield chunk.table, chunk.invalid_values
             continue
         with open_parquet_file(file) as opened:
             groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
             for group in groups[: opened.num_row_groups]:
                 num_rows = SAMPLE_ROWS // len(groups) // len(chosen)
                 for batch in opened.iter_batches(num_rows, row_groups=[group]):
-                    yield unpack_columns(pa.Table.from_batches([batch]))
+                    yield unpack_columns(pa.Table.from_batches([batch])), {}
                     break

@@ -154,13 +154,19 @@ def _encode_numeric(
 
 
 def read_numbers(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing."""
+    """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing.
+
+    NaN is a missing value: NumPy, Spark and Polars write it for one.
+    """
     column = single_array(table, name)
     missing = find_missing(column)
     if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
         column = column.cast(pa.float64())  # booleans, decimals
-    values = fill_missing(column).to_numpy(zero_copy_only=False)
-    return values.astype(np.float64), missing
+    values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)
+    if np.isnan(values).any():
+        missing = missing | np.isnan(values)
+        values = np.where(missing, 0.0, values)
+    return values, missing
 
 
 def _encode_weight(table: pa.Table, name: str, validator: RowValidator) -> np.ndarray:

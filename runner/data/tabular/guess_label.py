@@ -148,7 +148,8 @@ def _in_bins(values: pa.Array) -> pa.Array:
     """Return numbers as they are, or of many different ones the numbers of 200 bins."""
     if pc.count_distinct(values).as_py() <= 2000:
         return values
-    x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
+    x_R = values.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    x_R = np.where(np.isfinite(x_R), x_R, np.nan)
     edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, 201)[1:-1]))
     return pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
 

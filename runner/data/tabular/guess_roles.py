@@ -26,6 +26,7 @@ from runner.data.tabular.read_files import is_text
 from runner.data.tabular.times import TEXT_DATES, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
+MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
 TIME_REASON = "a time"
 
 
@@ -108,6 +109,9 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     present = f.num_rows * (1 - f.missing_share)
+    if f.is_amount and f.num_distinct > MANY_AMOUNTS:
+        example = next(iter(f.examples), "")
+        return Role("", f"numbers with signs, such as {example!r}: write plain numbers to use them")
     if is_text(f.type):
         if f.separator == " " and f.mean_length > 12:
             return Role("carried", "free text")
@@ -188,9 +192,11 @@ def _is_single(f: ColumnStatistics) -> bool:
 
 def _may_be_ids(f: ColumnStatistics) -> bool:
     """Tell whether numbers can be ids: whole ones, and a few fractions such as versions."""
-    return f.is_whole or (
-        guess_kind(f.name) == "id" and f.num_distinct <= min(200, f.num_rows / 20)
-    )
+    if f.is_whole:
+        return True
+    if f.low is not None and f.low >= 1e8 and f.num_distinct <= f.num_rows / 2:
+        return True  # such as 1093846712.1617263544, as browsers are called
+    return guess_kind(f.name) == "id" and f.num_distinct <= min(200, f.num_rows / 20)
 
 
 def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:

@@ -19,7 +19,7 @@ from runner.data.tabular.choose_roles import (
 )
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
-    compute_statistics,
+    describe_bad_values,
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
@@ -52,6 +52,7 @@ from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.text_layout import find_layout
 from runner.errors import DataError, UserError, raise_combined
 
+NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
@@ -98,9 +99,9 @@ def propose_schema(
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
-    if not sample.num_rows:
+    if not sample.table.num_rows:
         raise DataError(f"{path}: has no rows")
-    columns = [compute_statistics(sample[name], name) for name in schema.names]
+    columns = [sample.compute_statistics(name) for name in schema.names]
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items() if v}
@@ -121,19 +122,22 @@ def propose_schema(
     notes += found
     features = [f for f in columns if f.name not in roles]
     roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
-    notes += drop_leaks(sample, columns, roles, kept={*hints.numeric, *hints.categorical})
+    notes += drop_leaks(sample.table, columns, roles, kept={*hints.numeric, *hints.categorical})
     if not any(role.name in FEATURES for role in roles.values()):
         shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
         more = "; is it the right --delimiter?" if len(columns) == 1 else ""
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
-    time = choose_time(sample, columns, roles, time_name, form=time_form, splits=bool(missing))
+    time = choose_time(
+        sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
+    )
+    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
     return SchemaProposal(
         format_,
         {**places, **propose_split(time, missing), **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
         {
-            **(propose_time_parts(sample, time, taken=schema.names) if time else {}),
+            **(propose_time_parts(sample.table, time, taken=schema.names) if time else {}),
             **propose_buckets(columns, roles),
         },
         num_rows,

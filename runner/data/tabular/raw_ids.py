@@ -21,6 +21,7 @@ from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.text_values import (
     match_integers,
+    match_unsigned,
     parse_json_lists,
     split_json_lists,
     strip_number,
@@ -199,14 +200,19 @@ def _as_type(
 def _parse_integers(
     name: str, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> pa.Array:
+    """Parse integers of 64 bits; unsigned ones above 2^63 wrap around, as those of Parquet do."""
     texts = texts.cast(pa.string())
-    fits = match_integers(texts)
-    wrong = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
+    fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
+    wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
     validator.reject(
-        name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer", row_of_value
+        name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer of 64 bits", row_of_value
     )
-    texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-    return strip_number(texts).cast(pa.int64())
+    missing = pa.scalar(None, pa.string())
+    integers = strip_number(pc.if_else(fits, texts, missing)).cast(pa.int64())
+    if not pc.any(fits_unsigned).as_py():
+        return integers
+    unsigned = strip_number(pc.if_else(fits_unsigned, texts, missing)).cast(pa.uint64())
+    return pc.coalesce(integers, unsigned.view(pa.int64()))
 
 
 def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator) -> pa.Array:

@@ -15,18 +15,23 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.types as pt
 
 from runner.data.core.blocks import first_line
+from runner.data.tabular.bad_rows import SKIP_HINT
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
-from runner.data.tabular.text_values import cast_texts
+from runner.data.tabular.text_values import MISSING_NUMBERS, cast_texts
 from runner.errors import DataError
 
 INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
+LONGEST_INTEGER = 2.0**63  # whole numbers from here on are ids, of which a float keeps some digits
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,29 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         if format_.json_lines:
             return infer_json_schema(block, file)
         # malformed lines are reported by `read_text_chunks`
-        schema = _parse_csv(block, format_, invalid=lambda row: "skip").schema
-        assert schema.names is not None  # decodes them
-        return schema
+        table = _parse_csv(block, format_, invalid=lambda row: "skip")
+        assert table.schema.names is not None  # decodes them
+        return pa.schema(
+            [pa.field(n, _readable_type(c)) for n, c in zip(table.schema.names, table.columns)]
+        )
     except UnicodeDecodeError as error:
         fix = f"iconv -f latin1 -t utf-8 {shlex.quote(str(file))} > utf8.csv"
         problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"
         raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _readable_type(column: pa.ChunkedArray) -> pa.DataType:
+    """Return the type as which a column is read: times of day and very long numbers are texts."""
+    if pt.is_time(column.type):
+        return pa.string()
+    if pt.is_floating(column.type) and column.null_count < len(column):
+        x = column.combine_chunks().drop_null().to_numpy()
+        x = x[np.isfinite(x)]
+        is_whole = bool((np.abs(x) >= LONGEST_INTEGER).any() and (x == np.rint(x)).all())
+        return pa.string() if is_whole else column.type
+    return column.type
 
 
 def read_text_chunks(
@@ -117,7 +136,8 @@ def read_text_chunks(
             try:
                 table = _parse_csv(block, format_ if is_first else later, read_as, invalid_handler)
             except pa.ArrowInvalid as error:
-                raise DataError(f"{file}: {_place(first_line(error), names, before)}") from error
+                problem = _place(first_line(error), names, before)
+                raise DataError(f"{file}: {problem}{SKIP_HINT}") from error
             is_first = False
             invalid: dict[str, pa.Array] = {}
             if skip_bad_rows:
@@ -156,7 +176,7 @@ def _parse_csv(
     types: Mapping[str, pa.DataType] | None = None,
     invalid: object = None,
 ) -> pa.Table:
-    return pacsv.read_csv(
+    table = pacsv.read_csv(
         pa.BufferReader(block),
         read_options=pacsv.ReadOptions(
             column_names=list(format_.column_names) or None,
@@ -172,11 +192,30 @@ def _parse_csv(
             column_types=dict(types or {}),
             decimal_point=format_.decimal,
             include_columns=list(types or ()),
-            null_values=[""],
-            strings_can_be_null=True,
+            null_values=["", *MISSING_NUMBERS],
+            strings_can_be_null=False,  # NA may be a name, such as that of a country
             quoted_strings_can_be_null=True,
         ),
     )
+    return _mark_empty_texts(table)
+
+
+def _mark_empty_texts(table: pa.Table) -> pa.Table:
+    """Return the table with empty texts as missing ones, without a copy of the texts."""
+    for index, column in enumerate(table.columns):
+        if pt.is_string(column.type):
+            chunks = []
+            for chunk in column.chunks:
+                _, offsets, texts = chunk.buffers()
+                is_there = pc.not_equal(chunk, "").buffers()[1]
+                chunks.append(
+                    pa.Array.from_buffers(
+                        chunk.type, len(chunk), [is_there, offsets, texts], offset=chunk.offset
+                    )
+                )
+            marked = pa.chunked_array(chunks, column.type)
+            table = table.set_column(index, table.schema.field(index), marked)
+    return table
 
 
 def _place(message: str, names: Sequence[str], before: int) -> str:

@@ -13,6 +13,12 @@ import pyarrow.types as pt
 NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
+# What programs write for a missing number: pandas, R, SAS, Hive, databases, and Excel's errors
+MISSING_NUMBERS = (
+    *("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "NAN", "-nan"),
+    *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
+    *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
+)
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 JSON_VALUES = (str, int, float, type(None))
@@ -32,6 +38,9 @@ def cast_texts(
         if pt.is_string(type_):
             continue
         texts = table[name].combine_chunks()
+        if pt.is_integer(type_) or pt.is_floating(type_):
+            stands_for_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
+            texts = pc.if_else(stands_for_none, missing, texts)
         if pt.is_integer(type_):
             fits = match_integers(texts)
         elif pt.is_floating(type_):
@@ -74,6 +83,16 @@ def match_integers(texts: pa.Array) -> pa.Array:
     digits = pc.utf8_ltrim(strip_number(texts), "-")
     largest = pc.if_else(pc.starts_with(strip_number(texts), "-"), str(2**63), str(2**63 - 1))
     return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
+
+
+def match_unsigned(texts: pa.Array) -> pa.Array:
+    """Tell which texts are whole numbers from 2^63 to 2^64 - 1; a missing one stays missing."""
+    digits = strip_number(texts)
+    is_long = pc.match_substring_regex(digits, r"^(\d{19}|1\d{19})$")
+    length = pc.binary_length(digits)
+    above = pc.or_(pc.equal(length, 20), pc.greater_equal(digits, str(2**63)))
+    below = pc.or_(pc.equal(length, 19), pc.less_equal(digits, str(2**64 - 1)))
+    return pc.and_(is_long, pc.and_(above, below))
 
 
 def split_json_lists(texts: pa.Array) -> pa.Array:

@@ -39,7 +39,11 @@ def split_vectors(column: pa.Array, separator: str) -> pa.Array:
     texts = column.cast(pa.string())
     if separator in ("", "json"):
         return split_json_lists(texts)
-    parts = pc.split_pattern(pc.utf8_trim_whitespace(texts), separator)
+    if separator == " ":  # as NumPy prints them: in brackets, on several lines
+        texts = pc.utf8_trim(texts, " []\r\n")
+        parts = pc.split_pattern_regex(texts, r"\s+")
+    else:
+        parts = pc.split_pattern(texts, separator)
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, pa.scalar([], parts.type), parts)
 
@@ -48,6 +52,8 @@ def read_vectors(
     table: pa.Table, spec: NumericSpec, validator: RowValidator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read a column of vectors. A missing vector and an empty one miss all their numbers.
+
+    NaN is a missing number.
 
     Args:
         table: the rows.
@@ -70,8 +76,9 @@ def read_vectors(
     flat = lists.flatten()
     if is_text(flat.type):
         flat = _parse_numbers(flat, spec.column, validator, np.repeat(range(len(lists)), length_R))
-    numbers_V = flat.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
-    missing_V = flat.is_null().to_numpy(zero_copy_only=False)
+    numbers_V = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    missing_V = np.isnan(numbers_V)
+    numbers_V = np.where(missing_V, 0.0, numbers_V)
     is_whole_R = length_R == spec.size
     if is_whole_R.all():
         shape = (len(lists), spec.size)

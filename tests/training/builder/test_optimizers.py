@@ -91,7 +91,7 @@ fragments = st.sampled_from(
 patterns = st.lists(fragments, min_size=1, max_size=3).map("".join)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(patterns, st.booleans()), max_size=4))
 @pytest.mark.parity("E3")
 def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(entries):

@@ -1,0 +1,174 @@
+"""Numbers as programs and spreadsheets write them: missing, with signs, late, very long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import IdSpec
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.propose_schema import propose_schema
+from runner.data.tabular.raw_ids import read_ids
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.schema_hints import Hints
+from runner.errors import ConfigError, DataError
+from runner.serving.raw_rows import as_table
+from tests.data.clicks import open_dataset
+
+ROWS = 400
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+
+
+def write_csv(path: Any, **columns: Any) -> str:
+    rows = zip(*(map(str, values) for values in columns.values()))
+    lines = [",".join(columns), *(",".join(f'"{v}"' if "," in v else v for v in r) for r in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def labels(count: int = ROWS) -> list[int]:
+    return [n % 2 for n in range(count)]
+
+
+def roles_of(path: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    return {f.name: (r.name, dict(r.settings)) for f, r in propose_schema(path).columns}
+
+
+@pytest.mark.parametrize("missing", ["NA", "-", r"\N", "null", "#N/A", "NaN", "?"])
+def test_texts_for_nothing_are_missing_numbers_and_stay_texts_elsewhere(tmp_path, missing):
+    price = [missing if n % 10 == 3 else n + 0.5 for n in range(ROWS)]
+    count = [missing if n % 10 == 4 else n % 7 for n in range(ROWS)]
+    country = [missing if n % 10 == 5 else "DE" for n in range(ROWS)]
+    path = write_csv(tmp_path / "x.csv", label=labels(), price=price, count=count, country=country)
+    roles = roles_of(path)
+    assert roles["price"] == ("numeric", {"standardise": True, "default": 200.0})
+    assert roles["country"][0] == "categorical"
+    schema = {
+        "labels": ["label"],
+        "numeric": {"price": {"default": -1}, "count": {"default": -2}},
+        "categorical": {"country": {"encode": "vocabulary"}},
+    }
+    data = open_dataset(path=path, format="csv", schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=ROWS))
+    wanted = [[-1 if p == missing else p, -2 if c == missing else c] for p, c in zip(price, count)]
+    assert batch.dense_BD.tolist() == wanted
+    ids = batch.sparse["country"].values().numpy()
+    assert len(set(ids.tolist())) == 2 and min(ids) > 1  # a value of its own, not a missing one
+    without = {**schema, "numeric": {"price": {}}}
+    with pytest.raises(DataError, match=r"line 5, column 'price': is missing and has no default"):
+        open_dataset(path=path, format="csv", schema=without)
+
+
+@pytest.mark.parametrize("rewrite", ["auto", "always"])
+def test_nan_is_a_missing_number(tmp_path, rewrite):
+    x = np.arange(ROWS) + 0.5
+    x[::9] = np.nan
+    table = pa.table({"label": labels(), "x": pa.array(x, from_pandas=False)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    path = str(tmp_path / "x.parquet")
+    assert table["x"].null_count == 0
+    assert roles_of(path)["x"] == ("numeric", {"standardise": True, "default": 200.5})
+    for default in (7.0, None):
+        numeric = {"x": {} if default is None else {"default": default}}
+        table_settings = {"path": path, "mix": False, "rewrite": rewrite}
+        table_settings["schema"] = {"labels": ["label"], "numeric": numeric}
+        if default is None:
+            with pytest.raises(DataError, match="column 'x'"):
+                next(open_dataset(**table_settings).batches("train", batch_size=ROWS))
+            continue
+        batch = next(open_dataset(**table_settings).batches("train", batch_size=ROWS))
+        assert batch.dense_BD[:, 0].tolist() == np.where(np.isnan(x), default, x).tolist()
+
+
+def test_amounts_times_of_day_and_written_dates_are_no_lists(tmp_path):
+    path = write_csv(
+        tmp_path / "x.csv",
+        label=labels(),
+        bid=[f"${n * 37:,.2f}" for n in range(ROWS)],
+        shown=[f"{n * 1001:,}" for n in range(ROWS)],
+        rate=[f"{n / 7:.2f}%" for n in range(ROWS)],
+        discount=[f"{n % 9 * 5}%" for n in range(ROWS)],
+        at=[f"Jan {1 + n % 28:02d}, 2026 12:{n % 60:02d} AM" for n in range(ROWS)],
+        hour=[f"{n % 24:02d}:{n % 60:02d}" for n in range(ROWS)],
+        took=[f"00:{n % 60:02d}:{n % 47:02d}" for n in range(ROWS)],
+        pair=[f"{n % 7},{n % 5}" for n in range(ROWS)],
+        code=[f"{n:05d}" for n in range(ROWS)],
+    )
+    roles = roles_of(path)
+    reasons = {f.name: r.reason for f, r in propose_schema(path).columns}
+    for name in ("bid", "shown", "rate"):
+        assert roles[name][0] == "" and "numbers with signs, such as" in reasons[name]
+    assert roles["discount"][0] == "categorical"
+    assert all("separator" not in roles[name][1] for name in ("at", "hour", "took", "discount"))
+
+
+def test_unreadable_numbers_behind_the_first_rows_are_told(tmp_path):
+    count = 60_000
+    bid: list[Any] = [n / 8 for n in range(count)]
+    bid[50_000] = bid[50_001] = "oops"
+    items = [n % 7 if n < 50_000 else n % 7 + 0.5 for n in range(count)]
+    long = ["x" * 30] * count  # the types are guessed from the first megabyte
+    path = write_csv(tmp_path / "x.csv", label=labels(count), bid=bid, items=items, long=long)
+    proposal = propose_schema(path)
+    found = {f.name: f for f, _ in proposal.columns}
+    assert (found["bid"].num_wrong, found["bid"].missing_share) == (2, 0)
+    assert (str(found["items"].type), found["items"].missing_share) == ("double", 0)
+    (note,) = [note for note in proposal.notes if note.startswith("bid")]
+    assert "2 of 60,000 sampled rows hold a text that is no number ('oops')" in note
+    schema = {"labels": ["label"], "numeric": ["bid"]}
+    with pytest.raises(DataError, match=r"'bid'.*oops.*dataset\.on_bad_rows=skip leaves"):
+        open_dataset(path=path, format="csv", schema=schema)
+
+
+def test_infinite_numbers_are_told_without_a_warning(tmp_path):
+    x = np.arange(3000) + 0.5
+    x[5] = np.inf
+    pq.write_table(pa.table({"label": labels(3000), "x": x}), tmp_path / "x.parquet")
+    proposal = propose_schema(str(tmp_path / "x.parquet"))
+    assert [note for note in proposal.notes if note.startswith("x: 0.0% of the values are NaN or")]
+
+
+def test_numbers_too_long_for_a_float_are_ids(tmp_path):
+    order = [str(10**25 + n % 50) for n in range(ROWS)]
+    browser = [f"{1093846712 + n % 50}.{1617263544 + n % 50}" for n in range(ROWS)]
+    path = write_csv(tmp_path / "x.csv", label=labels(), order=order, browser=browser)
+    roles = roles_of(path)
+    assert roles["order"][0] == roles["browser"][0] == "categorical"
+    ids = {"order": {"encode": "vocabulary"}, "browser": roles["browser"][1]}
+    schema = {"labels": ["label"], "categorical": ids}
+    data = open_dataset(path=path, format="csv", schema=schema)
+    batch = next(data.batches("train", batch_size=ROWS))
+    for name in ids:
+        assert len(set(batch.sparse[name].values().tolist())) == 50
+
+
+def test_unsigned_ids_are_the_same_from_a_table_a_text_and_a_list():
+    values = [2**63 + 5, 2**64 - 1, 7, 2**63 - 1]
+    table = as_table({"user": values})
+    assert table.schema.field("user").type == pa.uint64()
+    wanted = np.array(values, np.uint64).view(np.int64).tolist()
+    texts = pa.table({"user": [str(v) for v in values]})
+    for rows in (table, texts):
+        chunk = RowChunk(DataFile("x"), 0, 0, 4, rows)
+        validator = RowValidator.for_chunk(chunk, False)
+        found = read_ids(IdSpec("user", "user"), rows, validator, {"user": "integer"})
+        assert found.values.tolist() == wanted
+    rows = pa.table({"user": [str(2**64)]})
+    validator = RowValidator.for_chunk(RowChunk(DataFile("x"), 0, 0, 1, rows), False)
+    with pytest.raises(DataError, match="'18446744073709551616' is not an integer of 64 bits"):
+        read_ids(IdSpec("user", "user"), rows, validator, {"user": "integer"})
+
+
+def test_lists_of_whole_numbers_are_no_numbers_by_a_flag(tmp_path):
+    pq.write_table(pa.table({"label": labels(), "x": [[1, 2]] * ROWS}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="--numeric x: has no numbers, but list"):
+        propose_schema(str(tmp_path / "x.parquet"), hints=Hints(numeric=("x",)))
