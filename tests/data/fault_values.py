@@ -42,7 +42,7 @@ FORMATS = ("as it is", "rewritten", "csv")
 def expected(name: str, value: float | None) -> float | None:
     """Return the value in the batch, None for an error; of `scaled`, any finite number will do."""
     role, settings, _ = COLUMNS[name]
-    if value is None:
+    if value is None or (role == "numeric" and math.isnan(value)):
         value = settings.get("default")
     if value is None or not math.isfinite(value):
         return None

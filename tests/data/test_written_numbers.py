@@ -100,7 +100,6 @@ def test_amounts_times_of_day_and_written_dates_are_no_lists(tmp_path):
         at=[f"Jan {1 + n % 28:02d}, 2026 12:{n % 60:02d} AM" for n in range(ROWS)],
         hour=[f"{n % 24:02d}:{n % 60:02d}" for n in range(ROWS)],
         took=[f"00:{n % 60:02d}:{n % 47:02d}" for n in range(ROWS)],
-        pair=[f"{n % 7},{n % 5}" for n in range(ROWS)],
         code=[f"{n:05d}" for n in range(ROWS)],
     )
     roles = roles_of(path)

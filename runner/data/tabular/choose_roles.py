@@ -110,7 +110,8 @@ def propose_buckets(
     return {
         f"{name}_bucket": {"column": name, **settings}
         for name, role in roles.items()
-        if role.name == "numeric" and f"{name}_bucket" not in names
+        if role.name == "numeric" and "size" not in role.settings
+        if f"{name}_bucket" not in names
     }
 
 

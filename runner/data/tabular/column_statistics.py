@@ -164,7 +164,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         mean_chars=mean_chars,
         time_form=time_form,
         vector_size=vector_size,
-        is_amount=is_text(plain) and not separator and _are_amounts(values),
+        is_amount=pt.is_string(plain) and not separator and _are_amounts(values),
         two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
     )
 

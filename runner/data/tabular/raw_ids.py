@@ -146,15 +146,9 @@ def _read_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
-        missing = flat.is_null().to_numpy(zero_copy_only=False)
-        values = flat.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False).copy()
-        validator.reject(
-            spec.column,
-            np.isnan(values),
-            lambda at: f"value {values[at]}: not a number",
-            row_of_value,
-        )
-        return values.view(np.int64), missing
+        values = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        missing = np.isnan(values)
+        return np.where(missing, 0.0, values).view(np.int64), missing
     if spec.encode in TIME_PARTS:
         missing = flat.is_null().to_numpy(zero_copy_only=False)
         seconds = parse_times(flat, "seconds" if spec.input == "auto" else spec.input)
