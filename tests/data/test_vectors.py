@@ -188,3 +188,18 @@ def test_messages_and_requests_hold_vectors(vectors, separator):
     sent = make_table(served_columns(raw, [graph]), parse_request(body, None).inputs)
     ones = encode_rows(raw, sent, [*NAMES, "price"])
     assert [ones.dense[name].tolist() for name in NAMES] == [[1.0]] * SIZE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_vectors_alone_gets_ids_that_a_model_can_learn_from(tmp_path, vectors, kind):
+    path, format_, _ = write(tmp_path, kind, vectors.tolist())
+    proposal = propose_schema(path, hints=Hints())
+    ((name, settings),) = proposal.time_parts.items()
+    assert (name, settings["column"], settings["encode"]) == ("v_bucket", "v", "bucketise")
+    ids = {"v": {**settings, "buckets": None, "boundaries": [2.0, 4.0]}}
+    schema = {"labels": ["label"], "categorical": ids}
+    data = open_dataset(path=path, format=format_, schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=ROWS))
+    wanted = np.searchsorted([2.0, 4.0], vectors.ravel(), "right")
+    assert batch.sparse["v"].values().tolist() == wanted.tolist()
+    assert batch.sparse["v"].lengths().tolist() == [SIZE] * ROWS

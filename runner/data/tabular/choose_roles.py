@@ -106,13 +106,18 @@ def propose_buckets(
     if any(role.name == "categorical" for role in roles.values()):
         return {}
     names = {f.name for f in columns}
-    settings = {"encode": "bucketise", "buckets": BUCKETS}
-    return {
-        f"{name}_bucket": {"column": name, **settings}
-        for name, role in roles.items()
-        if role.name == "numeric" and "size" not in role.settings
-        if f"{name}_bucket" not in names
-    }
+    numeric = {name: role.settings for name, role in roles.items() if role.name == "numeric"}
+    # of vectors only if there is nothing else: a bucket does not tell the place in its vector
+    chosen = {name for name, given in numeric.items() if "size" not in given} or set(numeric)
+    found = {}
+    for name in roles:
+        if name in chosen and f"{name}_bucket" not in names:
+            given = numeric[name]
+            separator = {"separator": given["separator"]} if "separator" in given else {}
+            is_list = {"list": True, **separator} if "size" in given else {}
+            settings = {"column": name, **is_list, "encode": "bucketise", "buckets": BUCKETS}
+            found[f"{name}_bucket"] = settings
+    return found
 
 
 def drop_leaks(

@@ -27,6 +27,7 @@ from runner.data.tabular.text_values import (
     strip_number,
 )
 from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
+from runner.data.tabular.vectors import parse_numbers, split_vectors
 
 MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
 UNKNOWN_TYPES: Mapping[str, str] = MappingProxyType({})
@@ -146,6 +147,8 @@ def _read_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
+        if is_text(flat.type):
+            flat = parse_numbers(flat.cast(pa.string()), spec.column, validator, row_of_value)
         values = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing = np.isnan(values)
         return np.where(missing, 0.0, values).view(np.int64), missing
@@ -214,6 +217,8 @@ def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator
 
     Without a separator texts are JSON, as in a text file with the rows of a training on lists.
     """
+    if spec.separator and spec.encode == "bucketise":
+        return split_vectors(column, spec.separator)
     if spec.separator:
         texts = column.cast(pa.string())
         if spec.separator == "json":

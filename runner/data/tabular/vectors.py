@@ -75,7 +75,7 @@ def read_vectors(
     )
     flat = lists.flatten()
     if is_text(flat.type):
-        flat = _parse_numbers(flat, spec.column, validator, np.repeat(range(len(lists)), length_R))
+        flat = parse_numbers(flat, spec.column, validator, np.repeat(range(len(lists)), length_R))
     numbers_V = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
     missing_V = np.isnan(numbers_V)
     numbers_V = np.where(missing_V, 0.0, numbers_V)
@@ -91,9 +91,17 @@ def read_vectors(
     return numbers_RS, missing_RS
 
 
-def _parse_numbers(
-    texts_V: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray
+def parse_numbers(
+    texts_V: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> pa.Array:
+    """Return texts as numbers; those that are none become missing, and their rows bad.
+
+    Args:
+        row_of_value: [V] the row of every value of a list column.
+
+    Raises:
+        DataError: for the first bad row, unless bad rows are skipped.
+    """
     is_number = pc.match_substring_regex(texts_V, NUMBER_PATTERN)
     wrong_V = ~is_number.fill_null(True).to_numpy(zero_copy_only=False)
     validator.reject(
