@@ -124,6 +124,41 @@ def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propos
         schema([path, "--label", "click", "--positive", "yes"], ())
 
 
+@pytest.mark.parametrize(("stray", "listed"), [([-1] * 3, "-1"), ([2], "2"), ([4321], "4321")])
+def test_a_few_other_values_of_a_click_are_bad_rows_and_no_regression(
+    write, propose, stray, listed
+):
+    clicks = binary()
+    clicks[7 : 7 + len(stray)] = stray
+    proposed, shown = propose(write(click=clicks))
+    assert proposed["labels"] == {"click": {}}
+    told = f"{len(stray)} of 1,000 sampled rows hold another value than 0 and 1 ({listed}); these"
+    assert told in shown and "dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000" in shown
+    assert "by_kind" not in shown
+
+
+def test_a_click_with_a_few_other_values_is_not_a_feature_of_another_label(write, propose):
+    clicks = np.where(np.arange(ROWS) == 7, -1, binary())
+    with pytest.raises(SeveralLabelsError, match="click, purchase"):
+        schema([write(click=clicks, purchase=binary(1))], ())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("rating", np.arange(ROWS) % 5 + 1),
+        ("click", np.arange(ROWS) % 4),
+        ("label", np.random.default_rng(0).poisson(0.2, ROWS)),  # counts: 2 and 3 follow on 1
+        ("num_likes", np.where(np.arange(ROWS) == 7, 9, binary())),
+    ],
+)
+def test_ratings_and_counts_are_no_clicks_with_bad_rows(write, propose, name, values):
+    proposed, shown = propose(write(**{name: values}), "--label", name)
+    assert proposed["labels"][name] and "on_bad_rows" not in shown
+    is_nearly_binary = bool(np.isin(values, (0, 1)).mean() > 0.95)
+    assert ("is 0 or 1 in nearly all rows, and in others" in shown) == is_nearly_binary
+
+
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     rng = np.random.default_rng(1)
     path = write(
