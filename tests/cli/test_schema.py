@@ -294,6 +294,47 @@ def test_the_commands_that_it_prints_name_files_with_spaces(tmp_path, capsys, mo
     assert '"Größe"' in text and "\\u" not in text
 
 
+@pytest.mark.parametrize(
+    ("names", "paths"),
+    [
+        (["train.csv", "valid.csv", "test.csv"], ["train.csv", "valid.csv", "test.csv"]),
+        (["Train/x.csv", "dev/x.csv", "test/x.csv"], ["Train", "dev", "test"]),
+        (["train-0001.csv", "train-0002.csv", "val.csv"], ["train-000*.csv", "val.csv", None]),
+        (["train.csv", "test.csv"], ["train.csv", None, "test.csv"]),
+        (["train.csv", "test.csv", "more.csv"], None),
+        (["monday.csv", "tuesday.csv"], None),
+        (["trainers.csv", "test.csv"], None),
+    ],
+)
+def test_files_named_as_splits_are_the_splits_of_a_folder(tmp_path, propose, names, paths):
+    folder = tmp_path / "a [b]"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = "".join(f"{n % 9},{n % 2}\n" for n in range(40))
+        (folder / name).write_text(f"user,click\n{rows}")
+    proposed, shown = propose(str(folder))
+    if paths is None:
+        assert proposed["path"] == str(folder) and "splits:" not in shown
+        assert sorted(proposed["split"]["random"]) == ["test", "train", "validation"]
+        return
+    own = [proposed.get(key) for key in ("path", "validation_path", "test_path")]
+    assert [path and Path(path).name for path in own] == paths
+    held_out = [name for name, path in zip(("validation", "test"), own[1:]) if not path]
+    assert sorted(proposed.get("split", {"random": {}})["random"]) == sorted(
+        [*held_out, *["train"] * bool(held_out)]
+    )
+    assert f"{paths[0]} is train" in shown and "/**/*.csv' makes one table" in shown
+    proposed, _ = propose(str(folder), "--validation", str(folder / names[0]))
+    assert proposed["path"] == str(folder)
+
+
+def test_a_test_file_without_labels_is_told_with_a_command_for_the_others(tmp_path):
+    (tmp_path / "train.csv").write_text("user,click\n" + "1,1\n2,0\n" * 20)
+    (tmp_path / "test.csv").write_text("user\n" + "1\n2\n" * 20)
+    with pytest.raises(DataError, match=r"no column 'click'.*schema .*train.csv takes the train"):
+        schema([str(tmp_path)], ())
+
+
 def test_decimal_commas_beside_points_are_told_with_a_command_that_makes_points_of_them(
     tmp_path, propose
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +24,8 @@ from runner.data.tabular.column_statistics import (
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
-from runner.data.tabular.guess_label import (
-    find_label_candidates,
-)
+from runner.data.tabular.find_splits import find_split_paths
+from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.propose_interactions import (
     EventColumns,
@@ -93,9 +93,19 @@ def propose_schema(
     """
     hints = hints or Hints()
     format_ = detect_format(path)
-    paths = {"path": path, "validation_path": validation, "test_path": test}
-    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
-    schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    given = {"path": path, "validation_path": validation, "test_path": test}
+    paths = {k: v for k, v in given.items() if v}
+    own_splits, split_notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
+    paths |= own_splits
+    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items()}
+    try:
+        schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    except DataError as error:
+        if not own_splits:
+            raise
+        alone = f"python -m runner schema {shlex.quote(paths['path'])}"
+        raise DataError(f"{error}; {alone} takes the train files alone") from error
+    notes[:0] = split_notes
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
@@ -103,8 +113,8 @@ def propose_schema(
         raise DataError(f"{path}: has no rows")
     columns = [sample.compute_statistics(name) for name in schema.names]
     raise_combined(find_wrong_hints(hints, columns))
-    missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
-    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items() if v}
+    missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
+    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
     events = _choose_events(columns, hints, notes)
     if events is not None:
         declared, found = propose_declaration(events, columns)
