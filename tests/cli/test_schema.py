@@ -294,6 +294,19 @@ def test_the_commands_that_it_prints_name_files_with_spaces(tmp_path, capsys, mo
     assert '"Größe"' in text and "\\u" not in text
 
 
+def test_a_column_without_a_name_is_left_out(tmp_path, propose):
+    rows = [f"{n % 9},{n % 5 // 4}" for n in range(40)]
+    days = [f"2026-01-01 00:{n:02}:00" for n in range(40)]
+    ending = "\n".join(["user,click,", *(f"{row}," for row in rows)])  # each with a last comma
+    index = "\n".join([",user,click", *(f"{n},{row}" for n, row in zip(days, rows))])  # of pandas
+    for text in (ending, index):
+        (tmp_path / "x.csv").write_text(text + "\n")
+        proposed, shown = propose(str(tmp_path / "x.csv"))
+        assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
+        assert "carried" not in proposed and "random" in proposed["split"]
+        assert ("the column without a name is left out" in shown) == (text is index)
+
+
 @pytest.mark.parametrize(
     ("names", "paths"),
     [

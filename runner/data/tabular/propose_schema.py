@@ -111,7 +111,11 @@ def propose_schema(
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.table.num_rows:
         raise DataError(f"{path}: has no rows")
-    columns = [sample.compute_statistics(name) for name in schema.names]
+    columns = [sample.compute_statistics(name) for name in schema.names if name]
+    if "" in schema.names and sample.table[""].null_count < sample.table.num_rows:
+        notes.append(
+            "the column without a name is left out; a name in the first line makes use of it"
+        )
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
