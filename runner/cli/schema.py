@@ -243,7 +243,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     for column, role in proposal.columns:
         shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
         why = f" ({role.reason})" if role.reason else ""
-        span = column.describe_range(" .. ") or ", ".join(column.examples)
+        span = column.describe_range(" .. ") or ", ".join(column.examples[:3])
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -305,6 +306,32 @@ def test_a_column_without_a_name_is_left_out(tmp_path, propose):
         assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
         assert "carried" not in proposed and "random" in proposed["split"]
         assert ("the column without a name is left out" in shown) == (text is index)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+@pytest.mark.parametrize("rows_before", [5, 100_000])  # within and after what types are guessed of
+def test_names_that_are_repeated_are_told_with_a_command_that_leaves_them_out(
+    tmp_path, monkeypatch, ending, rows_before
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"u{n % 9},{n},{n % 5 // 4}\n" for n in range(rows_before)]
+    text = "user,price,click\n" + "".join(rows)
+    packed = (2 * text).encode()
+    path = Path(f"x{ending}")
+    path.write_bytes(gzip.compress(packed) if ending == ".csv.gz" else packed)
+    with pytest.raises(DataError, match="a line repeats the names of the columns") as told:
+        schema([str(path), "--label", "click"], ())
+    command = re.search(r"columns: (.*) leaves them out", str(told.value))[1]
+    subprocess.run(command, shell=True, check=True)
+    assert Path("table.csv").read_text() == text + "".join(rows)
+    assert schema(["table.csv", "--label", "click"], ()) == 0
+
+
+def test_the_third_text_of_a_label_is_shown(tmp_path):
+    rows = "".join(f"{n % 9},{n % 2}\n" for n in range(2000))
+    (tmp_path / "x.csv").write_text(f"user,click\n{rows}3,maybe\n")
+    with pytest.raises(UserError, match=r"has 3 texts \(0, 1, maybe\); --positive VALUE"):
+        schema([str(tmp_path / "x.csv"), "--label", "click"], ())
 
 
 @pytest.mark.parametrize(

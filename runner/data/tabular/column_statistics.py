@@ -30,6 +30,7 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 AMOUNT = r"^\s*[-+(]?\s*\p{Sc}?\s*-?\d{1,3}(,?\d{3})*(\.\d+)?\s*(\p{Sc}|%)?\)?\s*$"
 SIGN = r"[\p{Sc}%,(]"  # that keeps an amount from being read as a number
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
+MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
@@ -145,7 +146,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
                 if is_whole and low >= 0
                 else ""
             )
-    first_values = pc.unique(values[:1000]).to_pylist()[:3] if num_distinct else []
+    shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
+    first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
     return ColumnStatistics(
         name=name,
         type=type_,

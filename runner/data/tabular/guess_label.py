@@ -106,8 +106,9 @@ def label_settings(
         why = "" if likely else ", the rarer value"
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
     if is_text(f.type) and not f.low:
+        listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(
-            f"--label {f.name}: has {f.num_distinct:,} texts ({', '.join(f.examples)}, ...); "
+            f"--label {f.name}: has {f.num_distinct:,} texts ({listed}); "
             "--positive VALUE says which is 1"
         )
     if f.low is None or f.high is None:

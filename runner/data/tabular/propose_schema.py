@@ -49,7 +49,7 @@ from runner.data.tabular.read_files import (
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
-from runner.data.tabular.text_layout import find_layout
+from runner.data.tabular.text_layout import check_names_not_repeated, find_layout
 from runner.errors import DataError, UserError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -111,6 +111,8 @@ def propose_schema(
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.table.num_rows:
         raise DataError(f"{path}: has no rows")
+    if layout and not (layout.json_lines or layout.column_names):
+        check_names_not_repeated(sample, files_by_key["path"])
     columns = [sample.compute_statistics(name) for name in schema.names if name]
     if "" in schema.names and sample.table[""].null_count < sample.table.num_rows:
         notes.append(
