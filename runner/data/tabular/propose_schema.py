@@ -49,6 +49,7 @@ from runner.data.tabular.read_files import (
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
+from runner.data.tabular.text_blocks import find_binary_format
 from runner.data.tabular.text_layout import check_names_not_repeated, find_layout
 from runner.errors import DataError, UserError, raise_combined
 
@@ -164,7 +165,8 @@ def propose_schema(
 def detect_format(path: str) -> str:
     """Return the format of files, by the ending of the path or of the first file in a folder.
 
-    A file of another ending is taken as CSV; reading it tells whether it is a text.
+    Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
+    ending is taken as CSV; reading it tells whether it is a text.
 
     Raises:
         UserError: for an ending that is not known.
@@ -173,6 +175,8 @@ def detect_format(path: str) -> str:
     lower = path.rstrip("/").lower()
     if lower.endswith(EXCEL):
         raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
+    if found := find_binary_format(path):
+        return found
     for format_, suffixes in SUFFIXES.items():
         if lower.endswith(suffixes):
             return format_

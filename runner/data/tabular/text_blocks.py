@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import IO
@@ -21,6 +22,12 @@ UNREADABLE = {
     b"\xfd7zXZ": "compressed with xz: unpack it, or compress it with zstd, gzip or bzip2",
     b"PAR1": "a Parquet file: dataset=parquet",
 }
+BINARY_FORMATS = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"ORC": "orc",
+    b"Obj\x01": "avro",
+}  # by the first bytes of a file
 # What Arrow raises for damaged texts, compressed or not
 TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
@@ -31,6 +38,15 @@ class TextBlocks:
 
     spans: tuple[tuple[int, int], ...]  # the first byte of each block, and its end
     num_lines: int = 0  # before them, without the one that has the names of columns
+
+
+def find_binary_format(path: str) -> str:
+    """Return the format of a file on this machine, whatever its ending; empty for a text."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    return next((f for magic, f in BINARY_FORMATS.items() if start.startswith(magic)), "")
 
 
 def read_blocks(
