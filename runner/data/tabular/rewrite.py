@@ -239,6 +239,7 @@ class _EncodedRows:
 
 def _explain_empty_split(table: RewritableTable, split: str) -> str:
     files = table.files.get(split)
-    return (
-        f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"
-    )
+    if files:
+        return f": {files[0]}; name a file with rows"
+    given = f"split {table.row_split.kind}: {dict(table.row_split.of)}"
+    return f" ({given}); a larger table, or a `split` in the schema that gives it more, fills it"
