@@ -21,7 +21,7 @@ from runner.config.proposed_length import (
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
-from runner.data.tabular.guess_label import is_binary
+from runner.data.tabular.guess_label import find_stray_values, is_binary
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
 from runner.data.tabular.propose_schema import NUMBERS, SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
@@ -215,6 +215,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
             more += SMALL_STEPS
     used = [f for f, role in proposal.columns if role.name in NUMBERS]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
+    is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)
     if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
@@ -242,7 +243,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     for column, role in proposal.columns:
         shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
         why = f" ({role.reason})" if role.reason else ""
-        span = column.describe_range(" .. ") or ", ".join(column.examples)
+        span = column.describe_range(" .. ") or ", ".join(column.examples[:3])
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])

@@ -22,6 +22,7 @@ from runner.data.tabular.read_files import (
     unpack_columns,
 )
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.text_blocks import find_binary_format
 from runner.errors import DataError, UserError
 
 MEMORY = DataFile("the table")  # the name of a table that lies in no file
@@ -239,7 +240,7 @@ class MemoryTable:
 
 
 def find_format(paths: Sequence[str], preferred: str) -> str:
-    """Return the format of the input's files, by their endings.
+    """Return the format of the input's files, by their endings or their first bytes.
 
     Args:
         paths: files, folders, globs or URLs.
@@ -260,6 +261,8 @@ def find_format(paths: Sequence[str], preferred: str) -> str:
 
 def _formats_of(path: str) -> set[str]:
     names = [path]
+    if found := find_binary_format(path):
+        return {found}
     if "://" not in path and os.path.isdir(path):
         names = [p.name for p in Path(path).rglob("*") if not p.name.startswith((".", "_"))]
     return {

@@ -23,7 +23,7 @@ from runner.data.tabular.bad_rows import BadRows, report_bad_rows
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import UserError
+from runner.errors import DataError, UserError
 from runner.launch import print_status
 from runner.machine import set_thread_environment, usable_cores
 from runner.rundir.lock import FolderLock
@@ -223,7 +223,10 @@ def _finish(
 
     Raises:
         UserError: if the input was changed while it was read.
+        DataError: if it has no rows.
     """
+    if not num_rows:
+        raise DataError(f"{plan.table.path[0]}: has no rows; name files with rows to score")
     parts = summarize_parts(plan.folder)
     expected = -(-num_rows // plan.part_rows)
     if parts.num_parts < expected:

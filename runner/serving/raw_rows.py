@@ -140,7 +140,9 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
             near = nearest_hint(name, rows.column_names, 3)
             raise DataError(f"{REQUEST}: no column {name!r}{near}")
         if count > 1:
-            raise DataError(f"{REQUEST}: {count} columns are called {name!r}")
+            raise DataError(
+                f"{REQUEST}: {count} columns are called {name!r}; give each a name of its own"
+            )
     table = rows.select(list(declared.columns))
     numbers = {spec.column for spec in declared.numeric}
     texts = {spec.column for spec in declared.ids if spec.separator}

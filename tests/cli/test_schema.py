@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -122,6 +123,41 @@ def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propos
     assert "label buy: has one value in all rows, so nothing can be learnt of it" in shown
     with pytest.raises(UserError, match="--positive yes: click holds numbers from 0 to 1"):
         schema([path, "--label", "click", "--positive", "yes"], ())
+
+
+@pytest.mark.parametrize(("stray", "listed"), [([-1] * 3, "-1"), ([2], "2"), ([4321], "4321")])
+def test_a_few_other_values_of_a_click_are_bad_rows_and_no_regression(
+    write, propose, stray, listed
+):
+    clicks = binary()
+    clicks[7 : 7 + len(stray)] = stray
+    proposed, shown = propose(write(click=clicks))
+    assert proposed["labels"] == {"click": {}}
+    told = f"{len(stray)} of 1,000 sampled rows hold another value than 0 and 1 ({listed}); these"
+    assert told in shown and "dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000" in shown
+    assert "by_kind" not in shown
+
+
+def test_a_click_with_a_few_other_values_is_not_a_feature_of_another_label(write, propose):
+    clicks = np.where(np.arange(ROWS) == 7, -1, binary())
+    with pytest.raises(SeveralLabelsError, match="click, purchase"):
+        schema([write(click=clicks, purchase=binary(1))], ())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("rating", np.arange(ROWS) % 5 + 1),
+        ("click", np.arange(ROWS) % 4),
+        ("label", np.random.default_rng(0).poisson(0.2, ROWS)),  # counts: 2 and 3 follow on 1
+        ("num_likes", np.where(np.arange(ROWS) == 7, 9, binary())),
+    ],
+)
+def test_ratings_and_counts_are_no_clicks_with_bad_rows(write, propose, name, values):
+    proposed, shown = propose(write(**{name: values}), "--label", name)
+    assert proposed["labels"][name] and "on_bad_rows" not in shown
+    is_nearly_binary = bool(np.isin(values, (0, 1)).mean() > 0.95)
+    assert ("is 0 or 1 in nearly all rows, and in others" in shown) == is_nearly_binary
 
 
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
@@ -257,6 +293,86 @@ def test_the_commands_that_it_prints_name_files_with_spaces(tmp_path, capsys, mo
     text = Path("mein Plan.yaml").read_text(encoding="utf-8")
     assert text.startswith("# Proposed by `schema 'März 2025.csv' --out 'mein Plan.yaml'`")
     assert '"Größe"' in text and "\\u" not in text
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path, propose):
+    rows = [f"{n % 9},{n % 5 // 4}" for n in range(40)]
+    days = [f"2026-01-01 00:{n:02}:00" for n in range(40)]
+    ending = "\n".join(["user,click,", *(f"{row}," for row in rows)])  # each with a last comma
+    index = "\n".join([",user,click", *(f"{n},{row}" for n, row in zip(days, rows))])  # of pandas
+    for text in (ending, index):
+        (tmp_path / "x.csv").write_text(text + "\n")
+        proposed, shown = propose(str(tmp_path / "x.csv"))
+        assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
+        assert "carried" not in proposed and "random" in proposed["split"]
+        assert ("the column without a name is left out" in shown) == (text is index)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
+@pytest.mark.parametrize("rows_before", [5, 100_000])  # within and after what types are guessed of
+def test_names_that_are_repeated_are_told_with_a_command_that_leaves_them_out(
+    tmp_path, monkeypatch, ending, rows_before
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"u{n % 9},{n},{n % 5 // 4}\n" for n in range(rows_before)]
+    text = "user,price,click\n" + "".join(rows)
+    packed = (2 * text).encode()
+    path = Path(f"x{ending}")
+    path.write_bytes(gzip.compress(packed) if ending == ".csv.gz" else packed)
+    with pytest.raises(DataError, match="a line repeats the names of the columns") as told:
+        schema([str(path), "--label", "click"], ())
+    command = re.search(r"columns: (.*) leaves them out", str(told.value))[1]
+    subprocess.run(command, shell=True, check=True)
+    assert Path("table.csv").read_text() == text + "".join(rows)
+    assert schema(["table.csv", "--label", "click"], ()) == 0
+
+
+def test_the_third_text_of_a_label_is_shown(tmp_path):
+    rows = "".join(f"{n % 9},{n % 2}\n" for n in range(2000))
+    (tmp_path / "x.csv").write_text(f"user,click\n{rows}3,maybe\n")
+    with pytest.raises(UserError, match=r"has 3 texts \(0, 1, maybe\); --positive VALUE"):
+        schema([str(tmp_path / "x.csv"), "--label", "click"], ())
+
+
+@pytest.mark.parametrize(
+    ("names", "paths"),
+    [
+        (["train.csv", "valid.csv", "test.csv"], ["train.csv", "valid.csv", "test.csv"]),
+        (["Train/x.csv", "dev/x.csv", "test/x.csv"], ["Train", "dev", "test"]),
+        (["train-0001.csv", "train-0002.csv", "val.csv"], ["train-000*.csv", "val.csv", None]),
+        (["train.csv", "test.csv"], ["train.csv", None, "test.csv"]),
+        (["train.csv", "test.csv", "more.csv"], None),
+        (["monday.csv", "tuesday.csv"], None),
+        (["trainers.csv", "test.csv"], None),
+    ],
+)
+def test_files_named_as_splits_are_the_splits_of_a_folder(tmp_path, propose, names, paths):
+    folder = tmp_path / "a [b]"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = "".join(f"{n % 9},{n % 2}\n" for n in range(40))
+        (folder / name).write_text(f"user,click\n{rows}")
+    proposed, shown = propose(str(folder))
+    if paths is None:
+        assert proposed["path"] == str(folder) and "splits:" not in shown
+        assert sorted(proposed["split"]["random"]) == ["test", "train", "validation"]
+        return
+    own = [proposed.get(key) for key in ("path", "validation_path", "test_path")]
+    assert [path and Path(path).name for path in own] == paths
+    held_out = [name for name, path in zip(("validation", "test"), own[1:]) if not path]
+    assert sorted(proposed.get("split", {"random": {}})["random"]) == sorted(
+        [*held_out, *["train"] * bool(held_out)]
+    )
+    assert f"{paths[0]} is train" in shown and "/**/*.csv' makes one table" in shown
+    proposed, _ = propose(str(folder), "--validation", str(folder / names[0]))
+    assert proposed["path"] == str(folder)
+
+
+def test_a_test_file_without_labels_is_told_with_a_command_for_the_others(tmp_path):
+    (tmp_path / "train.csv").write_text("user,click\n" + "1,1\n2,0\n" * 20)
+    (tmp_path / "test.csv").write_text("user\n" + "1\n2\n" * 20)
+    with pytest.raises(DataError, match=r"no column 'click'.*schema .*train.csv takes the train"):
+        schema([str(tmp_path)], ())
 
 
 def test_decimal_commas_beside_points_are_told_with_a_command_that_makes_points_of_them(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -137,7 +139,7 @@ def test_a_bad_line_is_named_or_skipped(tmp_path, line, shown):
             lambda t: t.set_column(6, "user", t["user"].cast(pa.int16())),
             r"part-1\.parquet: column 'user' has type int16, but int64 in .*part-0",
         ),
-        (lambda t: t.append_column("user", t["user"]), "2 columns are called 'user'"),
+        (lambda t: t.append_column("user", t["user"]), "2 columns are called 'user'; give each"),
     ],
 )
 def test_files_that_differ_are_found_before_anything_is_read(tmp_path, change, shown, direct):
@@ -263,13 +265,13 @@ def test_a_file_without_rows_and_an_empty_split_are_named(tmp_path):
         open_dataset(path=empty)
     path = write_parquet(tmp_path / "y", clicks(5))
     split = {"column": "fold", "train": ["0", "1"], "test": ["9"]}
-    with pytest.raises(DataError, match="the test split has no rows"):
+    with pytest.raises(DataError, match=r"the test split has no rows \(.*`split`"):
         open_dataset(path=path, split=split)
     (tmp_path / "e.csv").write_text("")
     with pytest.raises(DataError, match=r"e\.csv: has no rows"):
         open_dataset(path=str(tmp_path / "e.csv"), format="csv", schema=TEXT)
     (tmp_path / "h.csv").write_text("y,x,a,n\n")
-    with pytest.raises(DataError, match=r"the train split has no rows: .*h\.csv"):
+    with pytest.raises(DataError, match=r"the train split has no rows: .*h\.csv; name a file"):
         open_dataset(path=str(tmp_path / "h.csv"), format="csv", schema=TEXT)
 
 
@@ -298,9 +300,13 @@ def test_learning_leaves_bad_rows_out(tmp_path):
     ("content", "told"),
     [
         (b"PAR1 and more", "is a Parquet file: dataset=parquet"),
-        ("y,c\n1,2\n".encode("utf-16"), "no text in UTF-8: it has bytes of value 0"),
-        (b"y,c\n1,caf\xe9\n", "no text in UTF-8: byte 0xe9 at 9; iconv"),
-        (b"y,c\n1,\0\n", "no text in UTF-8: it has bytes of value 0"),
+        ("y,c\n1,2\n".encode("utf-16"), "has bytes of value 0; if it is UTF-16, iconv -f UTF-16"),
+        (b"y,c\n1,caf\xe9\n", "no text in UTF-8: byte 0xe9 at 9; iconv -f latin1"),
+        (b"y,c\n1,\x93caf\xe9\x94\n", "no text in UTF-8: byte 0x93 at 6; iconv -f cp1252"),
+        (pickle.dumps([0, "a"]), "is a pickle: write its table as Parquet"),
+        (b"y;c\n1;2\n", """; its names stand between ';', which 'dataset.delimiter=";"' says"""),
+        (b"y\tc\n1\t2\n", r"""'\t', which $'dataset.delimiter="\t"' says"""),
+        (b"y,c\n1,\0\n", "no text in UTF-8: it has bytes of value 0; write its table as"),
         (b"\n\n", "has no rows, and no line with names"),
     ],
 )

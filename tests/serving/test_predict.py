@@ -176,6 +176,10 @@ def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
     )
     twice = refused(runner, run, test, run.parent / "clicks.csv", "--out", tmp_path / "x")
     assert "several formats" in twice
+    (tmp_path / "empty.csv").write_text(",".join(pq.read_schema(test).names) + "\n")
+    for _ in range(2):
+        text = refused(runner, run, tmp_path / "empty.csv", "--out", tmp_path / "y")
+        assert "empty.csv: has no rows" in text
     city = pa.array([True] * 5)
     wrong = clicks(5, 0).drop(["city"]).append_column("city", city)
     pq.write_table(wrong, tmp_path / "wrong.parquet")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, NumericSpec
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.propose_schema import detect_format
 from runner.data.tabular.read_files import RowChunk
 from runner.serving.predict_encode import Transforms
-from runner.serving.predict_input import cut_into_parts, place_malformed_lines
+from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
 from runner.serving.predict_plan import _input_table
 
 FILE = DataFile("rows.csv")
@@ -84,3 +88,15 @@ def test_files_are_read_with_the_delimiter_and_the_names_of_the_schema(
     table = _input_table(dataset, transforms, [str(path)], ())
     chunks = list(table.located_chunks(lambda *_: True))
     assert [v for _, c in chunks for v in c.table["x"].to_pylist()] == [1, 3]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_a_file_without_an_ending_is_known_by_its_first_bytes(tmp_path, format_):
+    table, path = pa.table({"user": [1, 2]}), str(tmp_path / "rows")
+    if format_ == "parquet":
+        pq.write_table(table, path)
+    else:
+        feather.write_feather(table, path)
+    assert find_format([path], preferred="csv") == detect_format(path) == format_
+    Path(path).write_text("user\n1\n")
+    assert find_format([path], preferred="tsv") == "tsv" and detect_format(path) == "csv"

@@ -184,7 +184,9 @@ def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
         if count == 0:
             raise DataError(f"{path}: no column {name!r}{nearest_hint(name, file_schema.names, 3)}")
         if count > 1:
-            raise DataError(f"{path}: {count} columns are called {name!r}")
+            raise DataError(
+                f"{path}: {count} columns are called {name!r}; give each a name of its own"
+            )
     numbers = [c.name for c in columns.labels] + [c.name for c in columns.numeric]
     for name in numbers + ([columns.weight] if columns.weight else []):
         if not _is_number(file_schema.field(name).type):

@@ -14,7 +14,9 @@ from runner.data.tabular.column_statistics import (
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
+    find_stray_values,
     is_binary,
+    is_mostly_binary,
     label_settings,
     leak_auc,
     read_label,
@@ -72,7 +74,28 @@ def choose_labels(
             notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
         if share := by_name[name].missing_share:
             notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
+        notes += _other_values_note(by_name[name], settings)
     return roles, notes
+
+
+def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
+    """Return a note on a label that is 0 or 1 nearly everywhere, and holds other values, too."""
+    others = sorted(value for value, _ in f.counts if value not in (0, 1))
+    listed = ", ".join(f"{value:g}" for value in others[:5]) + ", ..." * (len(others) > 5)
+    if not others or not is_mostly_binary(f):
+        return []
+    if not settings:
+        count = sum(find_stray_values(f).values())
+        return [
+            f"label {f.name}: {count:,} of {f.num_rows:,} sampled rows hold another value than 0 "
+            f"and 1 ({listed}); these are bad rows, which dataset.on_bad_rows=skip leaves out"
+        ]
+    if settings.get("type") == "regression":
+        return [
+            f"label {f.name}: is 0 or 1 in nearly all rows, and in others {listed}; it is proposed "
+            "as a number to be predicted, and --positive 1 makes 1 of 1 and 0 of all others"
+        ]
+    return []
 
 
 def feature_roles(

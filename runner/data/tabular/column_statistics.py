@@ -30,6 +30,8 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 AMOUNT = r"^\s*[-+(]?\s*\p{Sc}?\s*-?\d{1,3}(,?\d{3})*(\.\d+)?\s*(\p{Sc}|%)?\)?\s*$"
 SIGN = r"[\p{Sc}%,(]"  # that keeps an amount from being read as a number
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
+MAX_EXAMPLES = 5  # values of a column that are shown
+MAX_COUNTED = 25  # distinct numbers whose rows are counted
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
@@ -64,6 +66,7 @@ class ColumnStatistics:
     vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
     is_amount: bool = False  # texts are numbers with signs, such as $1,234.50 or 12%
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
+    counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, where few differ
 
     def describe_range(self, between: str) -> str:
         """Return the lowest and the highest value; integers in full; empty if it has no numbers."""
@@ -143,7 +146,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
                 if is_whole and low >= 0
                 else ""
             )
-    first_values = pc.unique(values[:1000]).to_pylist()[:3] if num_distinct else []
+    shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
+    first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
     return ColumnStatistics(
         name=name,
         type=type_,
@@ -166,6 +170,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         vector_size=vector_size,
         is_amount=pt.is_string(plain) and not separator and _are_amounts(values),
         two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
+        counts=_count_numbers(values) if low is not None and num_distinct <= MAX_COUNTED else (),
     )
 
 
@@ -185,6 +190,11 @@ def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
                 "which dataset.on_bad_rows=skip leaves out"
             )
     return lines
+
+
+def _count_numbers(numbers: pa.Array) -> tuple[tuple[float, int], ...]:
+    counted = pc.value_counts(numbers.cast(pa.float64(), safe=False)).to_pylist()
+    return tuple((c["values"], c["counts"]) for c in counted if np.isfinite(c["values"]))
 
 
 def _two_texts(values: pa.Array) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from runner.errors import UserError, nearest_hint
 
 LEAK_AUC = 0.99
 MAX_RATINGS = 25  # distinct values of a rating
+CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
+COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
 _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
 
 
@@ -53,7 +55,30 @@ def is_binary(f: ColumnStatistics) -> bool:
     if pt.is_nested(f.type) or f.separator:
         return False
     two_numbers = f.num_distinct == 2 and f.low in (-1, 0, 1) and f.is_whole
+    if find_stray_values(f) and is_outcome(f.name):
+        return True
     return bool(f.two_texts) or (two_numbers and (is_outcome(f.name) or (f.low, f.high) == (0, 1)))
+
+
+def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
+    """Return the few values of a label of 0 and 1 that are neither, each with its rows.
+
+    Empty for ratings and counts, whose other values are no mistakes.
+    """
+    rows = dict(f.counts)
+    others = {value: rows[value] for value in sorted(rows) if value not in (0, 1)}
+    is_counted = {2, 3} <= set(rows) or rows.get(2, 0) > COUNTED_SHARE * rows.get(1, 0)
+    if not is_mostly_binary(f) or is_counted:
+        return {}
+    return {} if is_rating(f.name) or guess_kind(f.name) == "quantity" else others
+
+
+def is_mostly_binary(f: ColumnStatistics) -> bool:
+    """Tell whether a column of whole numbers has 0 and 1, and hardly any other."""
+    rows = dict(f.counts)
+    if not (0 in rows and 1 in rows and f.is_whole) or pt.is_nested(f.type) or f.separator:
+        return False
+    return rows[0] + rows[1] >= CLASS_SHARE * sum(rows.values())
 
 
 def label_settings(
@@ -81,14 +106,17 @@ def label_settings(
         why = "" if likely else ", the rarer value"
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
     if is_text(f.type) and not f.low:
+        listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(
-            f"--label {f.name}: has {f.num_distinct:,} texts ({', '.join(f.examples)}, ...); "
+            f"--label {f.name}: has {f.num_distinct:,} texts ({listed}); "
             "--positive VALUE says which is 1"
         )
     if f.low is None or f.high is None:
         raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
     if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
+    if find_stray_values(f):
+        return {}, "0 and 1 but for a few rows"
     if f.num_distinct == 2 or (is_rating(f.name) and f.num_distinct <= MAX_RATINGS):
         middle = (f.low + f.high) / 2
         return {"above": middle}, f"1 over {middle:g}"
@@ -111,6 +139,8 @@ def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
         x = pc.if_else(texts.is_null(), None, is_one.cast(pa.float64()))
     else:
         x = values.cast(pa.float64(), safe=False)
+        if not settings:  # stray values are bad rows
+            x = pc.if_else(pc.is_in(x, pa.array([0.0, 1.0])), x, None)
     label_R = np.asarray(x.fill_null(np.nan).to_numpy(zero_copy_only=False))
     above = settings.get("above")
     return label_R if above is None else np.where(np.isnan(label_R), label_R, label_R > above)

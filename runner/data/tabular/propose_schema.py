@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,9 +24,8 @@ from runner.data.tabular.column_statistics import (
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
-from runner.data.tabular.guess_label import (
-    find_label_candidates,
-)
+from runner.data.tabular.find_splits import find_split_paths
+from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.propose_interactions import (
     EventColumns,
@@ -49,7 +49,8 @@ from runner.data.tabular.read_files import (
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
-from runner.data.tabular.text_layout import find_layout
+from runner.data.tabular.text_blocks import find_binary_format
+from runner.data.tabular.text_layout import check_names_not_repeated, find_layout
 from runner.errors import DataError, UserError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -93,18 +94,34 @@ def propose_schema(
     """
     hints = hints or Hints()
     format_ = detect_format(path)
-    paths = {"path": path, "validation_path": validation, "test_path": test}
-    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
-    schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    given = {"path": path, "validation_path": validation, "test_path": test}
+    paths = {k: v for k, v in given.items() if v}
+    own_splits, split_notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
+    paths |= own_splits
+    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items()}
+    try:
+        schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    except DataError as error:
+        if not own_splits:
+            raise
+        alone = f"python -m runner schema {shlex.quote(paths['path'])}"
+        raise DataError(f"{error}; {alone} takes the train files alone") from error
+    notes[:0] = split_notes
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.table.num_rows:
         raise DataError(f"{path}: has no rows")
-    columns = [sample.compute_statistics(name) for name in schema.names]
+    if layout and not (layout.json_lines or layout.column_names):
+        check_names_not_repeated(sample, files_by_key["path"])
+    columns = [sample.compute_statistics(name) for name in schema.names if name]
+    if "" in schema.names and sample.table[""].null_count < sample.table.num_rows:
+        notes.append(
+            "the column without a name is left out; a name in the first line makes use of it"
+        )
     raise_combined(find_wrong_hints(hints, columns))
-    missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
-    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items() if v}
+    missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
+    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
     events = _choose_events(columns, hints, notes)
     if events is not None:
         declared, found = propose_declaration(events, columns)
@@ -148,7 +165,8 @@ def propose_schema(
 def detect_format(path: str) -> str:
     """Return the format of files, by the ending of the path or of the first file in a folder.
 
-    A file of another ending is taken as CSV; reading it tells whether it is a text.
+    Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
+    ending is taken as CSV; reading it tells whether it is a text.
 
     Raises:
         UserError: for an ending that is not known.
@@ -157,6 +175,8 @@ def detect_format(path: str) -> str:
     lower = path.rstrip("/").lower()
     if lower.endswith(EXCEL):
         raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
+    if found := find_binary_format(path):
+        return found
     for format_, suffixes in SUFFIXES.items():
         if lower.endswith(suffixes):
             return format_

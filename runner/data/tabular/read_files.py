@@ -97,15 +97,27 @@ def check_same_schema(
             count = len(schema.get_all_field_indices(name))
             if count == 0:
                 asked = f", which {by}" if (by := needed_by(name)) else ""
-                near = nearest_hint(name, schema.names, 3)
+                near = _delimiter_hint(name, schema.names) or nearest_hint(name, schema.names, 3)
                 raise DataError(f"{path}: no column {name!r}{asked}{near}")
             if count > 1:
-                raise DataError(f"{path}: {count} columns are called {name!r}")
+                raise DataError(
+                    f"{path}: {count} columns are called {name!r}; give each a name of its own"
+                )
             expected, type_ = first_schema.field(name).type, schema.field(name).type
             if expected != type_:
                 raise DataError(
                     f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
                 )
+
+
+def _delimiter_hint(column: str, names: Sequence[str]) -> str:
+    """Return how a text is read whose names stand between another delimiter; empty for others."""
+    for delimiter in ",;|\t":
+        if any(delimiter in name and column in name.split(delimiter) for name in names):
+            word = f'dataset.delimiter="{delimiter}"'
+            word = f"'{word}'" if delimiter != "\t" else "$'dataset.delimiter=\"\\t\"'"
+            return f"; its names stand between {delimiter!r}, which {word} says"
+    return ""
 
 
 def read_parquet_chunks(

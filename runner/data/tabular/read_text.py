@@ -71,7 +71,9 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
             [pa.field(n, _readable_type(c)) for n, c in zip(table.schema.names, table.columns)]
         )
     except UnicodeDecodeError as error:
-        fix = f"iconv -f latin1 -t utf-8 {shlex.quote(str(file))} > utf8.csv"
+        # in Latin-1 these bytes are control characters; in cp1252 quotation marks and the euro sign
+        charset = "cp1252" if re.search(rb"[\x80-\x9f]", error.object) else "latin1"
+        fix = f"iconv -f {charset} -t utf-8 {shlex.quote(str(file))} > utf8.csv"
         problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"
         raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:

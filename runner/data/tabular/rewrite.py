@@ -71,8 +71,7 @@ def rewrite_table(
         if split in {*table.row_split.splits, *table.files}:
             names[split] = rows.write_shards(split, folder)
             if not names[split]:
-                problem = f"the {split} split has no rows"
-                raise DataError(f"{problem}{_explain_empty_split(table, split)}")
+                raise DataError(_describe_empty_split(table, split))
     fitted.mean_length = lengths.compute()
     fitted.save(folder)
     load_for_parts.cache_clear()  # it maps files that are removed now
@@ -237,8 +236,11 @@ class _EncodedRows:
         return max(1, min(fit, engine.num_workers))
 
 
-def _explain_empty_split(table: RewritableTable, split: str) -> str:
-    files = table.files.get(split)
+def _describe_empty_split(table: RewritableTable, split: str) -> str:
+    if files := table.files.get(split):
+        return f"the {split} split has no rows: {files[0]}; name a file with rows"
+    given = f"split {table.row_split.kind}: {dict(table.row_split.of)}"
     return (
-        f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"
+        f"the {split} split has no rows ({given}); a larger table, or a `split` in the schema that "
+        "gives it more, fills it"
     )

@@ -59,7 +59,8 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
             holds_lists = f.separator or is_list(f.type)
             if f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
-    if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
+    time = by_name.get(hints.time) if hints.time else None
+    if time and time.low is None and not is_time(time):
         problems.append(f"--time {time.name}: has no times, but {time.type}")
     if hints.positive is not None and len(hints.labels) > 1:
         problems.append(

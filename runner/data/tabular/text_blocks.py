@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import IO
@@ -20,7 +22,22 @@ UNREADABLE = {
     b"\xd0\xcf\x11\xe0": "an Excel file: save the sheet as CSV",
     b"\xfd7zXZ": "compressed with xz: unpack it, or compress it with zstd, gzip or bzip2",
     b"PAR1": "a Parquet file: dataset=parquet",
+    **{
+        magic: f"{kind}: write its table as Parquet, such as with to_parquet of pandas"
+        for magic, kind in (
+            *((b"\x80" + bytes([protocol]), "a pickle") for protocol in range(2, 6)),
+            (b"\x93NUMPY", "an array of NumPy"),
+            (b"\x89HDF", "an HDF5 file"),
+            (b"SQLite format 3", "a database of SQLite"),
+        )
+    },
 }
+BINARY_FORMATS = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"ORC": "orc",
+    b"Obj\x01": "avro",
+}  # by the first bytes of a file
 # What Arrow raises for damaged texts, compressed or not
 TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
@@ -31,6 +48,15 @@ class TextBlocks:
 
     spans: tuple[tuple[int, int], ...]  # the first byte of each block, and its end
     num_lines: int = 0  # before them, without the one that has the names of columns
+
+
+def find_binary_format(path: str) -> str:
+    """Return the format of a file on this machine, whatever its ending; empty for a text."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    return next((f for magic, f in BINARY_FORMATS.items() if start.startswith(magic)), "")
 
 
 def read_blocks(
@@ -125,8 +151,10 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
         if start.startswith(magic):
             return pa.CompressedInputStream(pa.PythonFile(handle, "r"), codec)
     if b"\x00" in start:
-        raise DataError(
-            f"{file}: is no text in UTF-8: it has bytes of value 0; iconv -f UTF-16 -t UTF-8 FILE "
-            "> FILE.utf8 converts UTF-16"
-        )
+        # every second byte of Latin letters, digits and delimiters in UTF-16
+        fix = "write its table as Parquet or CSV"
+        if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) > len(start) // 3:
+            name = shlex.quote(str(file))
+            fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > utf8.csv converts it"
+        raise DataError(f"{file}: is no text in UTF-8: it has bytes of value 0; {fix}")
     return handle

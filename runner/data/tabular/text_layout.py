@@ -5,11 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.tabular.column_statistics import Sample
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_rows
 from runner.data.tabular.schema_file import is_delimiter
@@ -79,6 +84,35 @@ def find_layout(
         )
         return replace(layout, column_names=names), notes
     return layout, notes
+
+
+def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
+    """Check that no row holds the names of the columns, as in files that were joined as texts.
+
+    Raises:
+        DataError: with a command that leaves these lines out.
+    """
+    counts = []
+    for name in filter(None, sample.table.column_names):
+        values = sample.wrong_texts.get(name, sample.table[name])
+        is_text = pt.is_string(values.type)
+        is_name = pc.equal(pc.utf8_trim(values, "\ufeff "), name.strip()) if is_text else None
+        counts.append(pc.sum(is_name).as_py() or 0 if is_text else 0)
+    if len(counts) < 2 or not (count := min(counts)):
+        return
+    file = next((file for file in files if _repeats_first_line(file)), files[0])
+    packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
+    unpack = packer.get(os.path.splitext(file.name)[1], "cat")
+    lines = "a line repeats" if count == 1 else f"{count} lines repeat"
+    raise DataError(
+        f"{file}: {lines} the names of the columns: {unpack} {shlex.quote(str(file))} | awk "
+        "'NR == 1 {names = $0} NR == 1 || $0 != names' > table.csv leaves them out"
+    )
+
+
+def _repeats_first_line(file: DataFile) -> bool:
+    first, *rows = read_first_rows(file).splitlines() or [""]
+    return first in rows
 
 
 def _find_delimiter(file: DataFile, text: str, usual: str) -> str:

@@ -40,6 +40,8 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     splits = [s for s in ("validation", "test") if s in job.dataset.num_rows]
     names = _ranking_metrics(job) or ("auc",)
     splits = [s for s in splits if f"{s}/{names[0]}" in result.metrics]
+    if not splits or "train" not in job.dataset.num_rows:
+        return  # as of a regression, which has no AUC: there is nothing to compare
     started = time.perf_counter()
     try:
         measured = _get_or_measure(job, job.run.meta, splits)
@@ -99,7 +101,7 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
         job.view.wait_for(f"{what} on the same rows, for comparison")
         return measure(job, splits)
 
-    return _cached(job, meta, "yardstick", fields if splits else None, measure_and_say)
+    return _cached(job, meta, "yardstick", fields, measure_and_say)
 
 
 def _cached(

@@ -34,10 +34,10 @@ def find_overfitting(
     )
     if now > WORSE_LOSS * loss and train < now:
         epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
+        place = f"after epoch {epoch:.1f} (step {best.step:,})" if best.step else "before step 1"
         yield (
-            f"overfitting: after epoch {epoch:.1f} (step {best.step:,}), the best on validation, "
-            f"the validation loss rose from {loss:.4f} to {now:.4f}, while that of the train rows "
-            f"is {train:.4f}"
+            f"overfitting: the model was best on validation {place}; since then the validation "
+            f"loss rose from {loss:.4f} to {now:.4f}, while that of the train rows is {train:.4f}"
         )
 
 

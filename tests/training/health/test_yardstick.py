@@ -133,7 +133,11 @@ def test_overfitting_is_told_with_its_epoch():
     best = BestEvaluation(step=4, examples=16_000, value=0.7, metrics={"log_loss": 0.5})
     state = TrainState(step=10, best=best, train_metrics={"loss": 0.3})
     (found,) = find_overfitting(job(), state, {"log_loss": 0.6})
-    assert "after epoch 2.0 (step 4)" in found and "0.6000" in found and "0.3000" in found
+    assert "best on validation after epoch 2.0 (step 4); since" in found
+    assert "0.6000" in found and "0.3000" in found
+    start = TrainState(step=10, best=replace(best, step=0, examples=0), train_metrics={"loss": 0.3})
+    (found,) = find_overfitting(job(), start, {"log_loss": 0.6})
+    assert "best on validation before step 1; since" in found
     assert not list(find_overfitting(job(), state, {"log_loss": 0.5}))
     assert not list(find_overfitting(job(), state, {}))
 
@@ -215,6 +219,21 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
     for _ in range(2):
         compare._get_or_measure(own, {"identity": {"data": "a"}}, ["test"])
     assert len(measured) == 5
+
+
+def test_nothing_is_announced_for_a_result_without_an_auc():
+    said = []
+    job = SimpleNamespace(
+        trainer=SimpleNamespace(yardstick=True),
+        run=SimpleNamespace(meta={}),
+        context=SimpleNamespace(model=torch.nn.Module(), ranks=SimpleNamespace(is_main=True)),
+        dataset=SimpleNamespace(num_rows={"train": 9, "validation": 9}, schema=SCHEMA),
+        view=SimpleNamespace(wait_for=said.append),
+        config={"dataset": {"_target_": "mine.Rows"}},
+    )
+    result = SimpleNamespace(metrics={"validation/mse": 1.0, "validation/loss": 1.0}, notes={})
+    compare.compare_with_yardstick(job, TrainState(step=2), result)
+    assert not said and not result.notes
 
 
 def test_the_scale_of_logits_is_that_of_a_regression_on_them_and_changes_no_order():
