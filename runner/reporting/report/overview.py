@@ -92,7 +92,7 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     notes = []
     started = [r for r in runs if r.meta]
     if not any(r.is_completed for r in runs):
-        notes.append("no run is finished: numbers are those of the last row that each has logged")
+        notes.append("no run is finished: numbers are those that each has logged so far")
     if len({r.monitor for r in started}) > 1:
         notes.append(f"the runs monitor different metrics; {monitored} is taken for all")
     num_data = len({str(r.settings.get("data")) for r in runs if r.is_completed})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from runner.reporting.report import records
 from runner.reporting.report.find import find_runs
+from runner.reporting.report.records import read_run
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
@@ -126,16 +130,93 @@ def test_runs_are_shown_even_if_another_folder_holds_none(command, tmp_path):
     assert "0.70000" in out
 
 
+def write_rows(run: Path, rows: list[dict]) -> None:
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+LOG_LINE = "2026-11-23 17:43:30,740 {} runner.reporting.console: {}\n"
+TRACEBACK = """Traceback (most recent call last):
+  File "x.py", line 1, in f
+RuntimeError: no luck
+"""
+
+
 def test_a_killed_run_is_shown_as_far_as_it_came(command, tmp_path):
     run = make_run(tmp_path / "half", status=None)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"split": "train", "st')  # torn by a kill
-    (run / "log.txt").write_text("one\n\nKilled at midnight\n")
+    (run / "log.txt").write_text(LOG_LINE.format("INFO", "validation  auc 0.7"))
     code, out, _ = command("report", "half")
     assert code == 0
     assert "incomplete" in out
-    assert "Killed at midnight" in out
-    assert "0.70000" in out  # of its last row
+    assert "INFO" not in out
+    assert "it was killed: there is no result; `python -m runner resume half` goes on" in out
+    assert "0.70000" in out  # of its last evaluation
+    assert "0.50000" in out  # the loss of its last train row
+    assert "train/lr" not in out
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (LOG_LINE.format("INFO", "on") + LOG_LINE.format("ERROR", "no disk"), "no disk"),
+        (LOG_LINE.format("ERROR", "failed") + TRACEBACK, "RuntimeError: no luck"),
+        (TRACEBACK + "Compile with this\nand that\n", "RuntimeError: no luck"),
+        ("validation  auc 0.7\n\x1b[31merror: no disk\x1b[0m\n", "no disk"),
+        (TRACEBACK + LOG_LINE.format("INFO", "resumed"), None),
+        (LOG_LINE.format("WARNING", "slow") + "of two lines\n", None),
+        ("validation  auc 0.7\n", None),
+    ],
+)
+def test_a_killed_run_has_the_error_with_which_its_log_ends(tmp_path, log, error):
+    run = make_run(tmp_path / "r", status=None)
+    (run / "log.txt").write_text(log)
+    found = read_run(run, "r").error
+    assert found == error or (error is None and found.startswith("it was killed"))
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", 20), ("min", 10)])
+def test_a_run_without_a_result_has_its_best_validation_and_the_last_row_of_others(
+    tmp_path, direction, best
+):
+    monitor = {
+        "checkpoint.monitor.metric": "validation/x",
+        "checkpoint.monitor.direction": direction,
+    }
+    run = make_run(tmp_path / "r", status=None, identity=monitor)
+    values = {5: "NaN", 10: 0.3, 20: 0.6, 30: 0.4, 40: "NaN"}
+    rows = [{"split": "validation", "step": n, "x": x, "y": n} for n, x in values.items()]
+    rows += [{"split": "train", "step": n, "examples": 2 * n, "x": n} for n in (30, 50)]
+    write_rows(run, rows)
+    found = read_run(run, "r")
+    expected = {"validation/x": values[best], "validation/y": best, "train/x": 50}
+    assert (found.metrics, found.best_step, found.step) == (expected, best, 50)
+    assert found.examples == 100
+
+
+def test_a_failed_run_has_the_validation_that_its_result_lacks(command, tmp_path):
+    """One that ended with an error has no metrics, one after NaNs those of the training only."""
+    for name, metrics in (("error", {}), ("nan", {"train/loss": "NaN"})):
+        run = make_run(tmp_path / name, status="failed", error="RuntimeError: no luck")
+        result = json.loads((run / "result.json").read_text())
+        (run / "result.json").write_text(
+            json.dumps({**result, "metrics": metrics, "best": metrics and {"step": 20}})
+        )
+        rows = [{"split": "validation", "step": n, "auc": a} for n, a in ((20, 0.61), (40, "NaN"))]
+        write_rows(run, [{"split": "train", "step": 40, "loss": 0.25}, *rows])
+        out = command("report", name)[1]
+        assert "no metrics" not in out
+        assert re.search("validation/auc +0.61000\nbest at update +20\n", out)
+        assert read_run(run, name).metrics["train/loss"] == 0.25 or metrics
+    assert str(read_run(run, name).metrics["train/loss"]) == "nan"
+
+
+def test_only_runs_without_a_result_read_their_whole_log(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(records, "read_logged_metrics", lambda *given: read.append(given))
+    for status in ("completed", "interrupted", "pruned"):
+        read_run(make_run(tmp_path / status, status=status), status)
+    assert not read
 
 
 def test_a_run_that_is_being_written_is_running(tmp_path):
