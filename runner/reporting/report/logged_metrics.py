@@ -44,7 +44,7 @@ def read_logged_metrics(folder: Path, monitor: tuple[str, str]) -> LoggedMetrics
     rows: dict[str, dict[str, Any]] = {}
     best, best_value = None, 0.0
     for last in iterate_jsonl(folder / "metrics.jsonl"):
-        if last.get("split"):
+        if last.get("split") and "loss" in last:  # other rows are of callbacks, and in no result
             rows[str(last["split"])] = last
         value = as_number(last.get(name)) if last.get("split") == split else None
         if value is None or math.isnan(value):

@@ -107,7 +107,8 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
         notes.append(f"trainings and evaluations together: {kinds['train']} and {kinds['eval']}")
     if len(started) < len(runs):
         num_unstarted = len(runs) - len(started)
-        notes.append(f"{num_unstarted} ended before they had begun: they have no meta.json")
+        told = "it had begun: it has" if num_unstarted == 1 else "they had begun: they have"
+        notes.append(f"{num_unstarted:,} ended before {told} no meta.json")
     return notes
 
 

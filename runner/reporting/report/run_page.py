@@ -222,11 +222,13 @@ def _configuration(run: RunRecord) -> str:
         text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
-    given = run.meta.get("overrides") or []
-    head = (
-        f'<p class="note">Given on the command line:</p>{render_bullets(given)}<br>'
-        if given
-        else ""
+    starts = [("Given on the command line", run.meta)]
+    for resume in run.meta.get("resumes") or ():
+        starts.append((f"Given to resume on {resume.get('at')}", resume))
+    head = "".join(
+        f'<p class="note">{escape(told)}:</p>{render_bullets(start["overrides"])}<br>'
+        for told, start in starts
+        if start.get("overrides") and "refused" not in start
     )
     return f"{head}<pre>{escape(text)}</pre>"
 

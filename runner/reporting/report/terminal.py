@@ -49,7 +49,8 @@ def show_overview(out: Console, overview: Overview) -> None:
     if overview.importances:
         out.print(_importance_table(overview))
     _print_failures(out, overview.failures)
-    print_line(out, f"{len(overview.board.runs):,} runs: {overview.board.counts}")
+    number = len(overview.board.runs)
+    print_line(out, f"{number:,} run{'s' * (number != 1)}: {overview.board.counts}")
 
 
 def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = False) -> None:

@@ -185,11 +185,12 @@ def test_a_run_without_a_result_has_its_best_validation_and_the_last_row_of_othe
     }
     run = make_run(tmp_path / "r", status=None, identity=monitor)
     values = {5: "NaN", 10: 0.3, 20: 0.6, 30: 0.4, 40: "NaN"}
-    rows = [{"split": "validation", "step": n, "x": x, "y": n} for n, x in values.items()]
-    rows += [{"split": "train", "step": n, "examples": 2 * n, "x": n} for n in (30, 50)]
+    rows = [{"split": "validation", "step": n, "x": x, "loss": n} for n, x in values.items()]
+    rows += [{"split": "train", "step": n, "examples": 2 * n, "loss": n} for n in (30, 50)]
+    rows.insert(-1, {"split": "weights", "step": 50, "norm": 1.0})  # of a callback
     write_rows(run, rows)
     found = read_run(run, "r")
-    expected = {"validation/x": values[best], "validation/y": best, "train/x": 50}
+    expected = {"validation/x": values[best], "validation/loss": best, "train/loss": 50}
     assert (found.metrics, found.best_step, found.step) == (expected, best, 50)
     assert found.examples == 100
 
@@ -202,12 +203,14 @@ def test_a_failed_run_has_the_validation_that_its_result_lacks(command, tmp_path
         (run / "result.json").write_text(
             json.dumps({**result, "metrics": metrics, "best": metrics and {"step": 20}})
         )
-        rows = [{"split": "validation", "step": n, "auc": a} for n, a in ((20, 0.61), (40, "NaN"))]
-        write_rows(run, [{"split": "train", "step": 40, "loss": 0.25}, *rows])
+        rows = [{"split": "train", "step": 40, "loss": 0.25}]
+        for step, auc in ((20, 0.61), (40, "NaN")):
+            rows.append({"split": "validation", "step": step, "auc": auc, "loss": 0.5})
+        write_rows(run, rows)
         out = command("report", name)[1]
         assert "no metrics" not in out
         assert re.search("validation/auc +0.61000\nbest at update +20\n", out)
-        assert read_run(run, name).metrics["train/loss"] == 0.25 or metrics
+    assert read_run(tmp_path / "error", "error").metrics["train/loss"] == 0.25
     assert str(read_run(run, name).metrics["train/loss"]) == "nan"
 
 
@@ -295,12 +298,26 @@ def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):
         (["report", "r", "--htm", "x"], "--htm: no such flag; nearest: '--html'"),
         (["report", "r", "--sort"], "--sort: needs a value"),
         (["report", "r", "s", "--sort", "test/auk"], "nearest: 'test/auc'"),
+        (["report", "r", "s", "--sort", "auc"], "nearest: 'test/auc', 'validation/auc'"),
+        (["report", "r", "s", "--sort", "nope"], "such as validation/auc, a setting, or status,"),
     ],
 )
 def test_mistakes_in_the_command_are_reported(command, tmp_path, words, message):
     make_run(tmp_path / "r")
     make_run(tmp_path / "s")
     assert message in command.refused(*words)
+
+
+def test_one_run_is_told_in_the_singular(command, tmp_path):
+    sweep = tmp_path / "sweep"
+    make_run(sweep / "a", status="interrupted")
+    (sweep / "leaderboard.csv").write_text("lr,seed,status,test/auc,step,error,folder\n")
+    assert command("report", "sweep")[1].splitlines()[-2] == "1 run: 1 interrupted"
+    (sweep / "early").mkdir()
+    (sweep / "early" / "job.log").write_text("no column 'label'\n")
+    out = command("report", "sweep")[1]
+    assert "1 ended before it had begun: it has no meta.json" in out
+    assert "2 runs: 1 interrupted, 1 failed" in out
 
 
 def test_a_page_that_cannot_be_written_is_reported(command, tmp_path):
