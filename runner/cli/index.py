@@ -84,7 +84,10 @@ def make_parser() -> VerbParser:
         help="exact (the default up to a million items), or hnsw or ivf of faiss",
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="the folder to write; default: MODEL.KIND"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="the folder to write; default: MODEL.KIND, or MODEL.index without --kind",
     )
     parser.add_argument(
         "--recall",

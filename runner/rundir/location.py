@@ -115,7 +115,9 @@ def check_writable(template: str) -> None:
         error = NotADirectoryError(errno.ENOTDIR, "is a file, not a folder")
         raise UserError(unwritable(folder, error))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(unwritable(folder, PermissionError(errno.EACCES, "no permission to write")))
+        is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        code = errno.EROFS if is_read_only else errno.EACCES
+        raise UserError(unwritable(folder, OSError(code, os.strerror(code))))  # as the system says
 
 
 def has_never_begun(folder: Path) -> bool:

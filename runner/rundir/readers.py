@@ -93,9 +93,13 @@ def last_line(path: Path, start: int = 0) -> str | None:
 
 def last_line_of(text: str) -> str | None:
     """Return the last line with text, as `last_line` does for a file."""
-    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", text))
-    line = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    line = next((line.strip() for line in reversed(text_lines(text))), None)
     return line.removeprefix("error: ") if line else None
+
+
+def text_lines(text: str) -> list[str]:
+    """Return the lines with text, as a terminal would show them, without colours."""
+    return [x for x in re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", text)) if x.strip()]
 
 
 def read_tail(path: Path, start: int = 0) -> str:

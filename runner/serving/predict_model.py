@@ -117,7 +117,8 @@ class RunModel:
         if not outputs.needs_retrieval:
             return
         model, name = self.model, type(self.model).__name__
-        flag = f"--top-k {outputs.top_k}" if outputs.top_k else "--embeddings user, item"
+        names = [name for name in outputs.embeddings if name != "pooled"]
+        flag = f"--top-k {outputs.top_k}" if outputs.top_k else f"--embeddings {', '.join(names)}"
         if not isinstance(model, RetrievalModel):
             raise ConfigError(
                 f"{flag}: {name} scores rows and has no vector of a user or an item; "

@@ -33,9 +33,9 @@ class IntegerRows(nn.Module):
     With 8 bits a row takes D + 8 bytes, with 4 bits D / 2 + 8: two values share a byte.
     """
 
-    def __init__(self, weight_RD: Tensor, bits: int) -> None:
+    def __init__(self, weight_RD: Tensor, bits: int, *, for_onnx: bool = False) -> None:
         super().__init__()
-        self.dim, self.bits = weight_RD.shape[1], bits
+        self.dim, self.bits, self.for_onnx = weight_RD.shape[1], bits, for_onnx
         # by blocks, since floats of all rows would take several times the table's memory
         parts = [_round_rows(block, bits) for block in torch.split(weight_RD, BLOCK_ROWS)]
         self.register_buffer("codes", torch.cat([codes for codes, _ in parts]))
@@ -47,7 +47,9 @@ class IntegerRows(nn.Module):
         """Return the rows as float32, [..., D]."""
         codes = functional.embedding(rows, self.codes)
         if self.bits == 4:
-            pairs = torch.stack((codes & 15, codes >> 4), dim=-1)
+            # the exporter to ONNX makes int8 of a shifted uint8; a division takes twice as long
+            high = codes // 16 if self.for_onnx else codes >> 4
+            pairs = torch.stack((codes & 15, high), dim=-1)
             codes = pairs.flatten(-2)[..., : self.dim]
         scale_low = functional.embedding(rows, self.scale_low)
         return codes.float() * scale_low[..., :1] + scale_low[..., 1:]
@@ -65,14 +67,14 @@ def _round_rows(weight_RD: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return codes_RD, torch.cat((scale_R1, low_R1), dim=1)
 
 
-def make_rows(weight_RD: Tensor, quantise: str | None) -> nn.Module:
-    """Return the rows of a weight, whole or quantised."""
+def make_rows(weight_RD: Tensor, quantise: str | None, *, for_onnx: bool = False) -> nn.Module:
+    """Return the rows of a weight, whole or quantised, with operators that ONNX has if asked."""
     if quantise is None:  # a file gets the whole storage of a weight
         is_part = weight_RD.untyped_storage().nbytes() > weight_RD.nbytes
         return Rows(weight_RD.clone() if is_part else weight_RD)
     if quantise == "fp16":
         return Rows(weight_RD.half())
-    return IntegerRows(weight_RD, int(quantise.removeprefix("int")))
+    return IntegerRows(weight_RD, int(quantise.removeprefix("int")), for_onnx=for_onnx)
 
 
 class StackedTables(nn.Module):
@@ -100,7 +102,9 @@ class StackedTables(nn.Module):
     ) -> None:
         super().__init__()
         self.rows = make_rows(
-            weights[0] if len(weights) == 1 else torch.cat(list(weights)), quantise
+            weights[0] if len(weights) == 1 else torch.cat(list(weights)),
+            quantise,
+            for_onnx=for_onnx,
         )
         self.dim: int = weights[0].shape[1]
         self.is_whole, self.for_onnx, self.any_mean = quantise is None, for_onnx, any(mean)

@@ -34,7 +34,7 @@ def make_leaderboard(
     runs = [
         RunRecord(
             folder=folder,
-            label=job.label,
+            label=folder.name,
             status=outcome.status,
             signature=job.signature,
             seed=job.seed,

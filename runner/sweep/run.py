@@ -253,7 +253,8 @@ def _show_summary(console: Console, board: Leaderboard, directory: Path) -> None
     for run in firsts[:_MAX_FAILURES_SHOWN]:
         alike = counts[run.error] - 1
         others = f"; {_count(alike, 'other job')} failed alike" if alike else ""
-        _warn(f"{run.status}: {run.label}: {run.error}  ({run.folder / JOB_LOG_FILE}){others}")
+        job = " ".join(f"{k}={v}" for k, v in run.settings.items()) or "the only job"
+        _warn(f"{run.status}: {job}: {run.error}  ({run.folder / JOB_LOG_FILE}){others}")
     if len(firsts) > _MAX_FAILURES_SHOWN:
         num_hidden = len(firsts) - _MAX_FAILURES_SHOWN
         _warn(f"and {_count(num_hidden, 'other error')}; {LEADERBOARD_FILE} has them all")

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,7 +176,11 @@ def test_a_folder_that_cannot_be_written_is_reported_before_anything_is_created(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(location.os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(UserError, match="no permission to write"):
+    with pytest.raises(UserError, match="Permission denied"):
+        check_writable(str(tmp_path / "outputs" / "{name}" / "{time}"))
+    read_only = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(location.os, "statvfs", lambda path: read_only)
+    with pytest.raises(UserError, match="Read-only file system"):
         check_writable(str(tmp_path / "outputs" / "{name}" / "{time}"))
     assert list(tmp_path.iterdir()) == []
 

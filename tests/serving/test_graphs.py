@@ -219,6 +219,17 @@ def test_quantised_tables_are_near_the_whole_ones(stem, kind, tolerance, tmp_pat
     assert 0 < np.abs(found - expected[1:-1]).max() < tolerance
 
 
+@pytest.mark.parametrize("stem", fast("din", of=["dlrm", "din", "two_tower"]))
+@pytest.mark.parametrize("kind", fast("int4", of=["fp16", "int8", "int4"]))
+def test_quantised_tables_score_alike_as_onnx_and_as_pt2(stem, kind, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model, schema = model_of(stem)
+    batch = batch_of(schema, 64)
+    formats = ("pt2", "onnx")
+    pt2, onnx = (logits(exported(model, schema, f, tmp_path, kind), batch) for f in formats)
+    np.testing.assert_allclose(onnx, pt2, rtol=1e-4, atol=1e-4)
+
+
 def test_quantised_rows_are_those_of_a_hand_calculation():
     from runner.serving.stacked_tables import IntegerRows
 
@@ -227,6 +238,7 @@ def test_quantised_rows_are_those_of_a_hand_calculation():
     torch.testing.assert_close(rows[0], torch.tensor([0.0, 1.0, 6 / 15]))
     assert rows[1].tolist() == [2.0, 2.0, 2.0]
     assert rows[2].tolist() == [-1.0, 14.0, 0.0]
+    assert torch.equal(IntegerRows(weight, 4, for_onnx=True)(torch.arange(3)), rows)
     eight = IntegerRows(weight, 8)(torch.tensor([2]))
     torch.testing.assert_close(eight, weight[2:], rtol=0, atol=15 / 255 / 2)
 

@@ -304,3 +304,9 @@ def test_mistakes_are_told(runner, model, tmp_path):
     assert "exists already" in refused(runner, "index", model, "--out", tmp_path)
     assert "settings are those of --evaluate" in refused(runner, "index", model, "loop.split=test")
     assert "nearest: '--recall'" in refused(runner, "index", model, "--recal", 1)
+
+
+def test_the_help_names_the_folder_that_is_written(runner, model):
+    shown = " ".join(done(runner, "index", "--help").split())
+    assert "default: MODEL.KIND, or MODEL.index without --kind" in shown
+    assert f"wrote {model}.index;" in done(runner, "index", model)

@@ -171,6 +171,8 @@ def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
     assert "trainer.batch_size" in refused(runner, run, test, "trainer.batchsize=7")
     assert "--out for its result" in refused(runner, run, test, "hydra.run.dir=x")
     assert "name a run" in refused(runner, run)
+    embeddings = refused(runner, run, test, "--embeddings", "user,pooled", "--out", tmp_path / "x")
+    assert "--embeddings user: DLRM scores rows and has no vector" in embeddings
     assert "has no vector of a user" in refused(
         runner, run, test, "--top-k", 3, "--out", tmp_path / "x"
     )

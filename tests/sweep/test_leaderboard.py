@@ -199,3 +199,27 @@ def test_lines_of_a_sweep_say_the_settings_of_a_job_once():
     assert lines[3] == (
         "[2/2] completed 22222222  validation/auc 0.72  10.0 s  best so far 0.72 (22222222)"
     )
+
+
+def test_a_job_of_many_settings_names_each_once_below_the_end_of_its_folders_name():
+    keys = [f"optimizer.dense.setting_{number}" for number in range(8)]
+    jobs = []
+    for number in range(6):
+        continuous = {key: f"{0.01 * number + 0.001 * i:g}" for i, key in enumerate(keys)}
+        values = {**continuous, keys[0]: "same" if number < 4 else "other"}
+        values["norm"] = "null" if number < 3 else "batch"
+        signature = f"{crc32(str(number).encode()):08x}"
+        folder = Path("_".join(f"setting-{v}" for v in values.values()) + f"_{signature}")
+        outcome = Outcome("completed", None, 0.7, 3, {}, 10, 1.25)
+        jobs.append((SweepJob(str(number), signature, (), values, 0), folder, outcome))
+    console = Console(file=io.StringIO(), width=160)
+    show_leaderboard(console, board(jobs), with_errors=True)
+    text = console.file.getvalue()
+    for job, _, _ in jobs:
+        assert f"_{job.signature} " in text
+        # what only half of the jobs or fewer have stands in each row
+        assert text.count(f"dense.setting_3={job.varying[keys[3]]} ") == 1
+    assert (text.count("norm=null"), text.count("norm=batch")) == (3, 3)
+    assert text.count("dense.setting_0=other") == 2
+    last = text.splitlines()[-1]
+    assert last == "settings that a run does not name, as most have them: dense.setting_0=same"

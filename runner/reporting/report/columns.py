@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, nearest_keys
 from runner.metrics.names import find_metric
 from runner.reporting.report.leaderboard import rank_runs
 from runner.reporting.report.records import RunRecord, format_setting
@@ -140,8 +140,12 @@ def sort_runs(
     facts = ("status", "seed", "seconds", "step", "label", "created")
     settings = dict.fromkeys(k for r in runs for k in r.settings)
     if key not in facts and key not in settings:
-        known = [*dict.fromkeys(m for r in runs for m in r.metrics), *settings, *facts]
-        raise UserError(f"--sort {key}: no run has it{nearest_hint(key, known)}")
+        names = dict.fromkeys([*(m for r in runs for m in r.metrics), *settings, *facts])
+        known = {name.replace("/", "."): name for name in names}
+        near = [repr(known[k]) for k in nearest_keys(key.replace("/", "."), known)]
+        there_are = f"take a metric such as {monitor[0]}, a setting, or {', '.join(facts)}"
+        hint = f"nearest: {', '.join(near)}" if near else there_are
+        raise UserError(f"--sort {key}: no run has it; {hint}")
 
     def value(run: RunRecord) -> tuple[int, float, str]:
         fact = run.settings.get(key)

@@ -92,7 +92,7 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     notes = []
     started = [r for r in runs if r.meta]
     if not any(r.is_completed for r in runs):
-        notes.append("no run is finished: numbers are those of the last row that each has logged")
+        notes.append("no run is finished: numbers are those that each has logged so far")
     if len({r.monitor for r in started}) > 1:
         notes.append(f"the runs monitor different metrics; {monitored} is taken for all")
     num_data = len({str(r.settings.get("data")) for r in runs if r.is_completed})
@@ -107,7 +107,8 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
         notes.append(f"trainings and evaluations together: {kinds['train']} and {kinds['eval']}")
     if len(started) < len(runs):
         num_unstarted = len(runs) - len(started)
-        notes.append(f"{num_unstarted} ended before they had begun: they have no meta.json")
+        told = "it had begun: it has" if num_unstarted == 1 else "they had begun: they have"
+        notes.append(f"{num_unstarted:,} ended before {told} no meta.json")
     return notes
 
 

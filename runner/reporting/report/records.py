@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,17 @@ from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
+from runner.reporting.report.logged_metrics import (
+    MAX_ERROR_LENGTH,
+    LoggedMetrics,
+    last_error,
+    read_logged_metrics,
+)
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.lock import is_locked
-from runner.rundir.readers import as_number, last_line, last_row, numeric_values, read_signed_meta
+from runner.rundir.readers import as_number, last_line, numeric_values, read_signed_meta
 from runner.rundir.run_files import read_result
 
-_MAX_ERROR_LENGTH = 500
 # Overrides of these keys say nothing about how a run was made.
 _IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
 # The batch size of all ranks, which is part of the identity, stands for these overrides.
@@ -31,7 +37,8 @@ class RunRecord:
         settings: what made the run, by dotted key or group.
         choices: the chosen option of each group, which are among the settings too.
         monitor: the metric by which the run chose its best step, and its direction.
-        metrics: numbers by `split/name`, NaN and infinity among them.
+        metrics: numbers by `split/name`, NaN and infinity among them; what the result lacks is
+            from the log.
         seconds: of work.
         is_pareto_optimal: whether no other job of its search is better in every objective.
     """
@@ -78,14 +85,14 @@ def read_run(
     identity = meta.get("identity") or {}
     result, damage = _read_result(folder)
     status, error = _status(folder, result, damage, leaderboard_row or {})
+    monitor = (
+        str(identity.get("checkpoint.monitor.metric", "validation/auc")),
+        str(identity.get("checkpoint.monitor.direction", "max")),
+    )
     metrics = numeric_values(result.get("metrics") or {})
-    last = {} if result else last_row(folder / "metrics.jsonl")
-    if not result and last.get("split"):
-        metrics = {
-            f"{last['split']}/{k}": v
-            for k, v in numeric_values(last).items()
-            if k not in ("step", "examples")
-        }
+    # a whole log is read only where the result does not say all that is known
+    is_partial = status != "completed" and monitor[0] not in metrics
+    logged = read_logged_metrics(folder, monitor) if is_partial else LoggedMetrics()
     best = result.get("best") or {}
     return RunRecord(
         folder=folder,
@@ -97,14 +104,11 @@ def read_run(
         seed=meta.get("seed"),
         settings=settings_from_meta(meta),
         choices={k: v for k, v in (meta.get("choices") or {}).items() if v is not None},
-        monitor=(
-            str(identity.get("checkpoint.monitor.metric", "validation/auc")),
-            str(identity.get("checkpoint.monitor.direction", "max")),
-        ),
-        step=result.get("step", last.get("step")),
-        examples=result.get("examples", last.get("examples")),
-        metrics=metrics,
-        best_step=best.get("step"),
+        monitor=monitor,
+        step=result.get("step", logged.step),
+        examples=result.get("examples", logged.examples),
+        metrics={**logged.metrics, **metrics},
+        best_step=best.get("step", logged.best_step),
         seconds=as_number(result.get("active_s")),
         error=error,
         meta=meta,
@@ -125,8 +129,8 @@ def read_unstarted_run(
     if is_locked(folder):
         return RunRecord(folder, label, "running")
     row = leaderboard_row or {}
-    error = row.get("error") or _last_words(folder, "job.log") or "it ended before it had begun"
-    return RunRecord(folder, label, row.get("status") or "failed", error=error)
+    line = (last_line(folder / "job.log") or "it ended before it had begun")[:MAX_ERROR_LENGTH]
+    return RunRecord(folder, label, row.get("status") or "failed", error=row.get("error") or line)
 
 
 def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,12 +200,7 @@ def _status(
         return status, None if status == "completed" else line
     if is_locked(folder):
         return "running", None
-    line = reason or _last_words(folder, "job.log", "log.txt")
+    line = reason or last_error(folder / "job.log") or last_error(folder / "log.txt")
     status = ended if ended in ("failed", "interrupted", "pruned") else "incomplete"
-    return status, line or "it was killed: there is no result"
-
-
-def _last_words(folder: Path, *logs: str) -> str | None:
-    """Return the last line of the first of the logs that has one."""
-    lines = (last_line(folder / name) for name in logs)
-    return next((line[:_MAX_ERROR_LENGTH] for line in lines if line), None)
+    go_on = f"`python -m runner resume {shlex.quote(str(folder))}` goes on"
+    return status, line or f"it was killed: there is no result; {go_on}"

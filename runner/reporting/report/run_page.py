@@ -156,11 +156,10 @@ def _results(run: RunRecord) -> str:
         ]
         table = render_table(list(shown.header), rows, numeric=shown.header[1:])
         tables.append((f"<h3>{escape(heading)}</h3>" if heading else "") + table)
-    note = (
-        ""
-        if run.result
-        else '<p class="note">These are the values of the last row that was logged.</p>'
-    )
+    note, split = "", run.monitor[0].partition("/")[0]
+    if run.metrics.keys() - (run.result.get("metrics") or {}).keys():
+        told = f"of {split} the best row of metrics.jsonl is shown, of other splits the last"
+        note = f'<p class="note">Not all of these are in a result.json: {escape(told)}.</p>'
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
     return note + "".join(tables) + below
@@ -223,11 +222,13 @@ def _configuration(run: RunRecord) -> str:
         text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
-    given = run.meta.get("overrides") or []
-    head = (
-        f'<p class="note">Given on the command line:</p>{render_bullets(given)}<br>'
-        if given
-        else ""
+    starts = [("Given on the command line", run.meta)]
+    for resume in run.meta.get("resumes") or ():
+        starts.append((f"Given to resume on {resume.get('at')}", resume))
+    head = "".join(
+        f'<p class="note">{escape(told)}:</p>{render_bullets(start["overrides"])}<br>'
+        for told, start in starts
+        if start.get("overrides") and "refused" not in start
     )
     return f"{head}<pre>{escape(text)}</pre>"
 

@@ -25,6 +25,7 @@ _FAILURES_SHOWN = 20
 _FILE_WIDTH = 140  # columns of text, where no terminal limits them
 _ERROR_WIDTH = 30  # columns of text that are kept free for errors
 _SETTINGS_IN_A_CELL = 6  # of more only those are shown that most of the runs do not have
+_LONGEST_LABEL = 40  # characters of a folder's name that stands above the settings of its run
 _LONGEST_TOLD = 30  # characters of a value that most of the runs have, where it is told
 _FOLDING_ROOM = 20  # columns of text beyond the longest word, before a metric is left out
 _FRONT_MARK = "*"
@@ -48,7 +49,8 @@ def show_overview(out: Console, overview: Overview) -> None:
     if overview.importances:
         out.print(_importance_table(overview))
     _print_failures(out, overview.failures)
-    print_line(out, f"{len(overview.board.runs):,} runs: {overview.board.counts}")
+    number = len(overview.board.runs)
+    print_line(out, f"{number:,} run{'s' * (number != 1)}: {overview.board.counts}")
 
 
 def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = False) -> None:
@@ -69,8 +71,12 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     needed, by_settings, usual = _width, board, dict[str, str]()
     if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
         many = len(board.keys) > _SETTINGS_IN_A_CELL and len(board.runs) > 2
-        most = _most_common(board) if many else {}
-        shown = {k: v for k, v in most.items() if v not in ("", "null") and len(v) <= _LONGEST_TOLD}
+        most = _most_common(board) if many else None
+        shown = {
+            k: v
+            for k, v in (most or {}).items()
+            if v not in ("", "null") and len(v) <= _LONGEST_TOLD
+        }
         usual = {board.headings[k]: v for k, v in shown.items()}
         by_settings = _share_a_column(board, out.width * 2 // 5, most)
         board = _with_labels(by_settings) if many else by_settings
@@ -94,33 +100,40 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
 
 
 def _most_common(board: Leaderboard) -> dict[str, str]:
-    """Return the value of each setting that most of the runs have."""
+    """Return the value of each setting that more than half of the runs have, if there is one."""
     rows = [format_run_settings(run, board.keys) for run in board.runs if run.settings]
-    return {k: Counter(column).most_common(1)[0][0] for k, column in zip(board.keys, zip(*rows))}
+    common = {k: Counter(column).most_common(1)[0] for k, column in zip(board.keys, zip(*rows))}
+    return {k: value for k, (value, count) in common.items() if 2 * count > len(rows)}
 
 
 def _with_labels(board: Leaderboard) -> Leaderboard:
     """Return the leaderboard with the folder of each run above its settings."""
-    runs = tuple(
-        replace(
-            run, settings={"run": f"{run.label}\n  {run.settings.get('settings', '')}".rstrip()}
-        )
-        for run in board.runs
-    )
+
+    def join(run: RunRecord) -> str:
+        settings, label = run.settings.get("settings", ""), run.label
+        # a job's folder is named by its settings, which are to stand there once
+        if settings and len(label) > _LONGEST_LABEL and label.endswith(f"_{run.signature}"):
+            label = f"\N{HORIZONTAL ELLIPSIS}_{run.signature}"
+        return f"{label}\n  {settings}".rstrip()
+
+    runs = tuple(replace(run, settings={"run": join(run)}) for run in board.runs)
     return replace(board, runs=runs, keys=("run",), headings={"run": "run"})
 
 
-def _share_a_column(board: Leaderboard, longest: int, usual: Mapping[str, str]) -> Leaderboard:
+def _share_a_column(
+    board: Leaderboard, longest: int, usual: Mapping[str, str] | None
+) -> Leaderboard:
     """Return the leaderboard with all settings of a run as one text, which folds at its spaces.
 
     A value stands below its key where both are longer than `longest` characters. Values that are
-    `usual` are left out.
+    `usual` are left out; None: those that are null.
     """
 
     def join(run: RunRecord) -> Mapping[str, str]:
         cells = list(zip(board.keys, format_run_settings(run, board.keys)))
-        if usual:
-            shown = [(k, v or "null") for k, v in cells if (v or "null") != (usual[k] or "null")]
+        if usual is not None:  # a run without a setting that most have is told apart by it
+            cells = [(k, v or "null" if k in usual else v) for k, v in cells]
+            shown = [(k, v) for k, v in cells if k not in usual or v != (usual[k] or "null")]
         else:
             shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
         named = [f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v]

@@ -139,7 +139,8 @@ class Checkpointer:
         assert step >= 0
         self.finish()
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
-        text = dump_json(mask_values(values, everything=False))
+        # tables show metrics in their order, which is to stay after a resume
+        text = dump_json(mask_values(values, everything=False), sort_keys=False)
         files = stage_tensors(tensors, self._buffer, self._ranks)
         in_files = [file for file in files if file.source is not None]
         self._tell_of_waiting(in_files)

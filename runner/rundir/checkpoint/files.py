@@ -77,17 +77,19 @@ def remove_path(path: Path) -> None:
         path.unlink()
 
 
-def dump_json(value: Any, where: str = "values", *, indent: int | None = None) -> bytes:
-    """Write standard JSON in one canonical spelling, with NaN and infinities as tagged strings.
+def dump_json(
+    value: Any, where: str = "values", *, indent: int | None = None, sort_keys: bool = True
+) -> bytes:
+    """Write standard JSON, with NaN and infinities as tagged strings. Tuples become lists.
 
-    Tuples become lists.
+    The spelling is canonical if keys are sorted.
 
     Raises:
         TypeError: for values that JSON would lose or change (keys that are not strings, arrays,
             objects), with their place.
     """
     tagged = _tag_floats(value, where)
-    text = json.dumps(tagged, allow_nan=False, indent=indent, sort_keys=True)
+    text = json.dumps(tagged, allow_nan=False, indent=indent, sort_keys=sort_keys)
     return text.encode("ascii") + b"\n"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from runner.reporting.report import records
 from runner.reporting.report.find import find_runs
+from runner.reporting.report.records import read_run
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
@@ -126,16 +130,96 @@ def test_runs_are_shown_even_if_another_folder_holds_none(command, tmp_path):
     assert "0.70000" in out
 
 
+def write_rows(run: Path, rows: list[dict]) -> None:
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+LOG_LINE = "2026-11-23 17:43:30,740 {} runner.reporting.console: {}\n"
+TRACEBACK = """Traceback (most recent call last):
+  File "x.py", line 1, in f
+RuntimeError: no luck
+"""
+
+
 def test_a_killed_run_is_shown_as_far_as_it_came(command, tmp_path):
     run = make_run(tmp_path / "half", status=None)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"split": "train", "st')  # torn by a kill
-    (run / "log.txt").write_text("one\n\nKilled at midnight\n")
+    (run / "log.txt").write_text(LOG_LINE.format("INFO", "validation  auc 0.7"))
     code, out, _ = command("report", "half")
     assert code == 0
     assert "incomplete" in out
-    assert "Killed at midnight" in out
-    assert "0.70000" in out  # of its last row
+    assert "INFO" not in out
+    assert "it was killed: there is no result; `python -m runner resume half` goes on" in out
+    assert "0.70000" in out  # of its last evaluation
+    assert "0.50000" in out  # the loss of its last train row
+    assert "train/lr" not in out
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (LOG_LINE.format("INFO", "on") + LOG_LINE.format("ERROR", "no disk"), "no disk"),
+        (LOG_LINE.format("ERROR", "failed") + TRACEBACK, "RuntimeError: no luck"),
+        (TRACEBACK + "Compile with this\nand that\n", "RuntimeError: no luck"),
+        ("validation  auc 0.7\n\x1b[31merror: no disk\x1b[0m\n", "no disk"),
+        (TRACEBACK + LOG_LINE.format("INFO", "resumed"), None),
+        (LOG_LINE.format("WARNING", "slow") + "of two lines\n", None),
+        ("validation  auc 0.7\n", None),
+    ],
+)
+def test_a_killed_run_has_the_error_with_which_its_log_ends(tmp_path, log, error):
+    run = make_run(tmp_path / "r", status=None)
+    (run / "log.txt").write_text(log)
+    found = read_run(run, "r").error
+    assert found == error or (error is None and found.startswith("it was killed"))
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", 20), ("min", 10)])
+def test_a_run_without_a_result_has_its_best_validation_and_the_last_row_of_others(
+    tmp_path, direction, best
+):
+    monitor = {
+        "checkpoint.monitor.metric": "validation/x",
+        "checkpoint.monitor.direction": direction,
+    }
+    run = make_run(tmp_path / "r", status=None, identity=monitor)
+    values = {5: "NaN", 10: 0.3, 20: 0.6, 30: 0.4, 40: "NaN"}
+    rows = [{"split": "validation", "step": n, "x": x, "loss": n} for n, x in values.items()]
+    rows += [{"split": "train", "step": n, "examples": 2 * n, "loss": n} for n in (30, 50)]
+    rows.insert(-1, {"split": "weights", "step": 50, "norm": 1.0})  # of a callback
+    write_rows(run, rows)
+    found = read_run(run, "r")
+    expected = {"validation/x": values[best], "validation/loss": best, "train/loss": 50}
+    assert (found.metrics, found.best_step, found.step) == (expected, best, 50)
+    assert found.examples == 100
+
+
+def test_a_failed_run_has_the_validation_that_its_result_lacks(command, tmp_path):
+    """One that ended with an error has no metrics, one after NaNs those of the training only."""
+    for name, metrics in (("error", {}), ("nan", {"train/loss": "NaN"})):
+        run = make_run(tmp_path / name, status="failed", error="RuntimeError: no luck")
+        result = json.loads((run / "result.json").read_text())
+        (run / "result.json").write_text(
+            json.dumps({**result, "metrics": metrics, "best": metrics and {"step": 20}})
+        )
+        rows = [{"split": "train", "step": 40, "loss": 0.25}]
+        for step, auc in ((20, 0.61), (40, "NaN")):
+            rows.append({"split": "validation", "step": step, "auc": auc, "loss": 0.5})
+        write_rows(run, rows)
+        out = command("report", name)[1]
+        assert "no metrics" not in out
+        assert re.search("validation/auc +0.61000\nbest at update +20\n", out)
+    assert read_run(tmp_path / "error", "error").metrics["train/loss"] == 0.25
+    assert str(read_run(run, name).metrics["train/loss"]) == "nan"
+
+
+def test_only_runs_without_a_result_read_their_whole_log(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(records, "read_logged_metrics", lambda *given: read.append(given))
+    for status in ("completed", "interrupted", "pruned"):
+        read_run(make_run(tmp_path / status, status=status), status)
+    assert not read
 
 
 def test_a_run_that_is_being_written_is_running(tmp_path):
@@ -214,12 +298,26 @@ def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):
         (["report", "r", "--htm", "x"], "--htm: no such flag; nearest: '--html'"),
         (["report", "r", "--sort"], "--sort: needs a value"),
         (["report", "r", "s", "--sort", "test/auk"], "nearest: 'test/auc'"),
+        (["report", "r", "s", "--sort", "auc"], "nearest: 'test/auc', 'validation/auc'"),
+        (["report", "r", "s", "--sort", "nope"], "such as validation/auc, a setting, or status,"),
     ],
 )
 def test_mistakes_in_the_command_are_reported(command, tmp_path, words, message):
     make_run(tmp_path / "r")
     make_run(tmp_path / "s")
     assert message in command.refused(*words)
+
+
+def test_one_run_is_told_in_the_singular(command, tmp_path):
+    sweep = tmp_path / "sweep"
+    make_run(sweep / "a", status="interrupted")
+    (sweep / "leaderboard.csv").write_text("lr,seed,status,test/auc,step,error,folder\n")
+    assert command("report", "sweep")[1].splitlines()[-2] == "1 run: 1 interrupted"
+    (sweep / "early").mkdir()
+    (sweep / "early" / "job.log").write_text("no column 'label'\n")
+    out = command("report", "sweep")[1]
+    assert "1 ended before it had begun: it has no meta.json" in out
+    assert "2 runs: 1 interrupted, 1 failed" in out
 
 
 def test_a_page_that_cannot_be_written_is_reported(command, tmp_path):

@@ -40,6 +40,18 @@ def test_a_warm_start_stands_beside_its_parent_and_says_when_that_is_gone(tmp_pa
     assert "Beside its parent" not in page_of(make_run(tmp_path / "other")).body()
 
 
+def test_the_page_has_the_words_of_every_start_that_was_not_refused(tmp_path):
+    resumes = [
+        {"at": "2026-01-02T00:00:00+0000", "overrides": ["trainer.max_steps=300"]},
+        {"at": "2026-01-03T00:00:00+0000", "overrides": []},
+        {"at": "2026-01-04T00:00:00+0000", "overrides": ["seed=2"], "refused": "another seed"},
+    ]
+    text = page_of(make_run(tmp_path / "run", overrides=["seed=1"], resumes=resumes)).body()
+    assert "Given on the command line:" in text and "<li>seed=1</li>" in text
+    assert "Given to resume on 2026-01-02" in text and "<li>trainer.max_steps=300</li>" in text
+    assert "2026-01-03" not in text and "seed=2" not in text
+
+
 def test_norms_are_figures_of_their_own_and_no_rows_of_the_results(tmp_path):
     run = make_run(tmp_path / "run")
     rows = []
