@@ -33,6 +33,21 @@ def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
     return RunIdentity(meta.get("run_id"), frozenset({meta["signature"], *before}))
 
 
+def signed_settings_at(meta: Mapping[str, Any], signature: str) -> dict[str, Any]:
+    """Return the signed settings that a run had under one of its signatures, by dotted key.
+
+    They are its present ones without the changes that its later resumes have made.
+    """
+    settings, current = dict(meta.get("identity") or {}), meta["signature"]
+    for note in reversed(meta.get("resumes") or ()):
+        if current == signature:
+            break
+        if "signature_before" in note and "refused" not in note:
+            settings |= {key: before for key, before, _ in note.get("changed", ())}
+            current = note["signature_before"]
+    return settings
+
+
 def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
     """Check that a checkpoint was written by this run, or by the run that it is a copy of.
 

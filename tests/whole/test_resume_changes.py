@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,51 @@ def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runne
         done = runner.run("resume", str(folder), *LONGER)
         assert done.code == 0, done.text
     assert differences(run, whole) == []
+
+
+OTHER_METRIC = (
+    "checkpoint.monitor.metric=validation/log_loss",
+    "checkpoint.monitor.direction=min",
+)
+
+
+def logged(run: Path, metric: str) -> dict[int, float]:
+    """Step -> the metric, of all evaluations of validation."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row[metric] for row in rows if row["split"] == "validation"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "choose", "words"),
+    [
+        ("pr_auc", max, ["checkpoint.monitor.metric=validation/pr_auc"]),
+        ("log_loss", min, OTHER_METRIC),
+    ],
+)
+def test_the_best_by_another_metric_is_chosen_anew_among_kept_checkpoints(
+    runner, tmp_path, metric, choose, words
+):
+    run = train(runner, tmp_path / "run", "trainer.eval_every=1")
+    kept = {int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")}
+    done = runner.run("resume", str(run), "trainer.max_steps=13", *words)
+    assert done.code == 0, done.text
+    assert f"checkpoint.monitor is validation/{metric} {choose.__name__} now and was" in done.text
+    values = logged(run, metric)
+    of_kept = {values[step]: step for step in values if step in kept or step > 10}
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert best == {"step": of_kept[choose(of_kept)], "value": choose(of_kept)}
+    assert open_checkpoint(newest_checkpoint(run)).values["best"]["value"] == best["value"]
+
+
+def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    words = ("trainer.max_steps=30", "trainer.eval_every=30", *OTHER_METRIC)
+    killed = runner.start("resume", str(run), *words)
+    while "direction: min" not in (run / "config.yaml").read_text():
+        time.sleep(0.001)  # before anything is saved again
+    killed.kill()
+    assert killed.wait() == -9
+    assert runner.run("resume", str(run)).code == 0
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert best["value"] == logged(run, "log_loss")[best["step"]]
