@@ -171,3 +171,15 @@ def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, 
     assert runner.run("resume", str(run)).code == 0
     best = json.loads((run / "result.json").read_text())["best"]
     assert best["value"] == logged(run, "log_loss")[best["step"]]
+
+
+def test_patience_begins_anew_with_another_metric(runner, tmp_path):
+    waiting = ("trainer.early_stop.patience=9", "trainer.eval_every=2")
+    run = train(runner, tmp_path / "run", *waiting)
+    done = runner.run("resume", str(run), *LONGER, "trainer.early_stop.metric=validation/pr_auc")
+    assert done.code == 0, done.text
+    assert "trainer.early_stop waits for validation/pr_auc max now and waited for" in done.text
+    waited = open_checkpoint(newest_checkpoint(run)).values["waits"]["early_stop"]
+    after = [value for step, value in logged(run, "pr_auc").items() if step > 10]
+    assert waited["best"] == max(after)
+    assert waited["since"] == len(after) - 1 - after.index(max(after))

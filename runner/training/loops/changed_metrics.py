@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.early_stopping import (
+    PATIENCE_RULES,
     EarlyStop,
+    PatienceState,
     is_better,
+    is_enabled,
     resolve_metric,
 )
 from runner.rundir.checkpoint import Checkpoint, saved_steps
@@ -22,7 +25,7 @@ _MONITOR = "checkpoint.monitor"
 
 
 def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> None:
-    """Choose the best evaluation anew where metric or direction have changed.
+    """Choose the best evaluation and begin to wait anew where metric or direction have changed.
 
     Values of two metrics cannot be compared. What has not changed stays as the checkpoint has it.
     Collective.
@@ -41,6 +44,17 @@ def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> No
             job.view.note(f"{text} kept checkpoint is step {best.step:,} ({best.value:.5f})")
         elif had_best:
             job.view.note(f"{text} is taken anew, since no kept checkpoint has this metric")
+    for name in PATIENCE_RULES.keys() & state.waits.keys():
+        key = f"trainer.{name}"
+        old, new = _watched_metric(before, key), _watched_metric(now, key)
+        if old == new:
+            continue
+        state.waits[name] = PatienceState(times=state.waits[name].times)
+        if is_enabled(job.config["trainer"].get(name)):
+            job.view.note(
+                f"{key} waits for {' '.join(new)} now and waited for {' '.join(old)}: it counts "
+                "its evaluations anew"
+            )
 
 
 def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
