@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}
 
 
-def refused(runner: Zygote, run: Path, *words: str) -> str:
+def refused(runner: Zygote, run: Path, *words: str, longer: Sequence[str] = LONGER) -> str:
     """The message of a resume that must leave the directory as it is."""
     before = contents(run)
-    done: Finished = runner.run("resume", str(run), *LONGER, *words)
+    done: Finished = runner.run("resume", str(run), *longer, *words)
     assert done.code == 2, done.text
     assert contents(run) == before
     return " ".join(done.text.split())
@@ -81,6 +82,32 @@ def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
 )  # fmt: skip
 def test_what_the_checkpoint_does_not_fit_is_refused_by_the_setting(runner, adam, words, says):
     assert says in refused(runner, adam, *words)
+
+
+def test_a_setting_that_no_update_is_left_for_is_refused(runner, adam, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    step = json.loads((run / "result.json").read_text())["step"]
+    length = f"trainer.max_steps={step}"
+    told = refused(runner, run, "optimizer.dense.lr=0.5", "trainer.eval_every=5", length)
+    assert f"optimizer.dense.lr=0.5: the run has made all its updates, at step {step}" in told
+    told = refused(runner, run, "trainer.max_steps=9")
+    assert f"trainer.max_steps=9: the run is at step {step} already" in told
+    done = runner.run("resume", str(run), "metrics.ece_bins=7")  # of evaluations alone
+    assert done.code == 0, done.text
+
+
+def test_epochs_that_are_done_cannot_be_given_other_settings(runner, tmp_path):
+    words = ("dataset.rows={train: 64, validation: 500, test: 500}", "trainer.max_epochs=2")
+    short = [word for word in TINY if not word.startswith(("dataset.rows", "trainer.max_steps"))]
+    run = tmp_path / "run"
+    assert runner.run(*short, *words, f"hydra.run.dir={run}").code == 0
+    told = refused(runner, run, "trainer.max_epochs=1", longer=())
+    assert "trainer.max_epochs=1: the run is at step 4, after 2 whole epochs already" in told
+    told = refused(runner, run, "scheduler=cosine", longer=())
+    assert "scheduler.kind=cosine" in told and "with a larger trainer.max_epochs it goes on" in told
+    done = runner.run("resume", str(run), "trainer.max_epochs=3", "scheduler=cosine")
+    assert done.code == 0, done.text
 
 
 @pytest.mark.long
