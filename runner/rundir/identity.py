@@ -119,15 +119,29 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
     except UserError:
         if path.is_dir():
             raise
-        if saved_steps(folder):
-            return f"{path} is gone"
-        raise UserError(
-            f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
-            f"there is no other. Its result stays valid; to train again from the start: rm "
-            f"{run_dir / 'result.json'}, and the same command"
-        ) from None
+        check_not_lost(run_dir, result)
+        return f"{path} is gone"
     is_named = asdict(link_to(saved.manifest)) == named
     return None if is_named else f"{path} is not the one that it saved"
+
+
+def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
+    """Check that there is something to go on from where a run has completed.
+
+    Raises:
+        UserError: if its result names a checkpoint, and there is none at all; starting again at
+            step 0 would replace the result.
+    """
+    named = result.get("checkpoint")
+    folder = run_dir / "checkpoints"
+    step = named.get("step") if isinstance(named, dict) else None
+    if named is None or (folder / f"step-{step}").is_dir() or saved_steps(folder):
+        return
+    raise UserError(
+        f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
+        f"there is no other. Its result stays valid; to train again from the start: rm "
+        f"{run_dir / 'result.json'}, and the same command"
+    )
 
 
 def _foreign(saved: Checkpoint, how: str) -> str:

@@ -110,6 +110,15 @@ def test_epochs_that_are_done_cannot_be_given_other_settings(runner, tmp_path):
     assert done.code == 0, done.text
 
 
+@pytest.mark.parametrize("words", [[], LONGER], ids=["as it was", "longer"])
+def test_a_completed_run_without_its_checkpoints_is_left_as_it_is(runner, adam, tmp_path, words):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    shutil.rmtree(run / "checkpoints")
+    told = refused(runner, run, *words, longer=())
+    assert "has completed, but its checkpoint of step" in told and "there is no other" in told
+
+
 @pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")
