@@ -16,12 +16,15 @@ from typing import Any
 
 from runner.config.compose import ComposedConfig
 from runner.config.proposed_length import AUTO_KEYS
+from runner.config.rules import get_key
+from runner.config.settings import EVALUATE_LOOP
 from runner.config.targets import find_unshipped_targets
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError, is_interruption
 from runner.machine import is_out_of_memory
+from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
 from runner.rundir.run import Run, read_only_run, write_result
@@ -81,7 +84,8 @@ def judge_parts(
     """Judge every `_target_` before any data is read and before any directory is made.
 
     Those of our options are known. Any other is resolved, which needs torch, and none is called.
-    Patterns of `optimizer.parts` are held against the names of the model's parameters.
+    Patterns of `optimizer.parts` are held against the names of the model's parameters, and the
+    checkpoint of an evaluation against the model, where that is not as it was trained.
 
     Args:
         composed: the configuration, whose names and places of targets have been checked.
@@ -94,17 +98,21 @@ def judge_parts(
     """
     unshipped = find_unshipped_targets(composed.config)
     patterns = _patterns(composed.config)
-    key = (*unshipped, *allowed, *patterns)
-    if not (unshipped or patterns):
+    source = _source_of_other_model(composed)
+    evaluated = (source, dumps(composed.config["model"])) if source is not None else ()
+    key = (*unshipped, *allowed, *patterns, *evaluated)
+    if not (unshipped or patterns or evaluated):
         return
 
     def judge() -> ProcessResult:
-        from runner.training.builder import check_parts, check_patterns
+        from runner.training.builder import check_parts, check_patterns, check_source_weights
 
         try:
             check_parts(composed.config, allowed)
             if patterns:
                 check_patterns(composed.config, allowed)
+            if source is not None:
+                check_source_weights(composed.config, source, allowed)
         except UserError as error:
             return ProcessResult(2, "refused", str(error))
         except Exception as error:  # of a module; the job meets it again, and keeps its traceback
@@ -116,6 +124,18 @@ def judge_parts(
         _judged[key] = outcome.message if outcome.status == "refused" else ""
     if refusal := _judged[key]:
         raise ConfigError(refusal)
+
+
+def _source_of_other_model(composed: ComposedConfig) -> Path | None:
+    """Return what an evaluation takes its weights from, if it has changed settings of the model."""
+    config, run = composed.config, composed.source_run
+    is_one = get_key(config, "loop._target_") == EVALUATE_LOOP and not get_key(
+        config, "loop.follow"
+    )
+    if run is None or not is_one:
+        return None
+    is_as_trained = composed.saved_config["model"] == composed.source_config.get("model")
+    return None if is_as_trained else Path(get_key(config, "checkpoint.path") or run)
 
 
 def _patterns(config: Mapping[str, Any]) -> tuple[object, ...]:

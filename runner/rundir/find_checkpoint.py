@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
 from runner.rundir.checkpoint.folder import step_folders
+from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.identity import check_belongs
 
 
@@ -31,7 +32,7 @@ def find_checkpoint(
     folder = path / "checkpoints"
     steps = saved_steps(folder)
     if not steps:
-        raise ConfigError(f"{folder}: holds no whole checkpoint; give a run directory that has one")
+        raise ConfigError(_missing(path, step, steps))
     for number, newer in step_folders(folder).items():
         if number > steps[-1]:
             try:
@@ -45,5 +46,26 @@ def find_checkpoint(
         best = newest.values["best"]
         step = best["step"] if best else steps[-1]
     if step not in steps:
-        raise ConfigError(f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}")
+        raise ConfigError(_missing(path, step, steps))
     return check_belongs(open_checkpoint(folder / f"step-{step}"), path)
+
+
+def why_not_found(path: Path, step: int | str) -> str | None:
+    """Return why `find_checkpoint` would find none in a run directory; None for other folders.
+
+    No tensor is read, so that what is found may still be damaged.
+    """
+    if not (path / "meta.json").exists():
+        return None
+    steps = saved_steps(path / "checkpoints")
+    if steps and step == "best":
+        newest = peek_checkpoint(path, "last")
+        step = ((newest.values.get("best") if newest else None) or {}).get("step", steps[-1])
+    return None if step in steps or (steps and step == "last") else _missing(path, step, steps)
+
+
+def _missing(path: Path, step: int | str, steps: Sequence[int]) -> str:
+    if steps:
+        return f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}"
+    folder = path / "checkpoints"
+    return f"{folder}: holds no whole checkpoint; give a run directory that has one"

@@ -33,6 +33,21 @@ def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
     return RunIdentity(meta.get("run_id"), frozenset({meta["signature"], *before}))
 
 
+def signed_settings_at(meta: Mapping[str, Any], signature: str) -> dict[str, Any]:
+    """Return the signed settings that a run had under one of its signatures, by dotted key.
+
+    They are its present ones without the changes that its later resumes have made.
+    """
+    settings, current = dict(meta.get("identity") or {}), meta["signature"]
+    for note in reversed(meta.get("resumes") or ()):
+        if current == signature:
+            break
+        if "signature_before" in note and "refused" not in note:
+            settings |= {key: before for key, before, _ in note.get("changed", ())}
+            current = note["signature_before"]
+    return settings
+
+
 def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
     """Check that a checkpoint was written by this run, or by the run that it is a copy of.
 
@@ -104,15 +119,29 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
     except UserError:
         if path.is_dir():
             raise
-        if saved_steps(folder):
-            return f"{path} is gone"
-        raise UserError(
-            f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
-            f"there is no other. Its result stays valid; to train again from the start: rm "
-            f"{run_dir / 'result.json'}, and the same command"
-        ) from None
+        check_not_lost(run_dir, result)
+        return f"{path} is gone"
     is_named = asdict(link_to(saved.manifest)) == named
     return None if is_named else f"{path} is not the one that it saved"
+
+
+def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
+    """Check that there is something to go on from where a run has completed.
+
+    Raises:
+        UserError: if its result names a checkpoint, and there is none at all; starting again at
+            step 0 would replace the result.
+    """
+    named = result.get("checkpoint")
+    folder = run_dir / "checkpoints"
+    step = named.get("step") if isinstance(named, dict) else None
+    if named is None or (folder / f"step-{step}").is_dir() or saved_steps(folder):
+        return
+    raise UserError(
+        f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
+        f"there is no other. Its result stays valid; to train again from the start: rm "
+        f"{run_dir / 'result.json'}, and the same command"
+    )
 
 
 def _foreign(saved: Checkpoint, how: str) -> str:

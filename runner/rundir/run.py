@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
-from runner.rundir.identity import draw_run_id, why_not_done
+from runner.rundir.identity import check_not_lost, draw_run_id, why_not_done
 from runner.rundir.json_files import JsonlFile, write_json, write_text
 from runner.rundir.location import (
     create_and_lock,
@@ -158,6 +158,8 @@ def reopen_run(folder: Path, spec: RunSpec) -> Run:
 def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
     same = result is not None and result.get("signature") == spec.signature
+    if result and result.get("status") == "completed":
+        check_not_lost(folder, result)
     not_done = None
     # a stream that had ended may have more rows by now
     if result and same and result.get("status") == "completed" and not result.get("stream_goes_on"):

@@ -93,6 +93,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["loop=eval", "run=nowhere"], ["nowhere: no such run directory"]),
         (["loop=eval", "checkpoint.path=nowhere"], ["checkpoint.path=nowhere: no such folder"]),
         (["checkpoint.init_from=nowhere"], ["nowhere: no such folder"]),
+        (["callbacks=time_limit", "callbacks.time_limit.limit=1s"],
+         ["callbacks.time_limit.margin=1min: must be less than callbacks.time_limit.limit=1s"]),
         (["model/loss=jrc", "trainer.accumulate=2"],
          ["trainer.accumulate=2: JRC compares all rows", "set model.loss.within=micro_batch"]),
         (["model=two_tower", "trainer.num_processes=2"],

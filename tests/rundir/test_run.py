@@ -11,7 +11,7 @@ from runner.config.compose import compose_from_run
 from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
-from runner.rundir.identity import why_not_done
+from runner.rundir.identity import signed_settings_at, why_not_done
 from runner.rundir.location import check_writable, create_and_lock
 from runner.rundir.provenance import collect_provenance, git_state
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
@@ -252,3 +252,20 @@ def test_a_run_that_has_anything_to_keep_is_not_replaced(tmp_path, kept):
     fail(run, **more)
     with pytest.raises(UserError, match="holds another run"):
         open_run(str(tmp_path / "run"), run_spec(seed=1), project=tmp_path)
+
+
+def test_the_settings_of_an_earlier_signature_are_those_before_the_later_resumes():
+    changed = [["rate", 1, 2]]
+    meta = {
+        "signature": "c",
+        "identity": {"rate": 3, "added": 7},
+        "resumes": [
+            {"signature_before": "a", "changed": changed},
+            {"command": []},  # with the same settings
+            {"signature_before": "b", "changed": [["rate", 2, 3], ["added", None, 7]]},
+            {"signature_before": "c", "changed": [["rate", 3, 9]], "refused": "does not fit"},
+        ],
+    }
+    assert signed_settings_at(meta, "c") == {"rate": 3, "added": 7}
+    assert signed_settings_at(meta, "b") == {"rate": 2, "added": None}
+    assert signed_settings_at(meta, "a") == {"rate": 1, "added": None}

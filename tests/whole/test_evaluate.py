@@ -90,10 +90,23 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
     assert metrics["test/auc"] == pytest.approx(result(trained)["metrics"]["test/auc"], abs=1e-6)
 
 
-def test_a_checkpoint_that_is_not_there_names_those_that_are(runner, trained, tmp_path):
-    done = runner.run(
-        "loop=eval", f"run={trained}", "checkpoint.step=399", f"hydra.run.dir={tmp_path / 'e'}"
-    )
-    assert done.code == 2
-    assert "400" in done.text
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["checkpoint.step=399"], "checkpoint.step=399: {run} has "),
+        (["model.net.top=[16]"], "'dense/top.0.weight' is (8, "),
+        (["model=dcn"], "loop=eval evaluates the model that was trained"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
+    runner, trained, tmp_path, words, says
+):
+    done = runner.run("loop=eval", f"run={trained}", *words, f"hydra.run.dir={tmp_path / 'e'}")
+    assert done.code == 2, done.text
+    assert says.format(run=trained) in done.text
     assert "Traceback" not in done.text
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_setting_of_the_model_that_keeps_its_weights_may_change(runner, trained, tmp_path):
+    evaluate(runner, tmp_path, f"run={trained}", "model.loss.label_smoothing=0.1")

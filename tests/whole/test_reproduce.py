@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.reporting.report.diff import compare_runs
 from tests.conftest import TINY, Zygote
 
 
@@ -83,6 +84,37 @@ def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_pa
     assert "not the same" in done.text
     assert f"differs first at step {row['step']}" in done.text
     assert "most test/auc: 0.25 and" in done.text
+
+
+def test_a_run_that_was_made_longer_is_repeated_but_for_what_its_first_end_wrote(
+    runner, trained, tmp_path
+):
+    longer = copied(trained, tmp_path / "longer")
+    done = runner.run("resume", str(longer), "trainer.max_steps=30", "trainer.log_every=100")
+    assert done.code == 0, done.text
+    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'again'}")
+    assert done.code == 0, done.text
+    assert "identical, bit for bit" in done.text
+    text = " ".join(done.text.split())
+    # the evaluations at 11, 22 and 30 and the test; not those of train at 7, 14, 21, 25 and 30 and
+    # of validation at 25, nor the only one of train in the repetition, over all its updates
+    assert "4 rows of the same split, step and updates; 7 others were left out" in text
+    rows = (longer / "metrics.jsonl").read_text()
+    (longer / "metrics.jsonl").write_text(rows.replace('"auc": 0.', '"auc": 0.1'))
+    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'third'}")
+    assert done.code == 1, done.text
+    assert "differs first at step 11 (validation/auc: 0.1" in " ".join(done.text.split())
+
+
+def test_rows_of_other_evaluations_are_told_as_such(trained, tmp_path):
+    other = copied(trained, tmp_path / "other")
+    rows = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (other / "metrics.jsonl").write_text("".join([rows[0], *rows[2:]]))
+    [told] = compare_runs(trained, other).different
+    assert told == (
+        "metrics.jsonl: their rows are of other evaluations or updates from row 2 on: of "
+        "validation at step 11 and of train at step 14"
+    )
 
 
 def test_another_run_is_refused(runner, trained, tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +29,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}
 
 
-def refused(runner: Zygote, run: Path, *words: str) -> str:
+def refused(runner: Zygote, run: Path, *words: str, longer: Sequence[str] = LONGER) -> str:
     """The message of a resume that must leave the directory as it is."""
     before = contents(run)
-    done: Finished = runner.run("resume", str(run), *LONGER, *words)
+    done: Finished = runner.run("resume", str(run), *longer, *words)
     assert done.code == 2, done.text
     assert contents(run) == before
     return " ".join(done.text.split())
@@ -81,6 +84,41 @@ def test_what_the_checkpoint_does_not_fit_is_refused_by_the_setting(runner, adam
     assert says in refused(runner, adam, *words)
 
 
+def test_a_setting_that_no_update_is_left_for_is_refused(runner, adam, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    step = json.loads((run / "result.json").read_text())["step"]
+    length = f"trainer.max_steps={step}"
+    told = refused(runner, run, "optimizer.dense.lr=0.5", "trainer.eval_every=5", length)
+    assert f"optimizer.dense.lr=0.5: the run has made all its updates, at step {step}" in told
+    told = refused(runner, run, "trainer.max_steps=9")
+    assert f"trainer.max_steps=9: the run is at step {step} already" in told
+    done = runner.run("resume", str(run), "metrics.ece_bins=7")  # of evaluations alone
+    assert done.code == 0, done.text
+
+
+def test_epochs_that_are_done_cannot_be_given_other_settings(runner, tmp_path):
+    words = ("dataset.rows={train: 64, validation: 500, test: 500}", "trainer.max_epochs=2")
+    short = [word for word in TINY if not word.startswith(("dataset.rows", "trainer.max_steps"))]
+    run = tmp_path / "run"
+    assert runner.run(*short, *words, f"hydra.run.dir={run}").code == 0
+    told = refused(runner, run, "trainer.max_epochs=1", longer=())
+    assert "trainer.max_epochs=1: the run is at step 4, after 2 whole epochs already" in told
+    told = refused(runner, run, "scheduler=cosine", longer=())
+    assert "scheduler.kind=cosine" in told and "with a larger trainer.max_epochs it goes on" in told
+    done = runner.run("resume", str(run), "trainer.max_epochs=3", "scheduler=cosine")
+    assert done.code == 0, done.text
+
+
+@pytest.mark.parametrize("words", [[], LONGER], ids=["as it was", "longer"])
+def test_a_completed_run_without_its_checkpoints_is_left_as_it_is(runner, adam, tmp_path, words):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    shutil.rmtree(run / "checkpoints")
+    told = refused(runner, run, *words, longer=())
+    assert "has completed, but its checkpoint of step" in told and "there is no other" in told
+
+
 @pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")
@@ -121,3 +159,63 @@ def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runne
         done = runner.run("resume", str(folder), *LONGER)
         assert done.code == 0, done.text
     assert differences(run, whole) == []
+
+
+OTHER_METRIC = (
+    "checkpoint.monitor.metric=validation/log_loss",
+    "checkpoint.monitor.direction=min",
+)
+
+
+def logged(run: Path, metric: str) -> dict[int, float]:
+    """Step -> the metric, of all evaluations of validation."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row[metric] for row in rows if row["split"] == "validation"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "choose", "words"),
+    [
+        ("pr_auc", max, ["checkpoint.monitor.metric=validation/pr_auc"]),
+        ("log_loss", min, OTHER_METRIC),
+    ],
+)
+def test_the_best_by_another_metric_is_chosen_anew_among_kept_checkpoints(
+    runner, tmp_path, metric, choose, words
+):
+    run = train(runner, tmp_path / "run", "trainer.eval_every=1")
+    kept = {int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")}
+    done = runner.run("resume", str(run), "trainer.max_steps=13", *words)
+    assert done.code == 0, done.text
+    assert f"checkpoint.monitor is validation/{metric} {choose.__name__} now and was" in done.text
+    values = logged(run, metric)
+    of_kept = {values[step]: step for step in values if step in kept or step > 10}
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert best == {"step": of_kept[choose(of_kept)], "value": choose(of_kept)}
+    assert open_checkpoint(newest_checkpoint(run)).values["best"]["value"] == best["value"]
+
+
+def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    words = ("trainer.max_steps=30", "trainer.eval_every=30", *OTHER_METRIC)
+    killed = runner.start("resume", str(run), *words)
+    while "direction: min" not in (run / "config.yaml").read_text():
+        time.sleep(0.001)  # before anything is saved again
+    killed.kill()
+    assert killed.wait() == -9
+    assert runner.run("resume", str(run)).code == 0
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert best["value"] == logged(run, "log_loss")[best["step"]]
+
+
+def test_patience_begins_anew_with_another_metric(runner, tmp_path):
+    waiting = ("trainer.early_stop.patience=9", "trainer.eval_every=2")
+    run = train(runner, tmp_path / "run", *waiting)
+    done = runner.run("resume", str(run), *LONGER, "trainer.early_stop.metric=validation/pr_auc")
+    assert done.code == 0, done.text
+    assert "trainer.early_stop waits for validation/pr_auc max now and waited for" in done.text
+    waited = open_checkpoint(newest_checkpoint(run)).values["waits"]["early_stop"]
+    after = [value for step, value in logged(run, "pr_auc").items() if step > 10]
+    assert waited["best"] == max(after)
+    assert waited["since"] == len(after) - 1 - after.index(max(after))

@@ -40,6 +40,8 @@ from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import parse_sparse
 
+TIME_LIMIT = "runner.training.callbacks.watch.time_limit.TimeLimit"
+
 
 def check_config(
     config: Config,
@@ -155,6 +157,22 @@ def _check_callbacks(config: Config) -> Iterator[str]:
                     )
 
 
+def _check_time_limits(config: Config) -> Iterator[str]:
+    for name, node in (config.get("callbacks") or {}).items():
+        if node["_target_"] != TIME_LIMIT:
+            continue
+        key = f"callbacks.{name}"
+        limit, margin = (
+            parse_interval(node.get(k, d), key=f"{key}.{k}", allow_time=True)
+            for k, d in (("limit", None), ("margin", "1min"))
+        )
+        if limit is not None and margin is not None and margin.count >= limit.count:
+            yield (
+                f"{key}.margin={node.get('margin', '1min')}: must be less than "
+                f"{key}.limit={node['limit']}"
+            )
+
+
 def _check_parsed_nodes(config: Config) -> Iterator[str]:
     """Ask the groups' own parsers, which give the reason for what they refuse."""
     for parse in (
@@ -216,6 +234,7 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_monitored_metrics,
     _check_own_metrics,
     _check_callbacks,
+    _check_time_limits,
     check_precision,
     check_device,
     _check_parsed_nodes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from runner.config.rules.keys import Config, get_key
@@ -18,6 +19,7 @@ from runner.config.settings import (
 )
 from runner.errors import nearest_hint
 from runner.models.row_scope import loss_row_scope
+from runner.rundir.find_checkpoint import why_not_found
 
 STREAM_DATASETS = "runner.data.streaming."
 TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
@@ -36,6 +38,9 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
     path = get_key(config, "checkpoint.path")
     if get_key(config, "loop.follow"):
         yield from _check_follow(config)
+    elif target == EVALUATE_LOOP and from_run:
+        missing = why_not_found(Path(path or config["run"]), get_key(config, "checkpoint.step"))
+        yield from filter(None, [missing])
     if target != EVALUATE_LOOP and path is not None:
         yield (
             f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "

@@ -17,10 +17,23 @@ from runner.rundir.run_files import read_meta
 
 Change = tuple[str, Any, Any]  # key, before, now
 FIXED_KEYS = ("data", "dataset", "seed", "model", "task")
+LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
+# Signed settings, by their beginnings, that count without another update
+UNTRAINED_KEYS = (
+    *LENGTH_KEYS,
+    "trainer.eval_",
+    "trainer.ema.evaluate",
+    "checkpoint.monitor.",
+    "loop.",
+    "metrics.",
+)
 
 
 def check_resumable(folder: Path, spec: RunSpec) -> None:
     """Check that a resume goes on with the same data, seed, model, task and rows of an update.
+
+    Changed settings must also have an update that they act on: a run that has made all of its own
+    would only be said to have been trained with them.
 
     Args:
         folder: the run directory.
@@ -38,9 +51,10 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
             f"checkpoint.init_from={folder} starts a new run from its weights"
         )
     reasons = [*_global_batch_changes(changes), *_row_scope_changes(changes)]
-    if any(key.startswith(("trainer.ema.", "optimizer.")) for key, _, _ in changes):
-        newest = peek_checkpoint(folder, "last")
-        if newest is not None:
+    newest = peek_checkpoint(folder, "last") if changes else None
+    if newest is not None:
+        reasons += _without_updates(newest, changes, spec.config["trainer"])
+        if any(key.startswith(("trainer.ema.", "optimizer.")) for key, _, _ in changes):
             reasons += [
                 *_dropped_averages(newest, spec.config),
                 *_newly_frozen(newest, spec.config),
@@ -75,6 +89,31 @@ def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
             "  model.loss.within or model.net.norm_scope is micro_batch: the rows of each "
             "micro-batch of each rank make the result, and these would change:\n"
             f"{format_changes(scope_changes)}"
+        )
+
+
+def _without_updates(
+    saved: CheckpointSummary, changes: list[Change], trainer: Mapping[str, Any]
+) -> Iterator[str]:
+    """Find a length that the run is beyond, and settings that no update is left for."""
+    step, cursor = saved.values["step"], saved.values["cursor"]
+    key, done, begun, at = "trainer.max_steps", step, False, f"step {step:,}"
+    length = trainer["max_steps"]
+    if length is None:
+        length = trainer["max_epochs"]
+        key, done, begun = "trainer.max_epochs", cursor["epoch"], cursor["offset"] > 0
+        at = f"{at}, after {done:,} whole epochs"
+    trained = [(k, now) for k, _, now in changes if not k.startswith(UNTRAINED_KEYS)]
+    if done + begun > length and any(k in LENGTH_KEYS for k, _, _ in changes):
+        yield (
+            f"  {key}={length}: the run is at {at} already, and no update is taken back; loop=eval "
+            "with checkpoint.step=N evaluates an earlier checkpoint that it has kept"
+        )
+    elif done >= length and trained:
+        listed = ", ".join(f"{k}={'null' if now is None else now}" for k, now in trained)
+        yield (
+            f"  {listed}: the run has made all its updates, at {at}, and nothing would be trained "
+            f"with this; with a larger {key} it goes on"
         )
 
 

@@ -27,6 +27,7 @@ from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import MAX_LOG_BYTES, read_bytes
 
 Change = tuple[str, Any, Any]
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,25 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
     """Compare the results of two runs of the same settings, bit for bit.
 
     These are the log of metrics, and the weights and states of the newest checkpoint that both
-    still have. Speeds and times may differ.
+    still have. Speeds and times may differ. Of a run that was made longer by a resume, rows that
+    its first end has written count as little as means of updates that began there.
     """
     same: list[str] = []
     different: list[str] = []
     logs = [one / "metrics.jsonl", two / "metrics.jsonl"]
+    results: list[Row] = [read_optional_json(folder / "result.json") for folder in (one, two)]
     if _digest(logs[0]) == _digest(logs[1]):
         same.append(f"metrics.jsonl: all {len(read_jsonl(logs[0])):,} rows")
+    elif not (_was_changed(one) or _was_changed(two)):
+        different.append(f"metrics.jsonl: {_first_difference(*map(read_jsonl, logs))}")
     else:
-        different.append(f"metrics.jsonl: {_first_difference(*logs)}")
-    results = [read_optional_json(folder / "result.json") for folder in (one, two)]
+        rows = _rows_of_both(*map(read_jsonl, logs))
+        if rows.difference:
+            different.append(f"metrics.jsonl: {rows.difference}")
+        else:
+            same.append(f"metrics.jsonl: {rows.text}")
+        if rows.last_window_differs:  # the result repeats the last row of a training
+            results = [_without_train_metrics(result) for result in results]
     for key in ("status", "step", "examples", "metrics", "best"):
         a, b = (r.get(key) for r in results)
         if a != b:
@@ -146,14 +156,77 @@ def _digest(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _first_difference(one: Path, two: Path) -> str:
-    rows = [read_jsonl(one), read_jsonl(two)]
-    for a, b in zip(*rows):
+def _first_difference(one: Sequence[Row], two: Sequence[Row]) -> str:
+    for number, (a, b) in enumerate(zip(one, two), 1):
+        if _place(a) != _place(b):
+            rows = " and ".join(
+                f"of {split} at step {step}" for split, step in (_place(a), _place(b))
+            )
+            return f"their rows are of other evaluations or updates from row {number:,} on: {rows}"
         if a != b:
-            names = [k for k in a if a.get(k) != b.get(k)] or sorted(b.keys() - a.keys())
-            values = f"{a.get(names[0])} and {b.get(names[0])}"
-            return f"differs first at step {a.get('step')} ({a.get('split')}/{names[0]}: {values})"
-    return f"{len(rows[0]):,} and {len(rows[1]):,} rows"
+            return _describe_difference(a, b)
+    return f"{len(one):,} and {len(two):,} rows"
+
+
+def _describe_difference(a: Row, b: Row) -> str:
+    name = next(k for k in [*a, *b] if a.get(k) != b.get(k))
+    values = f"{a.get(name)} and {b.get(name)}"
+    return f"differs first at step {a.get('step')} ({a.get('split')}/{name}: {values})"
+
+
+def _place(row: Row) -> tuple[str, str]:
+    return str(row.get("split")), str(row.get("step"))
+
+
+def _was_changed(run: Path) -> bool:
+    """Return whether a resume has changed settings of a run, such as its length."""
+    resumes = read_optional_json(run / "meta.json").get("resumes") or ()
+    return any(note.get("changed") and "refused" not in note for note in resumes)
+
+
+@dataclass(frozen=True)
+class _SharedRows:
+    text: str  # what was compared
+    difference: str  # between rows of the same split and step; empty if there is none
+    last_window_differs: bool  # the last train rows are means over other updates
+
+
+def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
+    """Compare the rows that two logs have of the same split and step.
+
+    A row of train metrics is over the updates since the row before it, so that it is compared only
+    where that one is of the same step in both.
+    """
+    by_place = [{_place(row): row for row in rows} for rows in (one, two)]
+    begins = [_window_begins(rows) for rows in (one, two)]
+    shared = [place for place in by_place[0] if place in by_place[1]]
+    compared = [p for p in shared if begins[0].get(p) == begins[1].get(p)]
+    differing = [p for p in compared if by_place[0][p] != by_place[1][p]]
+    left_out = len(one) + len(two) - 2 * len(compared)
+    text = (
+        f"{len(compared):,} rows of the same split, step and updates; {left_out:,} others were "
+        "left out, since a resume has changed settings"
+    )
+    difference = "" if compared else "no row of the same split and step is in both"
+    if differing:
+        difference = _describe_difference(*(rows[differing[0]] for rows in by_place))
+    last = [next(reversed(found), None) for found in begins]
+    same_end = last[0] == last[1] and last[0] in (None, *compared)
+    return _SharedRows(text, difference, not same_end)
+
+
+def _window_begins(rows: Sequence[Row]) -> dict[tuple[str, str], str | None]:
+    """Return for each train row, by split and step, the step of the train row before it."""
+    places = [_place(row) for row in rows if row.get("split") == "train"]
+    return dict(zip(places, [None, *(step for _, step in places)]))
+
+
+def _without_train_metrics(result: Row) -> Row:
+    metrics = result.get("metrics")
+    if not isinstance(metrics, dict):
+        return result
+    kept = {name: value for name, value in metrics.items() if not name.startswith("train/")}
+    return {**result, "metrics": kept}
 
 
 def _tensor_files(checkpoint: Path) -> dict[str, str]:

@@ -21,13 +21,19 @@ from runner.rundir.checkpoint.manifest import Checkpoint, CheckpointError, Damag
 
 if TYPE_CHECKING:
     from runner.rundir.checkpoint.checkpointer import Checkpointer
-    from runner.rundir.checkpoint.tensors import load_tensors, read_tensors, tensor_shapes
+    from runner.rundir.checkpoint.tensors import (
+        check_tensors,
+        load_tensors,
+        read_tensors,
+        tensor_shapes,
+    )
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Checkpointer",
     "DamagedError",
+    "check_tensors",
     "find_latest",
     "load_tensors",
     "open_checkpoint",
@@ -36,7 +42,7 @@ __all__ = [
     "tensor_shapes",
 ]
 _LATE = {"Checkpointer": "checkpointer"} | dict.fromkeys(
-    ("load_tensors", "read_tensors", "tensor_shapes"), "tensors"
+    ("check_tensors", "load_tensors", "read_tensors", "tensor_shapes"), "tensors"
 )
 
 

@@ -212,6 +212,16 @@ def load_tensors(
         _read(saved, reader, metadata, {name: in_blocks(t) for name, t in into.items()})
 
 
+def check_tensors(saved: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
+    """Check that tensors could be loaded from a checkpoint, floats in any dtype; reads none.
+
+    Raises:
+        UserError: if the checkpoint lacks one, or has it in another shape.
+    """
+    entries = _open(saved)[1].state_dict_metadata
+    _check(saved, entries, tensors, partial=True, convert=True)
+
+
 def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
     """Read some tensors of a checkpoint, unsharded, into host memory.
 

@@ -11,7 +11,7 @@ from runner.training.builder.instantiate import instantiate
 from runner.training.builder.job import build_job
 from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.builder.part_kinds import KINDS, check_parts
-from runner.training.builder.parts_check import check_patterns
+from runner.training.builder.parts_check import check_patterns, check_source_weights
 
 __all__ = [
     "KINDS",
@@ -19,6 +19,7 @@ __all__ = [
     "build_job",
     "check_parts",
     "check_patterns",
+    "check_source_weights",
     "count_steps_per_epoch",
     "instantiate",
     "join_ranks",

@@ -17,6 +17,7 @@ from runner.metrics.protocol import Metrics
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner, current_progress, write_metrics_row
 from runner.training.loops.run_facts import write_calibration
+from runner.training.loops.start import list_resume_changes
 from runner.training.loops.verdict import undefined_results
 from runner.training.rng_state import rng_state_tensors
 from runner.training.state import (
@@ -236,11 +237,15 @@ class Recorder:
             job.delivery.finish(None if interrupted else last)
 
     def replace_left_behind(self) -> None:
-        """Replace the checkpoint of a resume that leaves its optimizers' states behind.
+        """Replace the checkpoint of a resume without the optimizers' states, or with another best.
 
-        Collective. A kill later on then resumes without these states, too.
+        Collective. A kill later on then resumes without these states, too, and whoever asks for
+        the best checkpoint is given the one of the metric that counts now.
         """
-        if self.state.step and starts_optimizers_afresh(self.job):
+        run = self.job.run
+        changes = [] if run is None else list_resume_changes(run)
+        another_best = any(key.startswith("checkpoint.monitor.") for key, _, _ in changes)
+        if self.state.step and (another_best or starts_optimizers_afresh(self.job)):
             self.saved_step = -1
             self.save(wait=True)
 

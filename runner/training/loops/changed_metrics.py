@@ -1,0 +1,81 @@
+"""Takes anew, on a resume, what was counted by another metric than the one that counts now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.config.early_stopping import (
+    PATIENCE_RULES,
+    EarlyStop,
+    PatienceState,
+    is_better,
+    is_enabled,
+    resolve_metric,
+)
+from runner.rundir.checkpoint import Checkpoint, saved_steps
+from runner.rundir.identity import signed_settings_at
+from runner.rundir.json_files import iterate_jsonl
+from runner.training.job import Job
+from runner.training.state import BestEvaluation, TrainState
+
+_MONITOR = "checkpoint.monitor"
+
+
+def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> None:
+    """Choose the best evaluation and begin to wait anew where metric or direction have changed.
+
+    Values of two metrics cannot be compared. What has not changed stays as the checkpoint has it.
+    Collective.
+    """
+    if job.run is None or saved.values["signature"] == job.run.signature:
+        return
+    before = signed_settings_at(job.run.meta, saved.values["signature"])
+    now = job.run.meta.get("identity") or {}
+    old, new = _watched_metric(before, _MONITOR), _watched_metric(now, _MONITOR)
+    if old != new:
+        found = _find_best(job.run.dir, *new) if job.context.ranks.is_main else None
+        had_best, state.best = state.best is not None, job.context.ranks.broadcast_object(found)
+        text = f"{_MONITOR} is {' '.join(new)} now and was {' '.join(old)}: the best"
+        if state.best is not None:
+            best = state.best
+            job.view.note(f"{text} kept checkpoint is step {best.step:,} ({best.value:.5f})")
+        elif had_best:
+            job.view.note(f"{text} is taken anew, since no kept checkpoint has this metric")
+    for name in PATIENCE_RULES.keys() & state.waits.keys():
+        key = f"trainer.{name}"
+        old, new = _watched_metric(before, key), _watched_metric(now, key)
+        if old == new:
+            continue
+        state.waits[name] = PatienceState(times=state.waits[name].times)
+        if is_enabled(job.config["trainer"].get(name)):
+            job.view.note(
+                f"{key} waits for {' '.join(new)} now and waited for {' '.join(old)}: it counts "
+                "its evaluations anew"
+            )
+
+
+def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """Return metric and direction of a rule or of the monitor, from signed settings."""
+    rule, monitor = (
+        EarlyStop(metric=settings.get(f"{k}.metric"), direction=settings.get(f"{k}.direction"))
+        for k in (key, _MONITOR)
+    )
+    return resolve_metric(rule, monitor)
+
+
+def _find_best(run_dir: Path, metric: str, direction: str) -> BestEvaluation | None:
+    """Return the best evaluation whose checkpoint is kept: only that one can be tested."""
+    kept = saved_steps(run_dir / "checkpoints")
+    best: BestEvaluation | None = None
+    for row in iterate_jsonl(run_dir / "metrics.jsonl"):
+        if row.pop("split", None) != "validation" or row.get("step") not in kept:
+            continue
+        step, examples = row.pop("step"), row.pop("examples")
+        metrics = {name: float(value) for name, value in row.items()}  # NaN is written as text
+        value = metrics.get(metric.removeprefix("validation/"), math.nan)
+        if is_better(value, None if best is None else best.value, direction):
+            best = BestEvaluation(step, examples, value, metrics)
+    return best
