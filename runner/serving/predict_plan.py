@@ -99,6 +99,7 @@ def make_plan(
         "run": read_meta(folder)["signature"],
         "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
         "input": input_fingerprint(table.files["train"]),
+        **({"partitions": table.partitions_read} if table.partitions_read else {}),
         "rows_per_part": part_rows,
         "keep": list(table.keep),
         "outputs": _describe_outputs(outputs, config, checkpoint),

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.partitions import append_partitions, columns_in_file
 from runner.data.tabular.read_files import (
     is_list,
     is_text,
@@ -25,6 +26,7 @@ from runner.data.tabular.times import guess_time_form
 from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
+SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
@@ -206,24 +208,46 @@ def sample_rows(
 def _sample_tables(
     files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
-    for file in chosen:
-        if format_ in ARROW_FORMATS:
-            for chunk in read_arrow_chunks(file, format_, schema.names):
-                if chunk.table is not None:
-                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen))
+    own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
+    places = {0, len(files) // 2, len(files) - 1}
+    has_partitions = len(own) < len(schema)
+    if has_partitions:  # or the columns of folders would have three values
+        folders = list({tuple(f.partitions.items()): n for n, f in enumerate(files)}.values())
+        places |= set(folders[:: len(folders) // SAMPLE_FOLDERS + 1])
+    for file in (files[n] for n in sorted(places)):
+        share = SAMPLE_ROWS // len(places)
+        left = share if has_partitions else SAMPLE_ROWS
+        for table in _sample_file(file, format_, text_format, own, share):
+            table = table.slice(0, left)
+            left -= table.num_rows
+            yield append_partitions(table, file, schema, schema.names)
+            if not left:
                 break
-            continue
-        if text_format:
-            types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
-            for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
-                if chunk.table is not None:
-                    yield chunk.table
-            continue
-        with open_parquet_file(file) as opened:
-            groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
-            for group in groups[: opened.num_row_groups]:
-                num_rows = SAMPLE_ROWS // len(groups) // len(chosen)
-                for batch in opened.iter_batches(num_rows, row_groups=[group]):
-                    yield unpack_columns(pa.Table.from_batches([batch]))
-                    break
+
+
+def _sample_file(
+    file: DataFile,
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    share: int,
+) -> Iterator[pa.Table]:
+    """Yield rows of a file: of texts all, of others about `share` from a few places."""
+    if format_ in ARROW_FORMATS:
+        for chunk in read_arrow_chunks(file, format_, schema.names):
+            if chunk.table is not None:
+                yield chunk.table.slice(0, share)
+            return
+    if text_format:
+        types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
+        for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
+            if chunk.table is not None:
+                yield chunk.table
+        return
+    with open_parquet_file(file) as opened:
+        groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
+        for group in groups[: opened.num_row_groups]:
+            num_rows = share // len(groups)
+            for batch in opened.iter_batches(num_rows, row_groups=[group]):
+                yield unpack_columns(pa.Table.from_batches([batch]))
+                break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +14,7 @@ import pyarrow.types as pt
 
 from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
 from runner.data.tabular.file_list import SUFFIXES, DataFile
+from runner.data.tabular.partitions import is_partition
 from runner.errors import DataError, nearest_hint
 
 CHUNK_ROWS = 1 << 16
@@ -97,8 +100,8 @@ def check_same_schema(
             count = len(schema.get_all_field_indices(name))
             if count == 0:
                 asked = f", which {by}" if (by := needed_by(name)) else ""
-                near = nearest_hint(name, schema.names, 3)
-                raise DataError(f"{path}: no column {name!r}{asked}{near}")
+                hint = _explain_missing(name, path, schemas)
+                raise DataError(f"{path}: no column {name!r}{asked}{hint}")
             if count > 1:
                 raise DataError(f"{path}: {count} columns are called {name!r}")
             expected, type_ = first_schema.field(name).type, schema.field(name).type
@@ -106,6 +109,17 @@ def check_same_schema(
                 raise DataError(
                     f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
                 )
+
+
+def _explain_missing(name: str, path: str, schemas: Mapping[str, pa.Schema]) -> str:
+    for other, schema in schemas.items():
+        if is_partition(schema, name):
+            return f", and no folder {name}=... in its path, as {other} has"
+    folder = re.match(rf".*/{re.escape(name)}=[^/]*", path)
+    if folder and not any(name in schema.names for schema in schemas.values()):
+        files = f"{folder[0]}/**/*{posixpath.splitext(path)[1]}"
+        return f"; of a folder only those below it are columns, of a glob all in its path: {files}"
+    return nearest_hint(name, schemas[path].names, 3)
 
 
 def read_parquet_chunks(
