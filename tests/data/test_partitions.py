@@ -323,6 +323,6 @@ def test_predictions_have_the_columns_of_folders_and_know_their_ids(
     pd.testing.assert_frame_equal(
         scored["all"].query("code == '02'").reset_index(drop=True), scored["one"]
     )
-    (tmp_path / "hive/dt=2026-01-02").rename(tmp_path / "hive/dt=2026-01-03")
-    again = runner.run("predict", str(tmp_path / "run"), str(tmp_path / "hive"), *keep)
-    assert again.code == 2 and "partitions" in again.text
+    (tmp_path / "hive/dt=2026-01-01").rename(tmp_path / "hive/dt=2025-12-31")
+    again = runner.run("predict", str(tmp_path / "run"), str(tmp_path / given), *keep)
+    assert again.code == 2 and "input: " in again.text

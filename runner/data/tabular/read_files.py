@@ -100,8 +100,7 @@ def check_same_schema(
             count = len(schema.get_all_field_indices(name))
             if count == 0:
                 asked = f", which {by}" if (by := needed_by(name)) else ""
-                hint = _explain_missing(name, path, schemas)
-                raise DataError(f"{path}: no column {name!r}{asked}{hint}")
+                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas)}")
             if count > 1:
                 raise DataError(f"{path}: {count} columns are called {name!r}")
             expected, type_ = first_schema.field(name).type, schema.field(name).type
@@ -111,15 +110,20 @@ def check_same_schema(
                 )
 
 
-def _explain_missing(name: str, path: str, schemas: Mapping[str, pa.Schema]) -> str:
+def _describe_missing(name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema]) -> str:
     for other, schema in schemas.items():
         if is_partition(schema, name):
-            return f", and no folder {name}=... in its path, as {other} has"
+            return (
+                f"no column {name!r}{asked}, and no folder {name}=... in its path, as {other} has"
+            )
     folder = re.match(rf".*/{re.escape(name)}=[^/]*", path)
     if folder and not any(name in schema.names for schema in schemas.values()):
         files = f"{folder[0]}/**/*{posixpath.splitext(path)[1]}"
-        return f"; of a folder only those below it are columns, of a glob all in its path: {files}"
-    return nearest_hint(name, schemas[path].names, 3)
+        return (
+            f"no column {name!r}{asked}; of a folder only those below it are columns, of a glob "
+            f"all in its path: {files}"
+        )
+    return f"no column {name!r}{asked}{nearest_hint(name, schemas[path].names, 3)}"
 
 
 def read_parquet_chunks(
