@@ -53,7 +53,8 @@ def _is_whole(value: str | None) -> bool:
 
 def is_partition(schema: pa.Schema, name: str) -> bool:
     """Tell whether a column is that of a folder."""
-    return name in schema.names and schema.field(name).metadata == _PARTITION
+    index = schema.get_field_index(name)  # -1 if there is none, or several
+    return bool(index >= 0 and schema.field(index).metadata == _PARTITION)
 
 
 def columns_in_file(schema: pa.Schema, names: Iterable[str]) -> list[str]:
