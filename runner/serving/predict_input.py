@@ -6,7 +6,7 @@ A part is scored and written whole, by any rank, so its rows depend on the input
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.column_types import text_column_types
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
     check_same_schema,
-    read_parquet_chunks,
     unpack_columns,
 )
+from runner.data.tabular.splits import Split
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_blocks import find_binary_format
 from runner.errors import DataError, UserError
@@ -73,6 +74,12 @@ class InputTable(TableRecipe):
         return {**dict.fromkeys(self.keep, pa.string()), **super().text_types}
 
     @property
+    def partition_texts(self) -> Collection[str]:
+        """Ids, which become what they were in training: a few folders do not tell what that is."""
+        types = text_column_types(self.features, Split("whole"))
+        return [name for name, type_ in types.items() if type_ == pa.string()]
+
+    @property
     def first_schema(self) -> tuple[str, pa.Schema]:
         """The first file, and the types of its columns as they are read."""
         return next(iter(self.schemas.items()))
@@ -116,10 +123,7 @@ class InputTable(TableRecipe):
                 if count and is_wanted(start, start + count):
                     wanted.add(group)
                 start += count
-            chunks = read_parquet_chunks(
-                file, self.columns_read, skip_bad_rows=self.skips_bad_rows, row_groups=wanted
-            )
-            for chunk in chunks:
+            for chunk in self.read_chunks(file, self.columns_read, wanted):
                 assert chunk.row_group is not None
                 yield starts[chunk.row_group] + chunk.first_row, chunk
 

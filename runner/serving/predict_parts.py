@@ -35,9 +35,13 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
 
 
-def input_fingerprint(files: Sequence[DataFile]) -> str:
-    """Return the hash of the names, sizes and both ends of the files, in their order."""
-    text = json.dumps([file.fingerprint() for file in files])
+def input_fingerprint(files: Sequence[DataFile], partitions: Mapping[str, Any]) -> str:
+    """Return the hash of the names, sizes and both ends of the files, in their order.
+
+    Args:
+        partitions: the values of their folders that are read, if any are.
+    """
+    text = json.dumps([*(file.fingerprint() for file in files), *([partitions] * bool(partitions))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -98,7 +98,7 @@ def make_plan(
         "format": FORMAT,
         "run": read_meta(folder)["signature"],
         "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
-        "input": input_fingerprint(table.files["train"]),
+        "input": input_fingerprint(table.files["train"], table.partitions_read),
         "rows_per_part": part_rows,
         "keep": list(table.keep),
         "outputs": _describe_outputs(outputs, config, checkpoint),

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.partitions import append_partitions, columns_in_file
 from runner.data.tabular.read_files import (
     is_list,
     is_text,
@@ -25,6 +26,7 @@ from runner.data.tabular.times import guess_time_form
 from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
+SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 # numbers with a sign of money, a percent sign or between thousands, as spreadsheets write them
 AMOUNT = r"^\s*[-+(]?\s*\p{Sc}?\s*-?\d{1,3}(,?\d{3})*(\.\d+)?\s*(\p{Sc}|%)?\)?\s*$"
@@ -288,24 +290,47 @@ def sample_rows(
 def _sample_tables(
     files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
-    for file in chosen:
-        if format_ in ARROW_FORMATS:
-            for chunk in read_arrow_chunks(file, format_, schema.names):
-                if chunk.table is not None:
-                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen)), {}
+    """Yield rows, and texts in columns of numbers that are none."""
+    own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
+    places = {0, len(files) // 2, len(files) - 1}
+    has_partitions = len(own) < len(schema)
+    if has_partitions:  # or the columns of folders would have three values
+        folders = list({tuple(f.partitions.items()): n for n, f in enumerate(files)}.values())
+        places |= set(folders[:: len(folders) // SAMPLE_FOLDERS + 1])
+    for file in (files[n] for n in sorted(places)):
+        share = SAMPLE_ROWS // len(places)
+        left = share if has_partitions else SAMPLE_ROWS
+        for whole, invalid_values in _sample_file(file, format_, text_format, own, share):
+            table = append_partitions(whole.slice(0, left), file, schema, schema.names)
+            yield table, {name: texts.slice(0, left) for name, texts in invalid_values.items()}
+            left -= table.num_rows
+            if not left:
                 break
-            continue
-        if text_format:
-            types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
-            for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
-                if chunk.table is not None:
-                    yield chunk.table, chunk.invalid_values
-            continue
-        with open_parquet_file(file) as opened:
-            groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
-            for group in groups[: opened.num_row_groups]:
-                num_rows = SAMPLE_ROWS // len(groups) // len(chosen)
-                for batch in opened.iter_batches(num_rows, row_groups=[group]):
-                    yield unpack_columns(pa.Table.from_batches([batch])), {}
-                    break
+
+
+def _sample_file(
+    file: DataFile,
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    share: int,
+) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
+    """Yield rows of a file: of texts all, of others about `share` from a few places."""
+    if format_ in ARROW_FORMATS:
+        for chunk in read_arrow_chunks(file, format_, schema.names):
+            if chunk.table is not None:
+                yield chunk.table.slice(0, share), {}
+            return
+    if text_format:
+        types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
+        for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
+            if chunk.table is not None:
+                yield chunk.table, chunk.invalid_values
+        return
+    with open_parquet_file(file) as opened:
+        groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
+        for group in groups[: opened.num_row_groups]:
+            num_rows = share // len(groups)
+            for batch in opened.iter_batches(num_rows, row_groups=[group]):
+                yield unpack_columns(pa.Table.from_batches([batch])), {}
+                break

@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote
 
 from runner.data.core.source_files import EDGE_BYTES, nearest_path
 from runner.data.tabular.remote_files import RemoteFiles, find_remote
@@ -27,6 +28,7 @@ SUFFIXES = {
     "orc": (".orc",),
     "avro": (".avro",),
 }
+MISSING_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class DataFile:
     path: str
     remote: RemoteFiles | None = field(default=None, compare=False, repr=False)
     protocol: str = ""
+    # of folders such as `dt=2026-01-01`: name -> value; None: it is missing
+    partitions: Mapping[str, str | None] = field(default_factory=dict, compare=False, repr=False)
     # the ETag with which it was opened first
     _etags: list[str] = field(default_factory=list, compare=False, repr=False)
 
@@ -112,9 +116,26 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
     """
     by_path: dict[str, DataFile] = {}
     for path in [paths] if isinstance(paths, str) else paths:
-        find = _find_remote if "://" in path else _find_local
-        by_path |= {str(file): file for file in find(path, format_, key)}
+        is_remote = "://" in path
+        given = path.partition("://")[2] if is_remote else os.path.abspath(os.path.expanduser(path))
+        for file in (_find_remote if is_remote else _find_local)(path, format_, key):
+            by_path[str(file)] = replace(file, partitions=_parse_partitions(file.path, given))
     return sorted(by_path.values(), key=lambda file: (file.name, str(file)))
+
+
+def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
+    """Return the values of folders `NAME=VALUE`, written as Hive does.
+
+    Of a given folder those below it count; of a file or a glob all of the path, as in Arrow.
+    """
+    folder = f"/{given.partition('/')[2]}".rstrip("/") + "/"  # a URL's host may be left out
+    below = path.partition(folder)[2] or path
+    found = {}
+    for part in below.split("/")[:-1]:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            found[unquote(name)] = None if value == MISSING_PARTITION else unquote(value)
+    return found
 
 
 def _find_local(path: str, format_: str, key: str) -> list[DataFile]:

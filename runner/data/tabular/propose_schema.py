@@ -27,6 +27,7 @@ from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.propose_interactions import (
     EventColumns,
     event_roles,
@@ -214,9 +215,7 @@ def _read_schemas(
         if hints.delimiter or hints.columns:
             raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
         read = {str(file): read_parquet_schema(file) for file in files}
-        schemas = {name: schema for name, (schema, _) in read.items()}
-        first = next(iter(schemas.values()))
-        check_same_schema(schemas, first.names)
+        first = _first_schema({name: schema for name, (schema, _) in read.items()}, files)
         return first, None, sum(sum(counts) for _, counts in read.values()), []
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:
@@ -224,15 +223,33 @@ def _read_schemas(
                 f"--delimiter, --columns: are for text files; {format_} names its columns"
             )
         schemas = {str(file): read_arrow_schema(file, format_) for file in files}
-        first = next(iter(schemas.values()))
-        check_same_schema(schemas, first.names)
-        return first, None, None, []
+        return _first_schema(schemas, files), None, None, []
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
     schemas = {str(file): infer_text_schema(file, layout) for file in files}
+    return _first_schema(schemas, files, are_guesses=True), layout, None, notes
+
+
+def _first_schema(
+    schemas: Mapping[str, pa.Schema], files: Sequence[DataFile], *, are_guesses: bool = False
+) -> pa.Schema:
+    """Return the columns of the first file, and of its folders.
+
+    Args:
+        are_guesses: the types are guessed from texts, and may differ.
+
+    Raises:
+        DataError: for files that differ.
+    """
+    schemas = with_partitions(schemas, files)
     first = next(iter(schemas.values()))
-    plain = {n: pa.schema([pa.field(c, pa.string()) for c in s.names]) for n, s in schemas.items()}
-    check_same_schema(plain, first.names)
-    return first, layout, None, notes
+    of_folders = [n for s in schemas.values() for n in s.names if is_partition(s, n)]
+    if are_guesses:
+        schemas = {
+            path: pa.schema([field.with_type(pa.string()) for field in schema])
+            for path, schema in schemas.items()
+        }
+    check_same_schema(schemas, list(dict.fromkeys([*first.names, *of_folders])))
+    return first
 
 
 def _choose_events(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +14,7 @@ import pyarrow.types as pt
 
 from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
 from runner.data.tabular.file_list import SUFFIXES, DataFile
+from runner.data.tabular.partitions import is_partition
 from runner.errors import DataError, nearest_hint
 
 CHUNK_ROWS = 1 << 16
@@ -97,8 +100,7 @@ def check_same_schema(
             count = len(schema.get_all_field_indices(name))
             if count == 0:
                 asked = f", which {by}" if (by := needed_by(name)) else ""
-                near = _delimiter_hint(name, schema.names) or nearest_hint(name, schema.names, 3)
-                raise DataError(f"{path}: no column {name!r}{asked}{near}")
+                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas)}")
             if count > 1:
                 raise DataError(
                     f"{path}: {count} columns are called {name!r}; give each a name of its own"
@@ -118,6 +120,24 @@ def _delimiter_hint(column: str, names: Sequence[str]) -> str:
             word = f"'{word}'" if delimiter != "\t" else "$'dataset.delimiter=\"\\t\"'"
             return f"; its names stand between {delimiter!r}, which {word} says"
     return ""
+
+
+def _describe_missing(name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema]) -> str:
+    for other, schema in schemas.items():
+        if is_partition(schema, name):
+            return (
+                f"no column {name!r}{asked}, and no folder {name}=... in its path, as {other} has"
+            )
+    folder = re.match(rf".*/{re.escape(name)}=[^/]*", path)
+    if folder and not any(name in schema.names for schema in schemas.values()):
+        files = f"{folder[0]}/**/*{posixpath.splitext(path)[1]}"
+        return (
+            f"no column {name!r}{asked}; of a folder only those below it are columns, of a glob "
+            f"all in its path: {files}"
+        )
+    names = schemas[path].names
+    near = _delimiter_hint(name, names) or nearest_hint(name, names, 3)
+    return f"no column {name!r}{asked}{near}"
 
 
 def read_parquet_chunks(

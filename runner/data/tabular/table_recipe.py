@@ -7,7 +7,7 @@ with all transforms applied, in blocks that suit the exact order. See `TableReci
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,6 +38,12 @@ from runner.data.tabular.column_types import (
 )
 from runner.data.tabular.fetch_files import fetch_files
 from runner.data.tabular.file_list import DataFile, find_files
+from runner.data.tabular.partitions import (
+    append_partitions,
+    columns_in_file,
+    is_partition,
+    with_partitions,
+)
 from runner.data.tabular.read_files import (
     RowChunk,
     check_same_schema,
@@ -215,8 +221,31 @@ class TableRecipe:
                     self.row_split,
                     json_lines=self.format == "jsonl",
                 )
+        schemas = with_partitions(schemas, self._all_files, self.partition_texts)
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
+
+    @property
+    def partition_texts(self) -> Collection[str]:
+        """Columns of folders that are texts whatever their values."""
+        return ()
+
+    @cached_property
+    def partitions_read(self) -> dict[str, list[dict[str, str | None]]]:
+        """Split -> the values of folders that are read with each file; empty if none is."""
+        needed = set(self.columns_read)
+        found = {
+            split: [
+                {
+                    name: value
+                    for name, value in file.partitions.items()
+                    if name in needed and is_partition(self.schemas[str(file)], name)
+                }
+                for file in files
+            ]
+            for split, files in self.files.items()
+        }
+        return found if any(any(values) for values in found.values()) else {}
 
     def needed_by(self, column: str) -> str:
         """Return what asks for a column, for messages."""
@@ -283,6 +312,7 @@ class TableRecipe:
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
+            **({"partitions": self.partitions_read} if self.partitions_read else {}),
             **(events.content_fields() if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
         }
@@ -327,6 +357,7 @@ class TableRecipe:
             and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
             and direct_columns(self.declared, first) is not None
             and not any(is_nested(first, name) for name in self.columns_read)
+            and not self.partitions_read
         )
 
     @property
@@ -383,6 +414,18 @@ class TableRecipe:
             row_groups: those of a Parquet file, or the blocks of a text file, that are read; None:
                 the whole file.
         """
+        schema = self.schemas[str(file)]
+        chunks = self._read_file(file, columns_in_file(schema, columns), row_groups)
+        for chunk in chunks:
+            if chunk.table is None:
+                yield chunk
+            else:
+                table = append_partitions(chunk.table, file, schema, columns)
+                yield replace(chunk, table=table)
+
+    def _read_file(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None
+    ) -> Iterator[RowChunk]:
         if self.format == "parquet":
             skips = self.skips_bad_rows
             return read_parquet_chunks(file, columns, skip_bad_rows=skips, row_groups=row_groups)

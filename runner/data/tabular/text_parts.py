@@ -14,6 +14,7 @@ from typing import Any
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.progress import Advance
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.partitions import columns_in_file
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
@@ -96,8 +97,8 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
     That is said by who reads all columns, and counts lines from the start of the file. Nor does a
     block have any that may end within a value in quotes.
     """
-    table, column = task.table, task.table.columns_read[0]
-    types = {column: table.schemas[str(task.file)].field(column).type}
+    table, schema = task.table, task.table.schemas[str(task.file)]
+    types = {n: schema.field(n).type for n in columns_in_file(schema, table.columns_read)[:1]}
     counts, quote = [], task.format_.quote.encode()
     try:
         names = infer_text_schema(task.file, task.format_).names
