@@ -20,7 +20,7 @@ from runner.cli.schema import schema as schema_verb
 from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import UserError
+from runner.errors import DataError, UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
 from tests.data.synthetic_settings import dataset_settings
 
@@ -350,3 +350,17 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert done.code == 0, done.text
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "completed" and "test/auc" in result["metrics"]
+
+
+def test_files_of_another_split_among_those_of_training_are_refused(tmp_path):
+    for name in ("train", "validation", "test"):
+        write_parquet(tmp_path / "rows" / name, clicks(60))
+    rows = tmp_path / "rows"
+    with pytest.raises(DataError, match=r"path and dataset\.test_path share a file, such as .*te"):
+        open_dataset(path=str(rows), test_path=str(rows / "test"))
+    both = [str(rows / "train"), str(rows / "test")]
+    with pytest.raises(DataError, match=r"leave the files of validation out of dataset\.path"):
+        open_dataset(path=str(rows / "train"), validation_path=both)
+    apart = open_dataset(path=str(rows / "train"), test_path=str(rows / "test"))
+    same = open_dataset(path=str(rows / "test"), test_path=str(rows / "test"))
+    assert apart.num_rows == same.num_rows == {"train": 60, "test": 60}

@@ -178,3 +178,23 @@ def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
 
 def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def check_apart(files: Mapping[str, Sequence[DataFile]]) -> None:
+    """Refuse to learn from rows that another split measures: its results would be worth nothing.
+
+    Where all files of both are the same, that was said on purpose, such as for an evaluation.
+
+    Raises:
+        DataError: naming the splits, the number of files that they share, and the first of them.
+    """
+    train = {os.path.realpath(str(file)) for file in files["train"]}
+    for split in files.keys() - {"train"}:
+        own = {os.path.realpath(str(file)) for file in files[split]}
+        if (shared := sorted(train & own)) and train != own:
+            count = "a file" if len(shared) == 1 else f"{len(shared):,} files"
+            raise DataError(
+                f"dataset.path and dataset.{split}_path share {count}, such as {shared[0]}: the "
+                f"model would be measured on rows it has learnt from; leave the files of {split} "
+                "out of dataset.path"
+            )

@@ -37,7 +37,7 @@ from runner.data.tabular.column_types import (
     text_file_schema,
 )
 from runner.data.tabular.fetch_files import fetch_files
-from runner.data.tabular.file_list import DataFile, find_files
+from runner.data.tabular.file_list import DataFile, check_apart, find_files
 from runner.data.tabular.partitions import (
     append_partitions,
     columns_in_file,
@@ -170,9 +170,9 @@ class TableRecipe:
         """The files of every split that has a path; `row_split` divides the rows of `path` further.
 
         Raises:
-            DataError: for a path that is not set, and as `find_files` does.
+            DataError: for a path that is not set, and as `find_files` and `check_apart` do.
         """
-        files = {}
+        files: dict[str, list[DataFile]] = {}
         for split, key in SPLIT_PATHS.items():
             paths, origin = getattr(self, key), f"dataset.{key}"
             if paths is None and key in self.declared.places:
@@ -184,6 +184,7 @@ class TableRecipe:
             raise DataError(
                 f"dataset.path is not set, for example dataset.path=data/clicks.{self.format}"
             )
+        check_apart(files)
         return files
 
     @property
