@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -106,3 +108,16 @@ def test_a_split_in_the_wrong_form_is_refused_with_what_to_write(tmp_path):
     recipe = TableRecipe(format="csv", path=None, schema=str(tmp_path / "s.yaml"))
     with pytest.raises(DataError, match=r"event_time.*is none in ISO 8601.*`input`: dmy, mdy, ymd"):
         recipe.check()
+
+
+def test_large_texts_are_times_as_well(tmp_path):
+    """Pandas writes all texts as such since its version 3."""
+    days = [f"2026-{1 + n // 28:02d}-{1 + n % 28:02d}" for n in range(280)]
+    columns = {"user_id": ["a", "b"] * 140, "day": days}
+    table = pa.table({name: pa.array(texts, pa.large_string()) for name, texts in columns.items()})
+    pq.write_table(table.append_column("click", pa.array([0, 1] * 140)), tmp_path / "x.parquet")
+    proposed = propose(str(tmp_path / "x.parquet"), tmp_path / "s.yaml")
+    assert proposed["split"] == {"time": "day", "validation": 0.1, "test": 0.1}
+    recipe = TableRecipe(format="parquet", path=None, schema=str(tmp_path / "s.yaml"))
+    data = open_table(recipe, window_rows=1 << 14, prefetch=0)
+    assert data.num_rows == {"train": 224, "validation": 28, "test": 28}

@@ -107,6 +107,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     mean_length, separator, type_, time_form, mean_chars = 1.0, "", values.type, "", 0.0
     vector_size = 0
     plain = unpacked_type(type_)
+    plain = pa.string() if pt.is_large_string(plain) else plain  # a sample is not too long for it
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
