@@ -77,10 +77,13 @@ def fake_command(
     )
     build.check_parts = lambda config, allowed: None  # type: ignore[attr-defined]
     build.check_patterns = lambda config, allowed: None  # type: ignore[attr-defined]
+    build.check_source_weights = lambda config, source, allowed: None  # type: ignore[attr-defined]
     build.build_job = lambda config, run, **more: jobs.build(config, run, **more)  # type: ignore[attr-defined]
     view.View = lambda: None  # type: ignore[attr-defined]
     view.__path__ = list(real_view.__path__)  # its other modules stay what they are
     monkeypatch.setitem(sys.modules, "runner.training.builder", build)
     monkeypatch.setitem(sys.modules, "runner.reporting.console", view)
+    # what only pretends to train saves no checkpoint
+    monkeypatch.setattr("runner.config.rules.loops.why_not_found", lambda path, step: None)
     monkeypatch.chdir(folder)
     return Command(jobs, capsys)

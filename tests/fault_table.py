@@ -120,3 +120,15 @@ def run_fault_script(
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr
     return {row["name"]: row for row in rows}
+
+
+def run_selected_faults(request: Any, module: str) -> dict[str, dict[str, Any]]:
+    """Fault -> row of the short form of a script, of those that the session's tests ask for.
+
+    Args:
+        request: of the fixture; the tests that use it have a parameter `fault`.
+        module: the script.
+    """
+    asked = (item for item in request.session.items if item.module is request.module)
+    faults = [item.callspec.params["fault"] for item in asked if "table" in item.fixturenames]
+    return run_fault_script(module, "--short", *dict.fromkeys(faults))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault_table import check_row, run_fault_script
+from tests.fault_table import check_row, run_fault_script, run_selected_faults
 from tests.models.fault_same_seed import FAULTS, PIPELINES, covering_cases
 from tests.models.test_same_twice import HISTORY, MODELS, OPTIMIZERS, RETRIEVAL
 
@@ -12,8 +12,8 @@ MODULE = "tests.models.fault_same_seed"
 
 
 @pytest.fixture(scope="module")
-def table() -> dict:
-    return run_fault_script(MODULE, "--short")
+def table(request: pytest.FixtureRequest) -> dict[str, dict]:
+    return run_selected_faults(request, MODULE)
 
 
 @pytest.mark.long

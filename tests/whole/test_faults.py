@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault_table import check_row, run_fault_script
+from tests.fault_table import check_row, run_fault_script, run_selected_faults
 
 MODULE = "tests.whole.faults"
 
 
 @pytest.fixture(scope="module")
-def table() -> dict[str, dict]:
-    return run_fault_script(MODULE, "--short")
+def table(request: pytest.FixtureRequest) -> dict[str, dict]:
+    return run_selected_faults(request, MODULE)
 
 
 @pytest.mark.long
