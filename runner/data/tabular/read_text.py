@@ -203,18 +203,16 @@ def _parse_csv(
 
 
 def _mark_empty_texts(table: pa.Table) -> pa.Table:
-    """Return the table with empty texts as missing ones, without a copy of the texts."""
+    """Return a table, as just parsed, with empty texts as missing ones; no text is copied."""
     for index, column in enumerate(table.columns):
         if pt.is_string(column.type):
             chunks = []
             for chunk in column.chunks:
+                assert chunk.offset == 0, "a slice has a validity of its whole array"
                 _, offsets, texts = chunk.buffers()
                 is_there = pc.not_equal(chunk, "").buffers()[1]
-                chunks.append(
-                    pa.Array.from_buffers(
-                        chunk.type, len(chunk), [is_there, offsets, texts], offset=chunk.offset
-                    )
-                )
+                buffers = [is_there, offsets, texts]
+                chunks.append(pa.Array.from_buffers(chunk.type, len(chunk), buffers))
             marked = pa.chunked_array(chunks, column.type)
             table = table.set_column(index, table.schema.field(index), marked)
     return table

@@ -55,7 +55,7 @@ def start_training(job: Job) -> TrainState:
         check_unsaved(job, job.run)
         job.run.metrics.truncate(0)
         if job.run.resumed:
-            job.view.note("no checkpoint had been written: starting again at step 0")
+            job.view.note("there is no checkpoint: starting again at step 0")
     start_trackers(job)
     if wants_warm_start(job.checkpoint):
         report = warm_start(job)
