@@ -127,7 +127,8 @@ def _read_raw_ids(
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    return view_as_numpy(values.combine_chunks())
+    whole = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # which copies
+    return view_as_numpy(whole)
 
 
 def check_ids(
