@@ -109,4 +109,7 @@ def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
 
 
 def test_a_setting_of_the_model_that_keeps_its_weights_may_change(runner, trained, tmp_path):
-    evaluate(runner, tmp_path, f"run={trained}", "model.loss.label_smoothing=0.1")
+    metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "model.loss.label_smoothing=0.1")
+    before = result(trained)["metrics"]
+    assert metrics["test/auc"] == before["test/auc"]  # the same weights, by another loss
+    assert metrics["test/loss"] != before["test/loss"]

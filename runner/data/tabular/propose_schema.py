@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,13 +101,8 @@ def propose_schema(
     own_splits, split_notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
     paths |= own_splits
     files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items()}
-    try:
+    with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
-    except DataError as error:
-        if not own_splits:
-            raise
-        alone = f"python -m runner schema {shlex.quote(paths['path'])}"
-        raise DataError(f"{error}; {alone} takes the train files alone") from error
     notes[:0] = split_notes
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
@@ -161,6 +157,22 @@ def propose_schema(
         num_rows,
         tuple(notes),
     )
+
+
+@contextmanager
+def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
+    """Add to an error about splits that were found by names how the train files are taken alone.
+
+    Raises:
+        DataError: that was raised inside.
+    """
+    try:
+        yield
+    except DataError as error:
+        if not own_splits:
+            raise
+        alone = f"python -m runner schema {shlex.quote(own_splits['path'])}"
+        raise DataError(f"{error}; {alone} takes the train files alone") from error
 
 
 def detect_format(path: str) -> str:

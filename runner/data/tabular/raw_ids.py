@@ -23,7 +23,7 @@ from runner.data.tabular.text_values import (
     match_integers,
     match_unsigned,
     parse_json_lists,
-    split_json_lists,
+    split_texts,
     strip_number,
 )
 from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
@@ -220,12 +220,7 @@ def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator
     if spec.separator and spec.encode == "bucketise":
         return split_vectors(column, spec.separator)
     if spec.separator:
-        texts = column.cast(pa.string())
-        if spec.separator == "json":
-            return split_json_lists(texts)
-        lists = pc.split_pattern(texts, spec.separator)
-        empty = pc.equal(texts, "").fill_null(True)
-        return pc.if_else(empty, pa.scalar([], lists.type), lists)
+        return split_texts(column.cast(pa.string()), spec.separator)
     if is_text(column.type):
         lists, wrong_R = parse_json_lists(column)
         rule = 'not a JSON list such as ["a", "b"] or [1, 2]'

@@ -108,6 +108,18 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     return pc.if_else(empty, pa.scalar([], parts.type), parts)
 
 
+def split_texts(texts: pa.Array, separator: str) -> pa.Array:
+    """Split texts at a separator, or as `split_json_lists` if it is `json`.
+
+    A missing and an empty text have no value.
+    """
+    if separator == "json":
+        return split_json_lists(texts)
+    parts = pc.split_pattern(texts, separator)
+    empty = pc.fill_null(pc.equal(texts, ""), True)
+    return pc.if_else(empty, pa.scalar([], parts.type), parts)
+
+
 def parse_json_lists(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Parse texts as JSON lists of texts or numbers; a missing or an empty text is an empty list.
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import NumericSpec
 from runner.data.tabular.read_files import is_text, single_array
-from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
+from runner.data.tabular.text_values import NUMBER_PATTERN, split_texts, strip_number
 
 
 def expand_vectors(specs: Iterable[NumericSpec]) -> tuple[NumericSpec, ...]:
@@ -37,15 +37,11 @@ def split_vectors(column: pa.Array, separator: str) -> pa.Array:
     if not is_text(column.type):
         return column
     texts = column.cast(pa.string())
-    if separator in ("", "json"):
-        return split_json_lists(texts)
-    if separator == " ":  # as NumPy prints them: in brackets, on several lines
-        texts = pc.utf8_trim(texts, " []\r\n")
-        parts = pc.split_pattern_regex(texts, r"\s+")
-    else:
-        parts = pc.split_pattern(texts, separator)
-    empty = pc.fill_null(pc.equal(texts, ""), True)
-    return pc.if_else(empty, pa.scalar([], parts.type), parts)
+    if separator != " ":
+        return split_texts(texts, separator or "json")
+    # as NumPy prints them: in brackets, on several lines, with any number of spaces between
+    texts = pc.replace_substring_regex(pc.utf8_trim(texts, " []\r\n"), r"\s+", " ")
+    return split_texts(texts, " ")
 
 
 def read_vectors(
