@@ -1,6 +1,6 @@
 """Measures what batch norm adds to an update: DLRM with and without it, in turns.
 
-    python -m bench.norms [--pairs 30] [--threads 1] [--change KEY=VALUE] [KEY=VALUE ...]
+    python -m bench.norms [--pairs 30] [--threads 1] [--clock] [--change KEY=VALUE] [KEY=VALUE ...]
 
 The widths are those that DLRM's authors have for Criteo (arXiv:1906.00091: bottom 512-256-64-16,
 top 512-256), of which the last of the bottom is the width of the tables; every hidden layer has a
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--updates", type=int, default=4, help="in a turn")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", action="store_true", help="wall time, of turns of whole windows")
     parser.add_argument("--change", default=NORM, help="the setting that one of both has")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings of both")
     given = parser.parse_args(arguments)
@@ -69,7 +70,10 @@ def main(arguments: Sequence[str]) -> int:
         f"trainer.num_threads={given.threads}", *given.words,
     ]  # fmt: skip
     try:
-        plain, norm = (measure([*words, *more], given.updates) for more in ([], [given.change]))
+        plain, norm = (
+            measure([*words, *more], given.updates, by_clock=given.clock)
+            for more in ([], [given.change])
+        )
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class UserError(ValueError):
@@ -45,6 +45,15 @@ def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
     """Return the message for a value that is not one of the known ones."""
     known = list(known)
     return f"{key}={value}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
+
+
+def unknown_keys(given: Iterable[object], known: Iterable[str], where: str) -> Iterator[str]:
+    """Yield a message for each key below `where` that is not known, with those that are."""
+    known = list(known)
+    for key in given:
+        if key not in known:
+            near = nearest_hint(str(key), known)
+            yield f"{where}.{key}: there is no such key{near}; known: {', '.join(known)}"
 
 
 def already_exists(flag: str, path: object) -> str:

@@ -24,7 +24,8 @@ def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], 
     changed, disabled = dict(config), []
     for (group, key), value in BACKGROUND_SETTINGS.items():
         node = changed.get(group)
-        if isinstance(node, Mapping) and node.get(key):
+        if isinstance(node, Mapping) and node.get(key, value) != value:
             changed[group] = {**node, key: value}
-            disabled.append(f"{group}.{key}={str(value).lower()}")
+            if node[key] is not None:  # null is nobody's choice
+                disabled.append(f"{group}.{key}={str(value).lower()}")
     return changed, disabled

@@ -43,7 +43,7 @@ def growing(**settings):
         ({"numeric": ["x", "x"]}, "s.yaml.numeric: 'x' is declared twice"),
         ({"numeric": {"y": {}}}, "'y' is declared twice; give one of them another name"),
         ({"categorical": {"c": {"max_length": 3}}}, "c.max_length: only sequences have a length"),
-        ({"categorical": {"c": 7}}, "s.yaml.categorical.c=7: expected settings"),
+        ({"categorical": {"c": 7}}, "s.yaml.categorical.c=7: expected settings, of column, encode"),
         ({"categorical": {"c": {"input": "yymmddhh"}}}, "input=yymmddhh: is for a part of a time"),
         ({"categorical": {"c": {"out_of_range": "default"}}}, "default is not set, which out_of_r"),
         (

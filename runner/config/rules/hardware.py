@@ -84,7 +84,8 @@ def check_pipeline(config: Config) -> Iterator[str]:
     elif kind == "base" and runs_on_cpu(config):
         yield (
             "trainer.pipeline=base: copies a batch to the GPU during the update before it, and on "
-            "CPU there is nothing to copy; dataset.workers=1 reads and decodes during the update"
+            "CPU there is nothing to copy; a thread reads and decodes during the update "
+            "(dataset.workers)"
         )
     elif kind == "sparse_dist" and trainer["num_processes"] == 1:
         yield (

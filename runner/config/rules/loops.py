@@ -17,7 +17,7 @@ from runner.config.settings import (
     TUNE_BATCH_SIZE_LOOP,
     TUNE_LR_LOOP,
 )
-from runner.errors import nearest_hint
+from runner.errors import nearest_hint, unknown_keys
 from runner.models.row_scope import loss_row_scope
 from runner.rundir.find_checkpoint import why_not_found
 
@@ -214,10 +214,7 @@ def _check_table_source(key: str, given: Any) -> Iterator[str]:
     if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
         yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
         return
-    for name in given:
-        if name not in ("from", "table"):
-            near = nearest_hint(str(name), ("from", "table"))
-            yield f"{key}.{name}: there is no such key{near}; known: from, table"
+    yield from unknown_keys(given, ("from", "table"), key)
     if not isinstance(given.get("table", ""), str):
         yield f"{key}.table={given['table']}: needed is the name of a table in the source"
     if not os.path.isdir(given["from"]):

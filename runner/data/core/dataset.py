@@ -49,6 +49,10 @@ class Dataset(Protocol):
         """Save what was fitted to the train split, if anything was, into a run's folder."""
         return
 
+    def read_ahead(self) -> None:
+        """Learn that a core is free, which may read and decode while others compute."""
+        return
+
     def seen_items(self, split: str) -> SeenItems | None:
         """Return what the users of a split's rows have seen; None if it is not known."""
         return None
@@ -106,6 +110,7 @@ class DatasetWrapper:
         self.rest = dataset.rest
         self.growth: Mapping[str, Growth] = getattr(dataset, "growth", {})
         self.save_fitted_transforms = dataset.save_fitted_transforms
+        self.read_ahead = getattr(dataset, "read_ahead", lambda: None)
         self.seen_items = getattr(dataset, "seen_items", lambda split: None)
 
 

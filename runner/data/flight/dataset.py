@@ -48,7 +48,7 @@ class FlightDataset(BlockDataset):
         workers: windows that as many threads fetch in advance.
     """
 
-    def __init__(self, served: ServedData, servers: Servers, workers: int) -> None:
+    def __init__(self, served: ServedData, servers: Servers, workers: int | None) -> None:
         super().__init__(
             {split: served.index(split) for split in served.blocks},
             served.columns,
@@ -199,7 +199,7 @@ class ServedWindows(WindowSource):
         return
 
 
-def open_flight(settings: FlightRecipe, *, workers: int) -> FlightDataset:
+def open_flight(settings: FlightRecipe, *, workers: int | None) -> FlightDataset:
     """Return the dataset that the servers have.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from runner.config_key import Key
-from runner.errors import ConfigError, nearest_hint, raise_combined
+from runner.errors import ConfigError, raise_combined, unknown_keys
 
 NO_ID = -(2**63)  # stands for a missing value among raw ids
 _RANGES = {
@@ -65,10 +65,7 @@ def parse_eviction(value: Any, where: str) -> Eviction | None:
 
 
 def _eviction_problems(value: Mapping[str, Any], where: str) -> Iterator[str]:
-    known = [f.name for f in fields(Eviction)]
-    for key in value:
-        if key not in known:
-            yield f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}"
+    yield from unknown_keys(value, [f.name for f in fields(Eviction)], where)
     for key in ("by", "every"):
         if key not in value:
             yield f"{where}.{key} is not set"

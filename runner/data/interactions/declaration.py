@@ -16,7 +16,7 @@ import pyarrow as pa
 from runner.config_key import Key, find_field_problems
 from runner.data.tabular.splits import SECONDS_PER_UNIT
 from runner.data.tabular.times import TIME_FORMS
-from runner.errors import nearest_hint
+from runner.errors import unknown_keys
 
 KEY = "interactions"
 HISTORY = "history"  # the sequence of items; others are called history_NAME
@@ -93,11 +93,7 @@ def parse_interactions(
     if not isinstance(given, Mapping):
         problems.append(f"{where}={given!r}: expected {{user: COLUMN, item: COLUMN, time: COLUMN}}")
         return None
-    found = [
-        f"{where}.{key}: there is no such key{nearest_hint(str(key), _KNOWN)}"
-        for key in given
-        if key not in _KNOWN
-    ]
+    found = list(unknown_keys(given, _KNOWN, where))
     found += [
         f"{where}.{k} is not set: a column" for k in ("user", "item", "time") if not given.get(k)
     ]
@@ -223,9 +219,7 @@ def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:
                 expected = ", ".join(f"{key}: NUMBER" for key in known)
                 yield f"{where}.{name}={value!r}: expected {{{expected}}}"
                 continue
-            for key in value:
-                if key not in known:
-                    yield f"{where}.{name}.{key}: there is no such key{nearest_hint(key, known)}"
+            yield from unknown_keys(value, known, f"{where}.{name}")
 
 
 def _contradictions(given: Interactions, where: str) -> Iterator[str]:

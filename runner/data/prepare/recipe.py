@@ -100,7 +100,12 @@ def prepare(
 
 
 def open_recipe(
-    recipe: Recipe, *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short"
+    recipe: Recipe,
+    *,
+    window_rows: int,
+    prefetch: int,
+    workers: int | None = None,
+    rest: str = "short",
 ) -> ParquetDataset:
     """Return the dataset of a recipe, after preparing its files if the cache does not have them."""
     folder, prepared = prepare(recipe)

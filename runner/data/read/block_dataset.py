@@ -35,6 +35,7 @@ class BlockDataset(Dataset):
         window_rows: rows that are held in memory and shuffled together; part of the order.
         prefetch: batches that a thread makes in advance, 0 for none; no part of the order.
         workers: windows that as many threads read in advance, 0 for none; no part of the order.
+            None: one as soon as `read_ahead` says that a core is free.
         rest: policy for the last rows of a training epoch, see `runner.data.read.last_batch`.
         bad_rows: count and examples of the rows that preparation skipped.
         reachable: split -> metric -> best possible value, for planted data.
@@ -50,7 +51,7 @@ class BlockDataset(Dataset):
         *,
         window_rows: int = 131_072,
         prefetch: int = 0,
-        workers: int = 0,
+        workers: int | None = None,
         rest: str = "short",
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
@@ -66,6 +67,11 @@ class BlockDataset(Dataset):
         self.sparse_keys = [feature.name for feature in self.schema.sparse]
         self.sequence_keys = [feature.name for feature in self.schema.sequences]
         self._prefetch, self._workers = prefetch, workers
+
+    def read_ahead(self) -> None:
+        """Read windows in a thread from now on, unless a number of threads was given."""
+        if self._workers is None:
+            self._workers = 1
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
         """Return what opens a source of a split's windows; each thread opens one of its own."""
@@ -118,7 +124,8 @@ class BlockDataset(Dataset):
         """Yield a rank's batches; the last one is padded to `padded_size` rows unless that is 0."""
         plan = plan_epoch(self.indexes[split], seed=seed, epoch=epoch, window_rows=self.window_rows)
         opener = self.source_opener(split)
-        for batch_slice in iterate_batch_slices(plan, rank_slice, opener, workers=self._workers):
+        workers = self._workers or 0
+        for batch_slice in iterate_batch_slices(plan, rank_slice, opener, workers=workers):
             end = batch_slice.end_offset
             is_last = end == rank_slice.total
             cursor = DataPosition(epoch + 1, 0) if is_last else DataPosition(epoch, end)

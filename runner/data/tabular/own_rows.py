@@ -33,7 +33,7 @@ def table_of_rows(
     identity: str | None = None,
     window_rows: int = 131_072,
     prefetch: int = 0,
-    workers: int = 0,
+    workers: int | None = None,
     rest: str = "short",
     **settings: Any,
 ) -> ParquetDataset:

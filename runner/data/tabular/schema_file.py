@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
@@ -21,7 +21,7 @@ from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpe
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.data.tabular.vectors import expand_vectors
-from runner.errors import ConfigError, nearest_hint, raise_combined
+from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_keys
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
@@ -59,7 +59,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         ConfigError: naming every key that is wrong, its value, the rule, and the nearest right one.
     """
     known = (*ROLES, *LOCATION_KEYS, *TEXT_KEYS, INTERACTIONS)
-    problems = list(_unknown_keys(schema, known, where))
+    problems = list(unknown_keys(schema, known, where))
     interactions = parse_interactions(schema, where, problems)
     if interactions is not None:
         schema = expand_schema(schema, interactions, where, problems)
@@ -175,9 +175,11 @@ def _parse_specs(
     for pattern, given in declared.items():
         key, settings = f"{where}.{role}.{pattern}", given or {}
         if not isinstance(settings, Mapping):
-            problems.append(f"{key}={settings!r}: expected settings")
+            problems.append(
+                f"{key}={settings!r}: expected settings, of {', '.join(known)}, or none: {{}}"
+            )
             continue
-        found = list(_unknown_keys(settings, known, key))
+        found = list(unknown_keys(settings, known, key))
         values = {}
         for name in settings.keys() & known.keys():
             try:
@@ -312,9 +314,3 @@ def _parse_column_names(
         problems.append(f"{where}.{role}={declared!r}: expected a list of columns")
         return ()
     return tuple(dict.fromkeys(declared))
-
-
-def _unknown_keys(mapping: Mapping[str, Any], known: Collection[str], where: str) -> Iterator[str]:
-    for key in mapping:
-        if key not in known:
-            yield f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}"

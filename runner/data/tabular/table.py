@@ -28,7 +28,7 @@ def table(
     *,
     window_rows: WindowRows,
     prefetch: Prefetch,
-    workers: Workers = 0,
+    workers: Workers = None,
     rest: Rest = "short",
     **settings: Any,
 ) -> ParquetDataset:
@@ -50,7 +50,7 @@ def open_table(
     *,
     window_rows: int,
     prefetch: int,
-    workers: int = 0,
+    workers: int | None = None,
     rest: str = "short",
 ) -> ParquetDataset:
     """Open the dataset of a table, rewritten if need be."""

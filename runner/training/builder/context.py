@@ -150,8 +150,11 @@ def make_context(
     if trainer.compile:
         if not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
             compile_dense(model, device, rows_at_once)  # debug observes modules, which it hides
-    elif trainer.num_threads is None and device.type == "cpu":
-        limit_threads(model, parameters.values(), dataset.schema, lookup.dim, rows_at_once)
+    elif trainer.num_threads is None and (
+        device.type != "cpu"
+        or limit_threads(model, parameters.values(), dataset.schema, lookup.dim, rows_at_once)
+    ):
+        dataset.read_ahead()
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs

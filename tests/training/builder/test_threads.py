@@ -1,11 +1,14 @@
 """A small update takes one thread, a large one all, and a number that is asked for stays."""
 
+import threading
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from runner.config.compose import compose_job
 from runner.config.targets import allowed_packages
+from runner.data.read import block_dataset
 from runner.models.dlrm import DLRM
 from runner.reporting.console import View
 from runner.training.builder import build_job, device
@@ -63,18 +66,26 @@ def test_a_model_of_ones_own_keeps_its_threads(two_threads):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "num_threads", "reads_ahead"),
     [
-        ((), 1),
-        (("trainer.num_threads=2",), 2),
-        (("trainer.batch_size=65536",), 2),
-        (("trainer.compile=true",), 2),
+        ((), 1, True),
+        (("dataset.workers=0",), 1, False),
+        (("trainer.num_threads=1",), 1, False),
+        (("trainer.num_threads=2",), 2, False),
+        (("trainer.num_threads=2", "dataset.workers=1"), 2, True),
+        (("trainer.batch_size=65536",), 2, False),
+        (("trainer.compile=true",), 2, False),
     ],
 )
-def test_a_job_has_the_threads_that_pay(two_threads, monkeypatch, words, expected):
+def test_a_job_has_the_threads_that_pay(two_threads, monkeypatch, words, num_threads, reads_ahead):
+    """The core that a training leaves reads ahead, unless a number of threads was asked for."""
     monkeypatch.setattr(device, "usable_cores", lambda: 2)
-    config = compose_job(
-        ["dataset.rows={train: 100, validation: 0, test: 0}", "dataset.max_cardinality=50", *words]
-    ).config
-    build_job(config, None, view=View(), allowed=allowed_packages(()))
-    assert torch.get_num_threads() == expected
+    monkeypatch.setattr(block_dataset, "BURST_ROWS", 1)
+    rows = ["dataset.rows={train: 100, validation: 0, test: 0}", "dataset.window_rows=10"]
+    config = compose_job([*rows, "dataset.max_cardinality=50", *words]).config
+    job = build_job(config, None, view=View(), allowed=allowed_packages(()))
+    assert torch.get_num_threads() == num_threads
+    batches = job.dataset.batches("train", batch_size=4)
+    next(batches)
+    assert any(t.name.startswith("window") for t in threading.enumerate()) == reads_ahead
+    assert sum(batch.size for batch in batches) == 96

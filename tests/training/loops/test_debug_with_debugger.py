@@ -21,6 +21,8 @@ def test_nothing_reads_ahead_and_nothing_is_compiled():
     assert notes == ["dataset.prefetch=0", "dataset.workers=0", "trainer.compile=false"]
     assert config["dataset"]["workers"] == 2
     assert disable_background_work({"dataset": {"workers": 0}, "trainer": {}})[1] == []
+    unset = {"dataset": {"workers": None}}
+    assert disable_background_work(unset) == ({"dataset": {"workers": 0}}, [])
 
 
 def test_a_custom_step_stops_at_its_breakpoint_in_the_only_thread(runner):
