@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.compose import compose_job
+from runner.config.targets import allowed_packages
+from runner.embeddings import initialization
+from runner.reporting.console import View
+from runner.training.builder import build_job
+from runner.training.loops.evaluate_split import evaluate_split
+from runner.training.state import restore_weights
 from tests.conftest import TINY, Zygote
 from tests.whole.compare_runs import fingerprint, newest_checkpoint
 
@@ -79,6 +86,17 @@ def test_the_size_of_evaluation_batches_changes_no_number(runner, plain, tmp_pat
     for key, row in found.items():
         for name, value in row.items():
             assert math.isclose(value, expected[key][name], rel_tol=1e-6), (key, name)
+
+
+def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(plain, monkeypatch):
+    monkeypatch.setattr(initialization, "_generator", lambda *_: pytest.fail("weights are drawn"))
+    config = compose_job(["loop=eval", f"run={plain}"]).config
+    job = build_job(config, None, view=View(), allowed=allowed_packages(()))
+    assert job.source_checkpoint is not None
+    restore_weights(job, job.source_checkpoint)
+    found = evaluate_split(job, "test")
+    expected = json.loads((plain / "result.json").read_text())["metrics"]
+    assert found is not None and found["auc"] == expected["test/auc"]
 
 
 @pytest.mark.parametrize(

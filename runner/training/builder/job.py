@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from runner.config.settings import (
 from runner.config.targets import resolve_part
 from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
+from runner.embeddings.initialization import without_initial_weights
 from runner.machine import cpu_name
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.next_item import NextItemModel
@@ -92,9 +94,10 @@ def build_job(
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    context, parameter_groups, table_lrs = make_context(
-        config, trainer, dataset, device, run, view, allowed
-    )
+    with nullcontext() if source is None else without_initial_weights():
+        context, parameter_groups, table_lrs = make_context(
+            config, trainer, dataset, device, run, view, allowed
+        )
     if source is None:  # a loop that only reads a checkpoint trains nothing
         fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
     dataset = with_rows(dataset, context)
