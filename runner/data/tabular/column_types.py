@@ -139,7 +139,7 @@ def check_column_types(
 
 
 def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
-    """Return column -> `integer` or `string`, for columns whose ids mean another id as a text.
+    """Return column -> `integer`, `unsigned` or `string`, where an id is another one as a text.
 
     Times, numbers for buckets and texts with a separator are read alike whatever their type.
     """
@@ -151,7 +151,8 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
             type_ = file_schema.field(column).type
             type_ = type_.value_type if is_list(type_) else type_
             if not pt.is_null(type_):
-                types[column] = "string" if is_text(type_) else "integer"
+                whole = "unsigned" if pt.is_uint64(type_) else "integer"
+                types[column] = "string" if is_text(type_) else whole
     return types
 
 

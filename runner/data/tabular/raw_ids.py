@@ -56,8 +56,8 @@ def read_ids(
         spec: of the feature.
         table: the rows.
         validator: is told of bad rows.
-        id_types: column -> `integer` or `string`, what it held in training; values of the other
-            type are converted, so that an id is the same whatever the format of its file.
+        id_types: column -> `integer`, `unsigned` or `string`, what it held in training; values of
+            another type are converted, so that an id is the same whatever the format of its file.
 
     Raises:
         DataError: for a value that cannot be an id, unless bad rows are skipped.
@@ -180,7 +180,7 @@ def _as_type(
     row_of_value: np.ndarray | None,
 ) -> pa.Array:
     """Return ids as integers, or as texts: those of integers are their decimal digits."""
-    if type_ == "integer" and is_text(values.type):
+    if type_ in ("integer", "unsigned") and is_text(values.type):
         return _parse_integers(name, values, validator, row_of_value)
     if type_ != "string" or is_text(values.type):
         return values
