@@ -145,7 +145,7 @@ MISTAKES = [
     ),
     (
         lambda _: build_graphs(torch.nn.Linear(2, 1), SCHEMA, TableChoice()),
-        "model Linear cannot be exported: it is neither an EmbeddingModel nor a RetrievalModel",
+        "model Linear cannot be exported: it has 0 TableLookups, and `embed` must be the look-up",
     ),
     (
         lambda _: export_graph(SPEC, Branches()),
