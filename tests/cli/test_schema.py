@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -318,6 +319,16 @@ def test_a_column_without_a_name_is_left_out(tmp_path, propose):
         assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
         assert "carried" not in proposed and "random" in proposed["split"]
         assert ("the column without a name is left out" in shown) == (text is index)
+
+
+def test_several_columns_without_a_name_are_left_out(tmp_path, propose):
+    rows = [f"{n},{n % 9},{n % 5 // 4}," for n in range(40)]
+    (tmp_path / "x.csv").write_text("\n".join([",user,click,", *rows]) + "\n")
+    pq.write_table(pacsv.read_csv(tmp_path / "x.csv"), tmp_path / "x.parquet")
+    for name in ("x.csv", "x.parquet"):
+        proposed, shown = propose(str(tmp_path / name))
+        assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
+        assert "the 2 columns without a name are left out; names in the first line" in shown
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
