@@ -186,6 +186,7 @@ def _input_table(
         schema=None,
         features=transforms.features,
         keep=keep,
+        id_types=transforms.fitted.id_types,
         **text_settings(dataset, transforms.declared, inputs),
     )
 
