@@ -26,7 +26,13 @@ from runner.data.tabular.text_values import (
     split_texts,
     strip_number,
 )
-from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
+from runner.data.tabular.times import (
+    TIME_PARTS,
+    as_seconds,
+    compute_time_part,
+    is_seconds,
+    parse_times,
+)
 from runner.data.tabular.vectors import parse_numbers, split_vectors
 
 MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
@@ -149,6 +155,7 @@ def _read_values(
     if spec.encode == "bucketise":
         if is_text(flat.type):
             flat = parse_numbers(flat.cast(pa.string()), spec.column, validator, row_of_value)
+        flat = as_seconds(flat) if is_seconds(flat.type) else flat
         values = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing = np.isnan(values)
         return np.where(missing, 0.0, values).view(np.int64), missing
