@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -134,7 +135,14 @@ def test_every_link_of_a_page_leads_somewhere():
 
 
 def test_the_commands_of_the_readme_run_but_those_that_take_long(runner: Zygote, tmp_path: Path):
-    run_commands(PAGES[0], runner, tmp_path, left_out=LONG)
+    done = run_commands(PAGES[0], runner, tmp_path, left_out=LONG)
+    assert failures_of(done) == []
+    [(command, shown)] = [item for item in shown_outputs(README).items() if "adagard" in item[0]]
+    assert done[command][0].text.strip() == shown  # word for word
+    assert "scored 2,000 rows" in found(done, "predict")
+    assert json.loads((tmp_path / "outputs/mine/result.json").read_text())["step"] == 300
+    assert "completed at step 300" in found(done, "resume outputs/mine")
+    assert "model=dcn" in found(done, "ls model=dcn")
 
 
 @pytest.mark.slow
@@ -142,10 +150,34 @@ def test_the_commands_of_the_readme_run_but_those_that_take_long(runner: Zygote,
     "page", [pytest.param(p, id=p.stem) for p in PAGES if commands(p.read_text())]
 )
 def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
-    run_commands(page, runner, tmp_path)
+    assert failures_of(run_commands(page, runner, tmp_path)) == []
 
 
-def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container[str] = ()) -> None:
+def shown_outputs(text: str) -> dict[str, str]:
+    """Return what a page shows below its commands."""
+    blocks = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
+    parts = [part.partition("\n") for block in blocks for part in block.split("$ ")]
+    return {command: output.strip() for command, _, output in parts if output.strip()}
+
+
+Done = dict[str, tuple[Finished, int]]  # command -> how it ended, and the exit code that it has
+
+
+def failures_of(done: Done) -> list[str]:
+    return [
+        f"{command}\nexit {ended.code}\n{ended.text}"
+        for command, (ended, expected) in done.items()
+        if ended.code != expected
+    ]
+
+
+def found(done: Done, words: str) -> str:
+    """Return the output of the one command with these words."""
+    [(ended, _)] = [ended for command, ended in done.items() if words in command]
+    return ended.text
+
+
+def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container[str] = ()) -> Done:
     """Run the commands of a page in a folder, but those with one of the words that are left out."""
     text = page.read_text()
     for path, code in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", text, re.DOTALL):
@@ -155,7 +187,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
     write_interactions(tmp_path / "interactions.csv")
     if page.name != "README.md":  # these begin where the README has left a run
         assert runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).code == 0
-    failures = []
+    ran: Done = {}
     data_server: Process | None = None
     for command in commands(text):
         if command in RUN_BY_CI or command.startswith("source "):
@@ -182,9 +214,8 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
         else:
             done = runner.run(*smaller(words), cwd=tmp_path)
             expected = 2 if "adagard" in command else 0
-        if done.code != expected:
-            failures.append(f"{command}\nexit {done.code}\n{done.text}")
+        ran[command] = done, expected
     if data_server is not None:
         data_server.kill(signal.SIGTERM)
         assert data_server.wait() == 143
-    assert not failures, "\n\n".join(failures)
+    return ran

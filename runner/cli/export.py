@@ -34,12 +34,12 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     if given.since is not None:
         settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
+    composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
     tracked = None
     if given.wandb:
         from runner.reporting.trackers.wandb_export import TrackedExport
 
-        tracked = TrackedExport(Path(given.folder or ""))
-    composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
+        tracked = TrackedExport(Path(composed.config["run"]))
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
     from runner.serving.export import export_run

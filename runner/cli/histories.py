@@ -50,8 +50,9 @@ def make_parser() -> VerbParser:
         "words",
         nargs="*",
         metavar="DIR EVENTS... KEY=VALUE",
-        help="the run (or a folder whose newest run is meant), then files, folders, globs or URLs "
-        "of events with the columns of the training, and settings that differ from the run's",
+        help="the run (of a sweep the best job, of another folder the newest run), then files, "
+        "folders, globs or URLs of events with the columns of the training, "
+        "and settings that differ from the run's",
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="the Parquet file to write")
     return parser

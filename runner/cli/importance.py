@@ -31,8 +31,8 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.reporting.report.feature_importance import IMPORTANCE_FILE, show_importance
     from runner.reporting.report.terminal import make_console
     from runner.reporting.report.write import REPORT_FILE, write_report
+    from runner.rundir.find_run import find_run
     from runner.rundir.json_files import write_json
-    from runner.serving.find_run import find_run
 
     given = make_parser().parse(words)
     _check_words(given)

@@ -57,8 +57,9 @@ def make_parser() -> VerbParser:
         "words",
         nargs="*",
         metavar="DIR INPUT... KEY=VALUE",
-        help="the run (or a folder whose newest run is meant), then files, folders, globs or URLs "
-        "of any format that a table may have, and settings that differ from the run's",
+        help="the run (of a sweep the best job, of another folder the newest run), then files, "
+        "folders, globs or URLs of any format that a table may have, "
+        "and settings that differ from the run's",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="default: below outputs/predict")
     parser.add_argument("--keep", metavar="COLUMN,...", help="columns of the input to carry over")

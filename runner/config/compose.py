@@ -39,10 +39,9 @@ from runner.distributed.world_size import launched_world_size, resolve_world_siz
 from runner.errors import ConfigError
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
+from runner.rundir.find_run import find_run
 from runner.rundir.location import DEFAULT_RUN_DIR
-from runner.rundir.mirror.fetch import local_run
 from runner.rundir.regular_files import check_run_files
-from runner.rundir.run_files import read_meta
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
             "new run from its weights"
         )
     source = (
-        require_trained_run(local_run(str(run)))
-        if run is not None
-        else find_run_of_checkpoint(Path(str(checkpoint)))
+        find_run(str(run)) if run is not None else find_run_of_checkpoint(Path(str(checkpoint)))
     )
     if source is None:
         return compose(overrides, config_dirs=config_dirs)
@@ -142,19 +139,6 @@ def compose_from_run(
     An override of a group composes that option anew and replaces the node.
     """
     return _compose(overrides, config_dirs, from_run=run_dir.absolute())
-
-
-def require_trained_run(folder: Path) -> Path:
-    """Return the absolute path of the directory of a training.
-
-    Raises:
-        ConfigError: for the directory of an evaluation; the message names the training.
-    """
-    meta = read_meta(folder)
-    if meta.get("kind") == "eval":
-        training = (meta.get("source") or {}).get("path")
-        raise ConfigError(f"run={folder}: is itself an evaluation of {training}; name that run")
-    return folder.absolute()
 
 
 def find_run_of_checkpoint(checkpoint: Path) -> Path | None:

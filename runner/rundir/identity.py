@@ -96,6 +96,13 @@ def check_belongs(saved: Checkpoint, run_dir: Path) -> Checkpoint:
     return saved
 
 
+_ENDED = {
+    "completed": "has completed",
+    "interrupted": "was interrupted",
+    "pruned": "was pruned",
+}  # status -> how a message says it
+
+
 def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
     """Return why a run that has a completed result is not done: its last checkpoint is not whole.
 
@@ -126,7 +133,7 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
 
 
 def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
-    """Check that there is something to go on from where a run has completed.
+    """Check that there is something to go on from where a run has ended.
 
     Raises:
         UserError: if its result names a checkpoint, and there is none at all; starting again at
@@ -137,8 +144,9 @@ def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
     step = named.get("step") if isinstance(named, dict) else None
     if named is None or (folder / f"step-{step}").is_dir() or saved_steps(folder):
         return
+    ended = _ENDED.get(str(result.get("status")), "has failed")
     raise UserError(
-        f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
+        f"{run_dir} {ended}, but its checkpoint of step {step} is gone, and "
         f"there is no other. Its result stays valid; to train again from the start: rm "
         f"{run_dir / 'result.json'}, and the same command"
     )

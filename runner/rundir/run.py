@@ -158,7 +158,7 @@ def reopen_run(folder: Path, spec: RunSpec) -> Run:
 def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
     same = result is not None and result.get("signature") == spec.signature
-    if result and result.get("status") == "completed":
+    if result:
         check_not_lost(folder, result)
     not_done = None
     # a stream that had ended may have more rows by now

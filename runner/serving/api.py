@@ -23,11 +23,11 @@ from runner.errors import ConfigError, UserError
 from runner.launch import launch_run
 from runner.rundir.checkpoint import saved_steps
 from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
-from runner.serving.find_run import find_run
 from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import PartEncoder, check_input_types
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
@@ -113,12 +113,13 @@ def load(folder: str | Path, *, allow: Sequence[str] = ()) -> TrainedRun:
     """Open a run.
 
     Args:
-        folder: a run directory, or a folder whose newest training is meant; `outputs/latest` is a
-            link to the training that began last; or the URL of a mirror, which is fetched first.
+        folder: a run directory; the folder of a sweep, whose best job is meant; another folder,
+            whose newest training is meant; `outputs/latest` is a link to the training that began
+            last; or the URL of a mirror, which is fetched first. A choice is told on stderr.
         allow: packages of yours whose code its configuration may name.
 
     Raises:
-        UserError: if there is no run.
+        UserError: if there is no run, or no job of the sweep has a result.
     """
     return TrainedRun(find_run(folder).absolute(), tuple(allow))
 

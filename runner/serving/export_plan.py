@@ -9,13 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner.config.compose import ComposedConfig, compose_job, require_trained_run
+from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed
+from runner.config.hydra_text import quote_hydra_value
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
-from runner.rundir.mirror.fetch import local_run
+from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
 from runner.serving.predict_input import find_format
@@ -106,9 +107,11 @@ def plan_export(
         UserError: with every mistake.
     """
     raise_combined(_find_problems(folder, out, settings))
-    words = ["loop=eval", f"run={folder}", *_FIXED, *_AVERAGES[settings.weights], *overrides]
     assert folder is not None
-    dataset = read_config(require_trained_run(local_run(folder)))["dataset"]
+    run = find_run(folder)
+    source = f"run={quote_hydra_value(str(run))}"
+    words = ["loop=eval", source, *_FIXED, *_AVERAGES[settings.weights], *overrides]
+    dataset = read_config(run)["dataset"]
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)
     else:

@@ -16,7 +16,7 @@ from runner.batch import Batch, DataPosition, Embeddings, Schema, SparseFeature
 from runner.embeddings.interface import TableSpec
 from runner.errors import UserError
 from runner.models.layers.embedding import LINEAR_SUFFIX, TableLookup
-from runner.models.layers.recommender import EmbeddingModel, Recommender
+from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup
 from runner.serving.artifact import GraphSpec, LookupGroup, SequenceInput
@@ -206,18 +206,22 @@ def build_graphs(
 ) -> list[tuple[GraphSpec, nn.Module]]:
     """Build the graphs of a model: one that scores rows, or query and items.
 
+    That `embed` is the look-up of the tables and nothing else is not known of models of users; what
+    they export is held against the evaluation.
+
     Raises:
         UserError: for a model whose look-ups are not ours to write as plain tables.
     """
     model.eval()
     if isinstance(model, RetrievalModel):
         return _retrieval_graphs(model, schema, choice)
-    if not isinstance(model, EmbeddingModel):
+    lookups = [module for module in model.modules() if isinstance(module, TableLookup)]
+    if len(lookups) != 1:
         raise UserError(
-            f"model {type(model).__name__} cannot be exported: it is neither an EmbeddingModel nor "
-            "a RetrievalModel, of which one makes its look-ups known; see docs/own_model.md"
+            f"model {type(model).__name__} cannot be exported: it has {len(lookups)} TableLookups, "
+            "and `embed` must be the look-up of a single one; see docs/own_model.md"
         )
-    lookup, features = model.embedding, schema.sparse
+    lookup, features = lookups[0], schema.sparse
     sequences: tuple[SequenceInput, ...] = ()
     if isinstance(lookup, SequenceLookup):
         sequences, features = _sequence_inputs(lookup), lookup.pooled_features

@@ -27,7 +27,7 @@ QUERY_ROWS = "query_rows.parquet"  # the raw rows that the queries are of
 class ItemTable:
     """The items that can be found. Rows of unknown and missing values are not among them."""
 
-    ids: pa.Array  # [I] raw ids, int64 or string
+    ids: pa.Array  # [I] raw ids, int64, uint64 or string
     rows_I: np.ndarray  # int64: the items' rows in their table, ascending
     vectors_ID: np.ndarray  # float32
 
@@ -74,7 +74,8 @@ def item_ids(
     if spec.encode != "vocabulary":
         return ids_I, 0
     ids_I[FIRST_VALUE_ID:] = fitted.vocabularies[_table(spec)]
-    return ids_I, FIRST_VALUE_ID
+    is_unsigned = fitted.id_types.get(spec.column) == "unsigned"
+    return ids_I.view(np.uint64) if is_unsigned else ids_I, FIRST_VALUE_ID
 
 
 def name_items(ids_I: np.ndarray, texts: Mapping[int, str] | None) -> pa.Array:

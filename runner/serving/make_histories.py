@@ -28,8 +28,8 @@ from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, UserError, already_exists
+from runner.rundir.find_run import find_run
 from runner.rundir.json_files import sync_folder
-from runner.serving.find_run import find_run
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import InputTable
 from runner.serving.predict_plan import compose_for_prediction, text_settings
@@ -68,7 +68,7 @@ def write_histories(
     user's last event; the item is empty, since it is what is sought.
 
     Args:
-        run: a run on interactions, or a folder whose newest one is meant.
+        run: a run on interactions; a folder stands for the run that `find_run` finds.
         inputs: files, folders, globs or URLs of events with the columns of the training.
         out: the new Parquet file.
         overrides: settings that differ from the run's, such as `dataset.on_bad_rows=skip`.

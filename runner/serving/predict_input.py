@@ -6,7 +6,7 @@ A part is scored and written whole, by any rank, so its rows depend on the input
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,10 +38,12 @@ class InputTable(TableRecipe):
         features: the columns of the model's inputs, without labels, weights and groups.
         keep: columns that are carried into the output. Those of text files stay texts, unless the
             model reads them as numbers.
+        id_types: column of ids -> what it held in training, as far as that is known.
     """
 
     features: Declared = field(default_factory=lambda: Declared(labels=()))
     keep: tuple[str, ...] = ()
+    id_types: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def declared(self) -> Declared:
@@ -75,9 +77,10 @@ class InputTable(TableRecipe):
 
     @property
     def partition_texts(self) -> Collection[str]:
-        """Ids, which become what they were in training: a few folders do not tell what that is."""
+        """Ids, unless they were numbers in training: a few folders do not tell what they are."""
         types = text_column_types(self.features, Split("whole"))
-        return [name for name, type_ in types.items() if type_ == pa.string()]
+        numbers = {name for name, held in self.id_types.items() if held == "integer"}
+        return [n for n, type_ in types.items() if type_ == pa.string() and n not in numbers]
 
     @property
     def first_schema(self) -> tuple[str, pa.Schema]:

@@ -15,8 +15,8 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_meta
-from runner.serving.find_run import find_run
 from runner.serving.item_index import read_index_manifest
 from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import Transforms, check_input_types
@@ -186,6 +186,7 @@ def _input_table(
         schema=None,
         features=transforms.features,
         keep=keep,
+        id_types=transforms.fitted.id_types,
         **text_settings(dataset, transforms.declared, inputs),
     )
 

@@ -32,8 +32,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
     key TEXT PRIMARY KEY, signature TEXT NOT NULL, overrides TEXT NOT NULL, folder TEXT NOT NULL,
-    status TEXT NOT NULL, tries INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0,
-    error TEXT);
+    status TEXT NOT NULL, tries INTEGER NOT NULL DEFAULT 0, error TEXT);
 CREATE TABLE IF NOT EXISTS runner_tries (
     id INTEGER PRIMARY KEY, job TEXT NOT NULL, pid INTEGER, pid_start INTEGER,
     started REAL NOT NULL, ended REAL, seconds REAL, exit_code INTEGER, status TEXT, error TEXT);
@@ -228,8 +227,8 @@ class SweepDatabase:
                 ),
             ),
             (
-                "UPDATE runner_jobs SET status=?, error=?, seconds=seconds+? WHERE key=?",
-                (try_result.status, try_result.error, try_result.seconds, key),
+                "UPDATE runner_jobs SET status=?, error=? WHERE key=?",
+                (try_result.status, try_result.error, key),
             ),
         )
 

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from runner.config.settings import SearchSettings
 from runner.errors import UserError
-from runner.reporting.report.leaderboard import LEADERBOARD_FILE, Leaderboard
+from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
 from runner.rundir.lock import FolderLock, describe_holder
+from runner.rundir.sweep_folder import LEADERBOARD_FILE
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, read_job_states
 from runner.sweep.grid import GridJobs
 from runner.sweep.live_view import CheckProgress, LiveView

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.config.locations import PROJECT
-from runner.reporting.report.leaderboard import LEADERBOARD_FILE, Leaderboard
+from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.leaderboard import write_leaderboard as write_leaderboard_file
 from runner.rundir.provenance import git_state
+from runner.rundir.sweep_folder import LEADERBOARD_FILE
 from runner.sweep.database import SweepDatabase, TryResult, UnfinishedTry
 from runner.sweep.leaderboard import make_leaderboard
 from runner.sweep.local_process import JOB_LOG_FILE, is_log_open, wait_for_orphans

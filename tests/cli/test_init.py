@@ -28,6 +28,10 @@ def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatc
     done = run(tmp_path / "shop", *command[1:], "trainer.max_epochs=4")
     assert done.returncode == 0, done.stderr
     assert "auc of logistic regression" in done.stdout
+    words = ("-m", "runner", "export", "outputs/latest", "--allow", "shop", "--out", "model")
+    done = run(tmp_path / "shop", *words, "--format", "pt2,onnx")
+    assert done.returncode == 0, done.stderr
+    assert "pt2: test loss" in done.stdout and "onnx: test loss" in done.stdout
     shifted = (*command[1:], "task._target_=shop.task.Shifted", "+task.distance=0.1")
     done = run(tmp_path / "shop", *shifted, "trainer.max_epochs=1", "trainer.log_every=1")
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -125,11 +126,21 @@ def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propos
         schema([path, "--label", "click", "--positive", "yes"], ())
 
 
-@pytest.mark.parametrize(("stray", "listed"), [([-1] * 3, "-1"), ([2], "2"), ([4321], "4321")])
+@pytest.mark.parametrize(
+    ("stray", "listed"),
+    [
+        ([-1] * 3, "-1"),
+        ([2], "2"),
+        ([4321], "4321"),
+        ([0.5] * 2, "0.5"),
+        ([0.25, 0.5], "0.25, 0.5"),
+    ],
+)
 def test_a_few_other_values_of_a_click_are_bad_rows_and_no_regression(
     write, propose, stray, listed
 ):
     clicks = binary()
+    clicks = clicks.astype(np.asarray(stray).dtype)
     clicks[7 : 7 + len(stray)] = stray
     proposed, shown = propose(write(click=clicks))
     assert proposed["labels"] == {"click": {}}
@@ -151,13 +162,15 @@ def test_a_click_with_a_few_other_values_is_not_a_feature_of_another_label(write
         ("click", np.arange(ROWS) % 4),
         ("label", np.random.default_rng(0).poisson(0.2, ROWS)),  # counts: 2 and 3 follow on 1
         ("num_likes", np.where(np.arange(ROWS) == 7, 9, binary())),
+        ("click", np.where(np.arange(ROWS) % 10 == 7, 0.5, binary())),
+        ("target", np.where(np.arange(ROWS) % 99 == 7, 0.5, np.arange(ROWS) % 50 == 0)),
     ],
 )
 def test_ratings_and_counts_are_no_clicks_with_bad_rows(write, propose, name, values):
     proposed, shown = propose(write(**{name: values}), "--label", name)
     assert proposed["labels"][name] and "on_bad_rows" not in shown
-    is_nearly_binary = bool(np.isin(values, (0, 1)).mean() > 0.95)
-    assert ("is 0 or 1 in nearly all rows, and in others" in shown) == is_nearly_binary
+    share = np.isin(values, (0, 1)).mean()
+    assert (f"is 0 or 1 in {share:.1%} of the rows, and else" in shown) == (share > 0.5)
 
 
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
@@ -306,6 +319,16 @@ def test_a_column_without_a_name_is_left_out(tmp_path, propose):
         assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
         assert "carried" not in proposed and "random" in proposed["split"]
         assert ("the column without a name is left out" in shown) == (text is index)
+
+
+def test_several_columns_without_a_name_are_left_out(tmp_path, propose):
+    rows = [f"{n},{n % 9},{n % 5 // 4}," for n in range(40)]
+    (tmp_path / "x.csv").write_text("\n".join([",user,click,", *rows]) + "\n")
+    pq.write_table(pacsv.read_csv(tmp_path / "x.csv"), tmp_path / "x.parquet")
+    for name in ("x.csv", "x.parquet"):
+        proposed, shown = propose(str(tmp_path / name))
+        assert list(proposed["labels"]) == ["click"] and list(proposed["categorical"]) == ["user"]
+        assert "the 2 columns without a name are left out; names in the first line" in shown
 
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])

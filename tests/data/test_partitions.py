@@ -293,14 +293,14 @@ def test_predictions_have_the_columns_of_folders_and_know_their_ids(
     rng = np.random.default_rng(1)
     for number, code in enumerate(("02", "03", "ab")):
         for dt in ("2026-01-01", "2026-01-02"):
-            folder = tmp_path / "hive" / f"dt={dt}" / f"code={code}"
+            folder = tmp_path / "hive" / f"dt={dt}" / f"code={code}" / f"shop={number}"
             folder.mkdir(parents=True)
             click = (rng.random(200) < 0.1 + 0.4 * number).astype(int)
             pacsv.write_csv(pa.table({"n": range(200), "click": click}), folder / "x.csv")
     schema = {
         "labels": ["click"],
         "numeric": {"n": {"standardise": True}},
-        "categorical": {"code": {"encode": "vocabulary"}},
+        "categorical": {"code": {"encode": "vocabulary"}, "shop": {"encode": "vocabulary"}},
         "split": {"random": {"train": 0.8, "validation": 0.2}},
     }
     (tmp_path / "s.yaml").write_text(json.dumps({**schema, "path": "hive"}))
@@ -308,14 +308,15 @@ def test_predictions_have_the_columns_of_folders_and_know_their_ids(
     done = runner.run(*words, f"hydra.run.dir={tmp_path}/run")
     assert done.code == 0, done.text
     scored = {}
-    for name, given in (("all", "hive"), ("one", "hive/*/code=02/*.csv")):
+    for name, given in (("all", "hive"), ("one", "hive/*/code=02/*/*.csv")):
         out = tmp_path / name
-        keep = ("--keep", "dt,code,click", "--out", str(out))
+        keep = ("--keep", "dt,code,shop,click", "--out", str(out))
         done = runner.run("predict", str(tmp_path / "run"), str(tmp_path / given), *keep)
         assert done.code == 0, done.text
         scored[name] = pd.read_parquet(out)
     files = pads.dataset(tmp_path / "hive", format="csv", partitioning="hive").to_table()
-    for name in ("dt", "code"):
+    assert scored["all"]["shop"].dtype == np.int64
+    for name in ("dt", "code", "shop"):
         assert scored["all"][name].value_counts().to_dict() == (
             files[name].to_pandas().value_counts().to_dict()
         )

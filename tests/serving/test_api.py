@@ -19,8 +19,10 @@ import pytest
 import torch
 
 import runner as public
+from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
+from runner.serving.export_plan import plan_export
 from tests.conftest import ROOT, TINY, Zygote
 from tests.serving.scene import clicks, train
 
@@ -169,6 +171,27 @@ def test_a_folder_stands_for_its_newest_training(trained, tmp_path):
     assert public.load(tmp_path / "runs").dir == tmp_path / "runs" / "second"
     (tmp_path / "latest").symlink_to("runs/first")
     assert public.load(tmp_path / "latest").metrics == trained.metrics
+
+
+def test_a_sweep_stands_for_the_job_that_its_leaderboard_has_first(trained, tmp_path, capsys):
+    import shutil
+
+    for name in ("old", "newest"):
+        shutil.copytree(trained.dir, tmp_path / name)
+    os.utime(tmp_path / "old" / "meta.json", (0, 0))
+    (tmp_path / "study.db").touch()
+    board, head = tmp_path / "leaderboard.csv", "lr,status,validation/auc,test/auc,folder"
+    board.write_text(f"{head}\n1,failed,,,newest\n")
+    with pytest.raises(UserError, match=f"no job has a result yet.*folder: {tmp_path}/newest, "):
+        public.load(tmp_path)
+    rows = "1,completed,.9,,../gone\n2,completed,.8,.1,old\n3,completed,.7,.9,newest\n"
+    board.write_text(f"{head}\n{rows}")
+    assert public.load(tmp_path).dir == tmp_path / "old"
+    told = capsys.readouterr().err
+    assert f"best is taken: {tmp_path}/old, validation/auc 0.8; to take another" in told
+    out, allowed = str(tmp_path / "out"), allowed_packages(())
+    planned = plan_export(str(tmp_path), out, public.ExportSettings(), (), allowed)
+    assert planned.config["run"] == str(tmp_path / "old")
 
 
 @pytest.mark.long

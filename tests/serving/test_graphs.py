@@ -11,6 +11,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
+from runner.cli.init import render
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.artifact import GraphSpec, graph_file
 from runner.serving.formats import save_graph
@@ -166,6 +167,14 @@ def check(model, schema: Schema, graphs, tolerance: float) -> None:
 def test_every_model_as_pt2_equals_the_model(stem, tmp_path):
     model, schema = model_of(stem)
     check(model, schema, exported(model, schema, "pt2", tmp_path), 1e-5)
+
+
+def test_a_model_of_a_users_own_as_pt2_equals_the_model(tmp_path):
+    code = render("shop")["shop/model.py"]
+    exec(compile(code, "model.py", "exec"), names := {"__name__": "shop.model"})
+    model = names["Gated"](ROWS, embedding_dim=4)
+    make_context(model=model)
+    check(model.eval(), ROWS, exported(model, ROWS, "pt2", tmp_path), 1e-5)
 
 
 @pytest.mark.long

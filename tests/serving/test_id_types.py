@@ -13,9 +13,21 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import runner as public
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_types import id_types
+from runner.data.tabular.schema_file import parse_schema
 from runner.errors import DataError
 from runner.serving import Scorer
+from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs
+from runner.serving.item_table import item_ids
 from runner.serving.predict_run import predict_files
+from runner.serving.server.columns import (
+    describe_columns,
+    example_request,
+    make_table,
+    served_columns,
+)
+from runner.serving.server.tensors import parse_request, write_answer
 from tests.conftest import Zygote
 from tests.data.test_formats import write_arrow, write_avro, write_orc
 from tests.tiers import fast
@@ -170,3 +182,28 @@ def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, t
     wrong = [True] if type_ == pa.string() else ["b"]
     with pytest.raises(DataError, match=f"row 0, column 'user': .*{problem}"):
         scorer.score({**row, "user": wrong})
+
+
+def test_unsigned_ids_are_unsigned_in_metadata_examples_and_items():
+    declared = parse_schema(
+        {"labels": ["click"], "categorical": {"item": {"encode": "vocabulary"}}}
+    )
+    ids = np.array([2**63, 2**64 - 1], np.uint64)
+    types = id_types(declared, pa.schema({"click": pa.int64(), "item": pa.uint64()}))
+    known = {"num_rows": {"item": 4}, "vocabularies": {"item": ids.view(np.int64)}}
+    fitted = FittedTransforms(**known, id_types=types)
+    raw, graph = RawInputs(declared, fitted), GraphSpec("m", (), (LookupGroup(("item",)),), (), ())
+    columns = served_columns(raw, [graph])
+    assert describe_columns(columns) == [{"name": "item", "datatype": "UINT64", "shape": [-1]}]
+    request = json.dumps(example_request(raw, [graph])).encode()
+    sent = make_table(columns, parse_request(request, None).inputs)
+    assert sent["item"].to_pylist() == [2**63]
+    found, first = item_ids(declared.ids, fitted, "item")
+    assert found[first:].tolist() == ids.tolist()
+    answer, _ = write_answer({}, {"top_items": found}, {"top_items": False})
+    assert json.loads(answer)["outputs"][0] == {
+        **{"name": "top_items", "datatype": "UINT64", "shape": [4]},
+        "data": [0, 1, 2**63, 2**64 - 1],
+    }
+    # a run of an earlier version, which called them integers, has the same transforms
+    assert FittedTransforms(**known, id_types={"item": "integer"}).digest() == fitted.digest()

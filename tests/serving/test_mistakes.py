@@ -19,6 +19,7 @@ import runner as public
 from runner.data.tabular.schema_file import parse_schema
 from runner.errors import UserError
 from runner.reporting.console import View
+from runner.rundir.find_run import find_run
 from runner.serving import api, evaluate_index, export_plan
 from runner.serving.apply import apply_deltas
 from runner.serving.artifact import GraphSpec, LookupGroup, open_artifact
@@ -27,7 +28,6 @@ from runner.serving.check_artifact import check_artifact
 from runner.serving.delivery import EXPORT_LOG, FolderDelivery
 from runner.serving.export import raise_problems
 from runner.serving.export_plan import ExportSettings, settings_of_base
-from runner.serving.find_run import find_run
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph
 from runner.serving.item_table import read_queries, read_query_rows
@@ -145,7 +145,7 @@ MISTAKES = [
     ),
     (
         lambda _: build_graphs(torch.nn.Linear(2, 1), SCHEMA, TableChoice()),
-        "model Linear cannot be exported: it is neither an EmbeddingModel nor a RetrievalModel",
+        "model Linear cannot be exported: it has 0 TableLookups, and `embed` must be the look-up",
     ),
     (
         lambda _: export_graph(SPEC, Branches()),

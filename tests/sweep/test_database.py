@@ -27,6 +27,16 @@ def test_the_database_holds_every_job_and_every_try(tmp_path):
     assert not (tmp_path / "study.db-wal").exists()
 
 
+def test_a_database_with_a_column_of_an_earlier_version_goes_on(tmp_path):
+    assert run(tmp_path, grid(value=[0.1])) == 0
+    assert "seconds" not in [c[1] for c in rows(tmp_path, "PRAGMA table_info(runner_jobs)")]
+    with sqlite3.connect(tmp_path / "study.db") as db:
+        db.execute("ALTER TABLE runner_jobs ADD COLUMN seconds REAL NOT NULL DEFAULT 0")
+    assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
+    found = rows(tmp_path, "SELECT status, tries, seconds FROM runner_jobs")
+    assert found == [("completed", 1, 0), ("completed", 1, 0)]
+
+
 @pytest.mark.parametrize("harm", ["cut", "overwritten", "flipped"])
 def test_a_damaged_database_is_reported_and_kept_and_no_done_job_runs_again(tmp_path, capsys, harm):
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0

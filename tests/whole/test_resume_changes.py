@@ -119,6 +119,21 @@ def test_a_completed_run_without_its_checkpoints_is_left_as_it_is(runner, adam, 
     assert "has completed, but its checkpoint of step" in told and "there is no other" in told
 
 
+def test_an_interrupted_run_without_its_checkpoints_is_left_as_it_is(runner, adam, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    shutil.rmtree(run / "checkpoints")
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "status": "interrupted"}))
+    told = refused(runner, run, longer=())
+    assert "was interrupted, but its checkpoint of step" in told and "there is no other" in told
+    (run / "result.json").unlink()  # as after a kill, of which no file tells the last checkpoint
+    done = runner.run("resume", str(run))
+    assert done.code == 0, done.text
+    step = result["step"]
+    assert f"though the run had come to step {step} at least: starting again" in done.text
+
+
 @pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")

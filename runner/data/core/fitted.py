@@ -37,8 +37,8 @@ class FittedTransforms:
     moments: dict[str, list[float]] = field(default_factory=dict)  # mean, standard deviation
     boundaries: dict[str, list[float]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
-    # column of ids -> `integer` or `string`, what the training's files held: in other files
-    # the same ids may have the other type
+    # column of ids -> `integer`, `unsigned` (64 bits) or `string`, what the training's files held:
+    # in other files the same ids may have another type
     id_types: dict[str, str] = field(default_factory=dict)
     vocabularies: dict[str, np.ndarray] = field(default_factory=dict)  # sorted
 
@@ -57,7 +57,11 @@ class FittedTransforms:
 
     def digest(self) -> str:
         """Return the SHA-256 of all values, in whatever order they were fitted."""
-        text = json.dumps(self.json_fields(), sort_keys=True)
+        fields = self.json_fields()
+        if self.id_types:  # earlier versions did not tell unsigned integers from others
+            types = {name: t.replace("unsigned", "integer") for name, t in self.id_types.items()}
+            fields["id_types"] = types
+        text = json.dumps(fields, sort_keys=True)
         hasher = hashlib.sha256(text.encode())
         for name in sorted(self.vocabularies):
             hasher.update(name.encode())

@@ -159,7 +159,7 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
 
     Args:
         declared: all columns.
-        known: column -> `integer` or `string`, what it held in the training.
+        known: column -> `integer`, `unsigned` or `string`, what it held in the training.
     """
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:

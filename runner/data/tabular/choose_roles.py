@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.tabular.column_names import is_rating
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
 )
@@ -16,7 +17,6 @@ from runner.data.tabular.guess_label import (
     find_label_candidates,
     find_stray_values,
     is_binary,
-    is_mostly_binary,
     label_settings,
     leak_auc,
     read_label,
@@ -26,6 +26,7 @@ from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError
 
 FEATURES = ("numeric", "categorical")
+BINARY_SHARE = 0.5  # of 0 and 1 in a label of numbers, from which on a note tells of the others
 BUCKETS = 10  # of a number, where a table has no ids
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
@@ -79,10 +80,10 @@ def choose_labels(
 
 
 def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
-    """Return a note on a label that is 0 or 1 nearly everywhere, and holds other values, too."""
+    """Return a note on a label that is mostly 0 or 1, and holds other values, too."""
     others = sorted(value for value, _ in f.counts if value not in (0, 1))
     listed = ", ".join(f"{value:g}" for value in others[:5]) + ", ..." * (len(others) > 5)
-    if not others or not is_mostly_binary(f):
+    if not others or {0, 1}.difference(value for value, _ in f.counts) or is_rating(f.name):
         return []
     if not settings:
         count = sum(find_stray_values(f).values())
@@ -90,9 +91,10 @@ def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list
             f"label {f.name}: {count:,} of {f.num_rows:,} sampled rows hold another value than 0 "
             f"and 1 ({listed}); these are bad rows, which dataset.on_bad_rows=skip leaves out"
         ]
-    if settings.get("type") == "regression":
+    share = sum(rows for value, rows in f.counts if value in (0, 1)) / max(1, f.num_rows)
+    if settings.get("type") == "regression" and share > BINARY_SHARE:
         return [
-            f"label {f.name}: is 0 or 1 in nearly all rows, and in others {listed}; it is proposed "
+            f"label {f.name}: is 0 or 1 in {share:.1%} of the rows, and else {listed}; it is taken "
             "as a number to be predicted, and --positive 1 makes 1 of 1 and 0 of all others"
         ]
     return []

@@ -22,7 +22,7 @@ from runner.data.tabular.read_files import (
 )
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
-from runner.data.tabular.times import guess_time_form
+from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
 from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
@@ -53,7 +53,7 @@ class ColumnStatistics:
     low: float | None = None
     high: float | None = None
     median: float | None = None
-    is_whole: bool = False  # integers, or floats without a fraction
+    is_whole: bool = False  # integers, or floats without a fraction, but for seconds
     num_negative: int = 0  # distinct values below 0
     nonzero_median: float | None = None
     zero_share: float = 0.0  # of the values
@@ -108,6 +108,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     vector_size = 0
     plain = unpacked_type(type_)
     plain = pa.string() if pt.is_large_string(plain) else plain  # a sample is not too long for it
+    if is_seconds(plain):
+        values, plain = as_seconds(values), pa.float64()
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
@@ -141,7 +143,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         x, non_finite_share = x[finite], 1 - float(finite.mean())
         if len(x):
             low, high, median = float(x.min()), float(x.max()), float(np.median(x))
-            is_whole = bool((x == np.rint(x)).all())
+            is_whole = bool((x == np.rint(x)).all()) and not is_seconds(type_)
             num_negative, zero_share = len(np.unique(x[x < 0])), float((x == 0).mean())
             nonzero_median = float(np.median(x[x != 0])) if zero_share < 1 else None
             time_form = (

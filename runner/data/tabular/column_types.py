@@ -22,7 +22,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.read_files import is_list, is_text, unpacked_type
 from runner.data.tabular.splits import Split
-from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_temporal
+from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_seconds, is_temporal
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError
 
@@ -102,7 +102,8 @@ def check_column_types(
             raise DataError(f"{path}: column {column!r} has type {type_}, expected {expected}")
 
     for column in _number_columns(declared):
-        require(column, _is_number(file_schema.field(column).type), "a number")
+        type_ = file_schema.field(column).type
+        require(column, _is_number(type_) or is_seconds(type_), "a number")
     for vector in (s for s in declared.numeric if s.size and s.element == 0):
         type_ = file_schema.field(vector.column).type
         if vector.separator:
@@ -122,9 +123,10 @@ def check_column_types(
                 require(column, is_list(type_), "a list; a text needs a separator")
                 type_ = type_.value_type
             if spec.encode == "bucketise":
-                require(column, _is_number(type_), "a number")
+                require(column, _is_number(type_) or is_seconds(type_), "a number")
             elif spec.encode in TIME_PARTS:
-                require(column, is_temporal(type_) or _is_id(type_), "a time")
+                is_time = is_temporal(type_) or is_seconds(type_)
+                require(column, is_time or _is_id(type_), "a time")
             else:
                 require(column, _is_id(type_), "an integer or a text")
         for column in (spec.weights, spec.order_by):
@@ -139,7 +141,7 @@ def check_column_types(
 
 
 def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
-    """Return column -> `integer` or `string`, for columns whose ids mean another id as a text.
+    """Return column -> `integer`, `unsigned` or `string`, where an id is another one as a text.
 
     Times, numbers for buckets and texts with a separator are read alike whatever their type.
     """
@@ -151,7 +153,8 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
             type_ = file_schema.field(column).type
             type_ = type_.value_type if is_list(type_) else type_
             if not pt.is_null(type_):
-                types[column] = "string" if is_text(type_) else "integer"
+                whole = "unsigned" if pt.is_uint64(type_) else "integer"
+                types[column] = "string" if is_text(type_) else whole
     return types
 
 
@@ -176,7 +179,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
     if not all(pt.is_integer(file_schema.field(name).type) for name in declared.groups):
         return None
     types = [file_schema.field(name).type for name in _number_columns(declared)]
-    if any(pt.is_decimal(type_) or pt.is_dictionary(type_) for type_ in types):
+    if any(pt.is_decimal(t) or pt.is_dictionary(t) or is_seconds(t) for t in types):
         return None
     return Columns(
         labels=_label_columns(declared),

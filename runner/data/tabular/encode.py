@@ -27,7 +27,7 @@ from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.raw_ids import RawIds, fill_missing, find_missing, read_ids, read_integers
 from runner.data.tabular.read_files import RowChunk, single_array
-from runner.data.tabular.times import TIME_PARTS
+from runner.data.tabular.times import TIME_PARTS, as_seconds, is_seconds
 from runner.data.tabular.vectors import read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
 
@@ -160,6 +160,8 @@ def read_numbers(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """
     column = single_array(table, name)
     missing = find_missing(column)
+    if is_seconds(column.type):
+        column = as_seconds(column)
     if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
         column = column.cast(pa.float64())  # booleans, decimals
     values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)

@@ -19,6 +19,7 @@ LEAK_AUC = 0.99
 MAX_RATINGS = 25  # distinct values of a rating
 CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
 COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
+FRACTION_SHARE = 0.1  # of rows with fractions beside those with 1: beyond, they are measured
 _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
 
 
@@ -68,15 +69,16 @@ def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
     rows = dict(f.counts)
     others = {value: rows[value] for value in sorted(rows) if value not in (0, 1)}
     is_counted = {2, 3} <= set(rows) or rows.get(2, 0) > COUNTED_SHARE * rows.get(1, 0)
-    if not is_mostly_binary(f) or is_counted:
+    fractions = sum(others[value] for value in others if value % 1)
+    if not is_mostly_binary(f) or is_counted or fractions > FRACTION_SHARE * rows[1]:
         return {}
     return {} if is_rating(f.name) or guess_kind(f.name) == "quantity" else others
 
 
 def is_mostly_binary(f: ColumnStatistics) -> bool:
-    """Tell whether a column of whole numbers has 0 and 1, and hardly any other."""
+    """Tell whether a column has the numbers 0 and 1, and hardly any other."""
     rows = dict(f.counts)
-    if not (0 in rows and 1 in rows and f.is_whole) or pt.is_nested(f.type) or f.separator:
+    if not (0 in rows and 1 in rows) or pt.is_nested(f.type) or f.separator:
         return False
     return rows[0] + rows[1] >= CLASS_SHARE * sum(rows.values())
 

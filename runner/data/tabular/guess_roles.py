@@ -23,7 +23,7 @@ from runner.data.tabular.column_names import (
 )
 from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
 from runner.data.tabular.read_files import is_text
-from runner.data.tabular.times import TEXT_DATES, is_temporal
+from runner.data.tabular.times import TEXT_DATES, is_seconds, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
@@ -65,6 +65,8 @@ def guess_roles(
 
 def is_time(f: ColumnStatistics) -> bool:
     """Tell whether a column has times: by its type, or by its name and its values."""
+    if is_seconds(f.type):
+        return False
     if is_temporal(f.type) or f.time_form.startswith(("text", *TEXT_DATES)):
         return True
     if f.time_form and is_text(f.type) and sounds_like_time(f.name):
@@ -99,10 +101,16 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("", "the same in every row")
     if is_time(f):
         return Role("", TIME_REASON)
+    if is_seconds(f.type):
+        what = "a duration" if pt.is_duration(f.type) else "a time of day"
+        return Role("numeric", f"{what}, in seconds", propose_numeric(f))
     if f.vector_size:
         return Role("numeric", f"a vector of {f.vector_size} numbers", propose_numeric(f))
     if _is_nested(f) and not f.separator:
         inner = getattr(f.type, "value_type", None)
+        if inner is not None and pt.is_struct(inner):
+            names = ", ".join(inner.field(index).name for index in range(inner.num_fields))
+            return Role("", f"a list of objects: make a list of each of their fields ({names})")
         if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))

@@ -223,30 +223,38 @@ def _read_schemas(
         UserError: for hints that the files contradict, and files that differ.
     """
     files = [file for own in files_by_key.values() for file in own]
+    notes: list[str] = []
     if format_ == "parquet":
         if hints.delimiter or hints.columns:
             raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
         read = {str(file): read_parquet_schema(file) for file in files}
-        first = _first_schema({name: schema for name, (schema, _) in read.items()}, files)
-        return first, None, sum(sum(counts) for _, counts in read.values()), []
+        first = _first_schema({name: s for name, (s, _) in read.items()}, files, notes)
+        return first, None, sum(sum(counts) for _, counts in read.values()), notes
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:
             raise UserError(
                 f"--delimiter, --columns: are for text files; {format_} names its columns"
             )
         schemas = {str(file): read_arrow_schema(file, format_) for file in files}
-        return _first_schema(schemas, files), None, None, []
+        return _first_schema(schemas, files, notes), None, None, notes
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
     schemas = {str(file): infer_text_schema(file, layout) for file in files}
-    return _first_schema(schemas, files, are_guesses=True), layout, None, notes
+    return _first_schema(schemas, files, notes, are_guesses=True), layout, None, notes
 
 
 def _first_schema(
-    schemas: Mapping[str, pa.Schema], files: Sequence[DataFile], *, are_guesses: bool = False
+    schemas: Mapping[str, pa.Schema],
+    files: Sequence[DataFile],
+    notes: list[str],
+    *,
+    are_guesses: bool = False,
 ) -> pa.Schema:
     """Return the columns of the first file, and of its folders.
 
     Args:
+        schemas: path -> the columns of that file.
+        files: their files.
+        notes: gets one on columns that are left out.
         are_guesses: the types are guessed from texts, and may differ.
 
     Raises:
@@ -254,6 +262,14 @@ def _first_schema(
     """
     schemas = with_partitions(schemas, files)
     first = next(iter(schemas.values()))
+    unnamed = len(first.get_all_field_indices(""))
+    if unnamed > 1:  # of a single one it is known later whether it holds anything
+        notes.append(
+            f"the {unnamed} columns without a name are left out; names in the first line make "
+            "use of them"
+        )
+        schemas = {path: pa.schema([f for f in s if f.name]) for path, s in schemas.items()}
+        first = next(iter(schemas.values()))
     of_folders = [n for s in schemas.values() for n in s.names if is_partition(s, n)]
     if are_guesses:
         schemas = {

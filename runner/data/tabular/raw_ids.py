@@ -26,7 +26,13 @@ from runner.data.tabular.text_values import (
     split_texts,
     strip_number,
 )
-from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
+from runner.data.tabular.times import (
+    TIME_PARTS,
+    as_seconds,
+    compute_time_part,
+    is_seconds,
+    parse_times,
+)
 from runner.data.tabular.vectors import parse_numbers, split_vectors
 
 MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
@@ -56,8 +62,8 @@ def read_ids(
         spec: of the feature.
         table: the rows.
         validator: is told of bad rows.
-        id_types: column -> `integer` or `string`, what it held in training; values of the other
-            type are converted, so that an id is the same whatever the format of its file.
+        id_types: column -> `integer`, `unsigned` or `string`, what it held in training; values of
+            another type are converted, so that an id is the same whatever the format of its file.
 
     Raises:
         DataError: for a value that cannot be an id, unless bad rows are skipped.
@@ -149,6 +155,7 @@ def _read_values(
     if spec.encode == "bucketise":
         if is_text(flat.type):
             flat = parse_numbers(flat.cast(pa.string()), spec.column, validator, row_of_value)
+        flat = as_seconds(flat) if is_seconds(flat.type) else flat
         values = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing = np.isnan(values)
         return np.where(missing, 0.0, values).view(np.int64), missing
@@ -180,7 +187,7 @@ def _as_type(
     row_of_value: np.ndarray | None,
 ) -> pa.Array:
     """Return ids as integers, or as texts: those of integers are their decimal digits."""
-    if type_ == "integer" and is_text(values.type):
+    if type_ in ("integer", "unsigned") and is_text(values.type):
         return _parse_integers(name, values, validator, row_of_value)
     if type_ != "string" or is_text(values.type):
         return values

@@ -30,6 +30,18 @@ def is_temporal(type_: pa.DataType) -> bool:
     return bool(pt.is_timestamp(type_) or pt.is_date(type_))
 
 
+def is_seconds(type_: pa.DataType) -> bool:
+    """Tell whether values are durations or times of day, which are numbers of seconds."""
+    return bool(pt.is_duration(type_) or pt.is_time(type_))
+
+
+def as_seconds(values: pa.Array) -> pa.Array:
+    """Return durations, or times since midnight, as float64."""
+    units = values.cast(pa.int32() if pt.is_time32(values.type) else pa.int64())
+    per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[values.type.unit]
+    return pc.divide(units.cast(pa.float64(), safe=False), per_second)
+
+
 def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     """Read times as seconds since 1970.
 
@@ -42,6 +54,8 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     """
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if is_seconds(column.type):
+        column, form = as_seconds(column), "seconds"
     if is_text(column.type):
         if form in TEXT_DATES:
             return _parse_text_dates(column.cast(pa.string()), form)

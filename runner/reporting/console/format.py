@@ -197,7 +197,7 @@ def result_table(
             value, best = metrics.get(f"{split}/{name}"), reachable.get(split, {}).get(name)
             row.append("" if value is None else format_number(value))
             gains.append("")
-            if value is not None and best is not None and best > 0.5:
+            if value is not None and math.isfinite(value) and best is not None and best > 0.5:
                 gains[-1] = f"{(value - 0.5) / (best - 0.5):.1%}"
             if reachable.get(split):
                 row.append("" if best is None else format_number(best))

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration
-from runner.reporting.report.find import is_sweep
 from runner.reporting.report.records import RunRecord, checkpoint_steps, read_run
 from runner.reporting.report.terminal import make_console
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import is_temporary
+from runner.rundir.sweep_folder import is_sweep
 
 _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
 _MAX_DEPTH = 4

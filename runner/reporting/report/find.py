@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.reporting.report.leaderboard import LEADERBOARD_FILE, read_leaderboard
 from runner.reporting.report.records import RunRecord, read_run, read_unstarted_run
+from runner.rundir.sweep_folder import is_sweep, read_leaderboard
 
 _MAX_DEPTH = 5  # folders below the one that is given
 _TRACES = ("config.yaml", "job.log", ".lock")  # files of a run that has no meta.json yet
@@ -66,13 +66,6 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
     if not runs:
         raise UserError("; ".join(problems) or "no run")
     return RunSelection(tuple(runs.values()), tuple(problems), tuple(sweeps))
-
-
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder is the directory of a sweep."""
-    return not (folder / "meta.json").exists() and any(
-        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
-    )
 
 
 def _walk(

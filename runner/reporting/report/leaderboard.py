@@ -19,10 +19,9 @@ from runner.reporting.console.format import format_number
 from runner.reporting.report.records import RunRecord, format_setting
 from runner.rundir.json_files import write_text
 from runner.rundir.readers import finite_or_none
-from runner.rundir.regular_files import read_bytes
 from runner.rundir.secrets import mask_secrets
+from runner.rundir.sweep_folder import LEADERBOARD_FILE
 
-LEADERBOARD_FILE = "leaderboard.csv"
 # In the order of a leaderboard. `waiting` is a job of a sweep that has not been started yet.
 STATUSES = ("completed", "pruned", "running", "interrupted", "incomplete", "waiting", "failed")
 
@@ -197,26 +196,3 @@ def write_leaderboard(folder: Path, board: Leaderboard) -> None:
             + [run.folder.name, run.signature]
         )
     write_text(folder / LEADERBOARD_FILE, mask_secrets(text.getvalue(), everything=False))
-
-
-def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the rows of a sweep's `leaderboard.csv` by the name of the job's folder."""
-    try:
-        rows = csv.DictReader(_read_lines(folder))
-        return {row["folder"]: row for row in rows if row.get("folder")}
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return {}
-
-
-def _read_lines(folder: Path) -> io.StringIO:
-    return io.StringIO(read_bytes(folder / LEADERBOARD_FILE).decode(), newline="")
-
-
-def read_sweep_metric(folder: Path) -> str | None:
-    """Return the metric by which a sweep's `leaderboard.csv` ranks its jobs."""
-    try:
-        columns = next(csv.reader(_read_lines(folder)), [])
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return None
-    after = columns.index("status") + 1 if "status" in columns else len(columns)
-    return columns[after] if after < len(columns) else None

@@ -24,12 +24,9 @@ from runner.reporting.report.importance import (
     runs_of_same_data,
     seed_variance_share,
 )
-from runner.reporting.report.leaderboard import (
-    Leaderboard,
-    group_by_settings,
-    read_sweep_metric,
-)
+from runner.reporting.report.leaderboard import Leaderboard, group_by_settings
 from runner.reporting.report.records import RunRecord
+from runner.rundir.sweep_folder import read_sweep_metric
 
 
 @dataclass(frozen=True)

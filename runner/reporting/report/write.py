@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.report.find import RunSelection, find_runs, is_sweep
+from runner.reporting.report.find import RunSelection, find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
@@ -16,6 +16,7 @@ from runner.reporting.report.run_page import make_run_page, show_run
 from runner.reporting.report.terminal import make_console, show_overview
 from runner.rundir.json_files import write_text
 from runner.rundir.secrets import mask_secrets
+from runner.rundir.sweep_folder import is_sweep
 
 REPORT_FILE = "report.html"
 

@@ -56,6 +56,8 @@ def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedC
                 datatype = "BYTES"
             elif spec.encode == "bucketise":
                 datatype = "FP64"
+            elif held == "unsigned":
+                datatype = "UINT64"
             found.setdefault(column, ServedColumn(column, datatype, is_list))
         for column in (spec.weights, spec.order_by):
             if column:
@@ -79,7 +81,7 @@ def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, ob
     """Return a request of one row, which is scored: times are times, and known integers ids."""
     inputs = []
     for column in served_columns(raw, graphs):
-        value: object = {"INT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
+        value: object = {"INT64": 0, "UINT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
         for spec in raw.declared.ids:
             known = raw.fitted.vocabularies.get(spec.table or spec.name)
             if spec.column != column.name:
@@ -88,8 +90,8 @@ def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, ob
                 value = example_time(spec.input)
             elif spec.separator == "json":
                 value = '["0"]'
-            elif column.datatype == "INT64" and known is not None and len(known):
-                value = int(known[0])  # of texts it would be a hash
+            elif column.datatype != "BYTES" and known is not None and len(known):
+                value = int(known.view("u8" if column.datatype == "UINT64" else "i8")[0])
         data = [value]
         for number in raw.declared.numeric:
             if number.size and number.column == column.name:

@@ -63,8 +63,8 @@ def nearest_items(
         top_k: K.
 
     Returns:
-        `top_items` [R, K] int64 or texts, `top_scores` [R, K] float32, best first, and `top_count`
-        [R]: how many there are. Behind these ids are 0 or "", and scores are NaN.
+        `top_items` [R, K] int64, uint64 or texts, `top_scores` [R, K] float32, best first, and
+        `top_count` [R]: how many there are. Behind these ids are 0 or "", and scores are NaN.
     """
     index = scorer.index
     positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k)
@@ -82,7 +82,8 @@ def nearest_items(
 def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
     """Return the output tensors, as metadata list them."""
     kind = pq.read_schema(artifact.path / ITEMS).field("id").type
-    datatypes = ("BYTES" if pa.types.is_string(kind) else "INT64", "FP32", "INT64")
+    whole = "UINT64" if pa.types.is_uint64(kind) else "INT64"
+    datatypes = ("BYTES" if pa.types.is_string(kind) else whole, "FP32", "INT64")
     shapes = ([-1, -1], [-1, -1], [-1])
     return [
         {"name": name, "datatype": datatype, "shape": shape}

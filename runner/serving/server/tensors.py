@@ -244,7 +244,7 @@ def write_answer(
 
     Args:
         head: the fields beside the tensors.
-        outputs: name -> float32, int64, or texts as objects.
+        outputs: name -> float32, int64, uint64, or texts as objects.
         binary: which of them are written behind the JSON.
 
     Returns:
@@ -268,7 +268,7 @@ def write_answer(
 
 def output_datatype(dtype: np.dtype[Any]) -> str:
     """Return the datatype of an output tensor."""
-    return {"f": "FP32", "i": "INT64", "O": "BYTES"}[dtype.kind]
+    return {"f": "FP32", "i": "INT64", "u": "UINT64", "O": "BYTES"}[dtype.kind]
 
 
 def _as_bytes(values: np.ndarray, datatype: str) -> bytes:

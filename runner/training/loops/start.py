@@ -8,6 +8,7 @@ from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, DamagedError, saved_steps
 from runner.rundir.diff import format_changes
 from runner.rundir.identity import check_chain, check_owner, run_identity
+from runner.rundir.readers import last_row
 from runner.rundir.run import Run
 from runner.rundir.saved_config import replace_config
 from runner.training.job import Job
@@ -53,8 +54,14 @@ def start_training(job: Job) -> TrainState:
         return state
     if job.run is not None:
         check_unsaved(job, job.run)
+        reached = last_row(job.run.metrics.path).get("step")
         job.run.metrics.truncate(0)
-        if job.run.resumed:
+        if job.run.resumed and reached:  # it was killed before the first one, or they are gone
+            job.view.warn(
+                f"there is no checkpoint, though the run had come to step {reached} at least: "
+                "starting again at step 0"
+            )
+        elif job.run.resumed:
             job.view.note("there is no checkpoint: starting again at step 0")
     start_trackers(job)
     if wants_warm_start(job.checkpoint):

@@ -238,6 +238,9 @@ def test_gain_is_shown_per_task_and_only_where_it_is_known():
         {"test": {"auc/click": 0.9}},
     )
     assert table.rows[1] == ["auc/click gain reached", "50.0%", ""]
+    undefined = {"test/auc/click": math.nan, "test/loss": 0.1}  # of labels that are all alike
+    rows = result_table(undefined, {"test": {"auc/click": 0.9}}).rows
+    assert [row[0] for row in rows] == ["auc/click", "loss"]
     assert [row[0] for row in table.rows] == [
         "auc/click",
         "auc/click gain reached",

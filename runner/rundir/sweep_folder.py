@@ -1,0 +1,77 @@
+"""What the folder of a sweep says of its jobs: `leaderboard.csv` has them, the best first."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.rundir.readers import finite_or_none
+from runner.rundir.regular_files import read_bytes
+
+LEADERBOARD_FILE = "leaderboard.csv"
+_NAMED = 3  # jobs that a message names
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is the directory of a sweep."""
+    return not (folder / "meta.json").exists() and any(
+        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
+    )
+
+
+def find_best_job(folder: Path) -> tuple[Path, str]:
+    """Return the best job of a sweep that is there, and a sentence that says why it is the best.
+
+    Raises:
+        UserError: if no job has a value of the metric that the sweep ranks by.
+    """
+    rows, metric = read_leaderboard(folder), read_sweep_metric(folder)
+    jobs = {p.parent.name: p.parent for p in sorted(folder.glob("*/meta.json"))}
+    for name, row in rows.items():
+        value = _number(row.get(metric or ""))
+        if name in jobs and value is not None:
+            status = "" if row.get("status") == "completed" else f", though {row.get('status')}"
+            return jobs[name], (
+                f"{folder}: a sweep of {len(rows):,} jobs, of which the best is taken: "
+                f"{jobs[name]}{status}, {metric} {value:.5g}; to take another, name its folder"
+            )
+    named = ", ".join(str(job) for job in list(jobs.values())[:_NAMED])
+    more = f" and {len(jobs) - _NAMED:,} more" if len(jobs) > _NAMED else ""
+    raise UserError(
+        f"{folder}: a sweep of which no job has a result yet; "
+        f"`python -m runner resume {shlex.quote(str(folder))}` goes on with it"
+        + (f"; to take the run of one job, name its folder: {named}{more}" if named else "")
+    )
+
+
+def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of a sweep's `leaderboard.csv` by the name of the job's folder."""
+    try:
+        rows = csv.DictReader(_read_lines(folder))
+        return {row["folder"]: row for row in rows if row.get("folder")}
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return {}
+
+
+def read_sweep_metric(folder: Path) -> str | None:
+    """Return the metric by which a sweep's `leaderboard.csv` ranks its jobs."""
+    try:
+        columns = next(csv.reader(_read_lines(folder)), [])
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return None
+    after = columns.index("status") + 1 if "status" in columns else len(columns)
+    return columns[after] if after < len(columns) else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return finite_or_none(float(text or "nan"))
+    except ValueError:  # the file was edited
+        return None
+
+
+def _read_lines(folder: Path) -> io.StringIO:
+    return io.StringIO(read_bytes(folder / LEADERBOARD_FILE).decode(), newline="")
