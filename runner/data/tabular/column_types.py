@@ -66,12 +66,13 @@ def text_file_schema(
             but for whole numbers, which may be read as others.
     """
     time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
-    time_columns |= _time_columns(declared, split)
+    decisive = _time_columns(declared, split)
+    time_columns |= decisive
 
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
-        if is_text(found.type) and split.kind == "time" and found.name == split.column:
-            return pa.string()  # whether these are times, `check_split_type` says
+        if is_text(found.type) and found.name in decisive:
+            return pa.string()  # whether these are times, `check_split_type` or the first pass says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
