@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -133,9 +134,10 @@ def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_pr
     assert done.code == 0, done.text
     repeated = np.mean([items[-1] in items[:-1] for items in users])
     assert f"{repeated:.1%} of the test rows have an item that is left out" in done.text
-    rows = [{"user": u, "item": s[-1], "history": s[:-1]} for u, s in enumerate(users)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    done = runner.run("predict", "run", "rows.jsonl", "--top-k", "10", "--out", "p", cwd=tmp_path)
+    unknown = pa.nulls(len(users))  # items that are looked for have no value, nor a type
+    columns = {"user": range(len(users)), "item": unknown, "history": [s[:-1] for s in users]}
+    pq.write_table(pa.table({k: pa.array(v) for k, v in columns.items()}), tmp_path / "r.parquet")
+    done = runner.run("predict", "run", "r.parquet", "--top-k", "10", "--out", "p", cwd=tmp_path)
     assert done.code == 0, done.text
     lists = pq.read_table(tmp_path / "p")["top_items"].to_pylist()
     hits = np.array(lists) == np.array([items[-1] for items in users])[:, None]
