@@ -370,6 +370,10 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
     core = {"interactions": {**DECLARED, "min_count": {"user": 50}}}
     with pytest.raises(DataError, match=r"no event is left .*min_count"):
         prepare(TableRecipe("csv", str(path), core, on_bad_rows="skip"))
+    path.write_text("user,item,ts\n1,5,\n1,6,\n")
+    with pytest.raises(DataError, match=r"no event is left; 2 bad rows .* line 2, column 'ts'"):
+        prepare(TableRecipe("csv", str(path), schema, on_bad_rows="skip"))
+    path.write_text("\n".join(lines) + "\n")
     split = {"leave_k_out": 9}
     recipe = TableRecipe("csv", str(path), schema, split=split, on_bad_rows="skip")
     with pytest.raises(DataError, match=r"validation split has no rows .*leave_out"):
