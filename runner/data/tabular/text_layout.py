@@ -230,9 +230,10 @@ def read_codes_as_texts(
     if layout.json_lines or not whole:
         return schema, []
     chunk = next(read_text_chunks(file, whole, layout, skip_bad_rows=True), None)
+    rows = chunk.table if chunk is not None else None
     notes = []
-    for name in whole if chunk is not None and chunk.table is not None else ():
-        texts = single_array(chunk.table, name)
+    for name in whole if rows is not None else ():
+        texts = single_array(rows, name)
         if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0\d")):
             field = pa.field(name, pa.string())
             schema = schema.set(schema.get_field_index(name), field)

@@ -68,11 +68,11 @@ def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[in
         raise DataError(f"{about}: is for the nearest items, which parameters.{TOP_K} asks for")
     if not isinstance(given, list) or len(given) > MAX_LEFT_OUT:
         raise DataError(f"{about}={given!r:.40}: must be a list of at most {MAX_LEFT_OUT:,} items")
-    type_ = str if pa.types.is_string(_item_type(artifact)) else int
+    are_texts = pa.types.is_string(_item_type(artifact))
+    kind = "a text" if are_texts else "a whole number of 64 bits"
     for n, item in enumerate(given):
-        fits = type(item) is type_ and (type_ is str or -(2**63) <= item < 2**63)
-        if not fits:
-            kind = "a text" if type_ is str else "a whole number of 64 bits"
+        is_number = type(item) is int and -(2**63) <= item < 2**63
+        if not (isinstance(item, str) if are_texts else is_number):
             raise DataError(f"{about}[{n}]={item!r:.40}: must be {kind}, as the ids of items are")
     return tuple(given)
 
