@@ -6,16 +6,15 @@ dataset or model is left out where another one was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from runner.metrics.names import RETRIEVAL_METRICS, RETRIEVAL_NETS
+from runner.metrics.names import RETRIEVAL_METRICS, RETRIEVAL_NETS, find_metric
 
-FULL_RANKING = {"eval": list(RETRIEVAL_METRICS), "train": [], "candidates": "full"}
-MONITOR = {"metric": f"validation/{RETRIEVAL_METRICS[0]}", "direction": "max"}
+MONITOR = "checkpoint.monitor"
 
 
 def follow_model_kind(
@@ -23,7 +22,8 @@ def follow_model_kind(
 ) -> tuple[str, ...]:
     """Measure a model that finds items by its rankings of all items. In place.
 
-    What the command line, an experiment or another option of `metrics` sets stays.
+    What the command line, an experiment or another option of `metrics` sets stays: its metrics
+    are ranked over the catalogue if all of them are metrics of rankings.
 
     Args:
         config: of a new run, with the overrides applied.
@@ -40,27 +40,54 @@ def follow_model_kind(
     if isinstance(items, ListConfig) and len(items) > 1:
         return ()  # the vector of an item depends on more than its id, so there is no catalogue
     given = {override.key_or_group for override in overrides}
-    changed = []
-    for node, values in (("metrics", FULL_RANKING), ("checkpoint.monitor", MONITOR)):
-        found = OmegaConf.select(config, node)
-        default: Any = default_config
-        for name in node.split("."):
-            default = default.get(name) or {}
-        if not isinstance(found, DictConfig) or any(
-            key == node or key.startswith(f"{node}.") for key in given
-        ):
-            return ()
-        if any(found.get(name) != default.get(name) for name in values):
-            return ()
-        changed.append((node, values))
-    for node, values in changed:
-        for name, value in values.items():
-            OmegaConf.update(config, f"{node}.{name}", value, merge=False)
-    listed = ", ".join(RETRIEVAL_METRICS)
+    chosen, monitor = (_chosen(config, n, default_config, given) for n in ("metrics", MONITOR))
+    if chosen is None or monitor is None or "candidates" in chosen:
+        return ()
+    # settings of rankings, such as what they leave out, choose no other metrics
+    names = list(chosen.get("eval", RETRIEVAL_METRICS))
+    watched = str(monitor.get("metric", "")).removeprefix("validation/")
+    if "eval" not in chosen and monitor:
+        names = list(dict.fromkeys([*names, watched]))
+    if not all(map(_is_of_catalogue, names)):
+        return ()  # metrics of rows, perhaps with negatives among them
+    updates: dict[str, Any] = {"metrics.eval": names, "metrics.candidates": "full"}
+    updates |= {} if "train" in chosen else {"metrics.train": []}
+    if not monitor:
+        found = find_metric(names[0])
+        assert found is not None
+        updates |= {f"{MONITOR}.metric": f"validation/{names[0]}"}
+        updates |= {f"{MONITOR}.direction": found.direction}
+    for key, value in updates.items():
+        OmegaConf.update(config, key, value, merge=False)
     return (
-        f"metrics and monitor follow the model, which finds items: {listed} over the catalogue "
-        "(metrics.candidates=full); metrics.eval and checkpoint.monitor set others",
+        f"metrics and monitor follow the model, which finds items: {', '.join(names)} over the "
+        "catalogue (metrics.candidates=full); metrics.eval and checkpoint.monitor set others",
     )
+
+
+def _chosen(
+    config: DictConfig, node: str, default_config: Mapping[str, Any], given: Collection[str]
+) -> dict[str, Any] | None:
+    """Return what somebody has set of a node; None if the node is another one altogether."""
+    found, default = (
+        OmegaConf.select(config, node),
+        OmegaConf.select(OmegaConf.create(dict(default_config)), node),
+    )
+    if not isinstance(found, DictConfig) or not isinstance(default, DictConfig):
+        return None
+    values = {str(name): found[name] for name in found}
+    if node in given:
+        return values
+    return {
+        name: value
+        for name, value in values.items()
+        if f"{node}.{name}" in given or value != default.get(name)
+    }
+
+
+def _is_of_catalogue(name: str) -> bool:
+    metric = find_metric(str(name))
+    return metric is not None and metric.needs in ("users", "lists")
 
 
 def drop_unfit_settings(

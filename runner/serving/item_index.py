@@ -6,7 +6,7 @@ L length of the history, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runner.errors import UserError
@@ -78,6 +79,14 @@ class ItemIndex:
         ]
         positions, scores = zip(*parts)
         return np.concatenate(positions), np.concatenate(scores)
+
+    def table_rows(self, items: Sequence[int | str]) -> list[int]:
+        """Return the rows of the table of raw ids; ids that the index does not know have none."""
+        if not items:
+            return []
+        positions = pc.index_in(pa.array(items, self.ids.type), self.ids).drop_null()
+        rows: list[int] = self.rows_I[positions.to_numpy()].tolist()
+        return rows
 
     def _find_unseen(
         self, query_RD: np.ndarray, top_k: int, seen_RL: np.ndarray, length_R: np.ndarray

@@ -6,6 +6,7 @@ R rows of a chunk.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,6 +140,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
         DataError: for the first bad row or too many skipped ones, and if no row is left.
     """
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    num_unknown = 0
     writer = PartitionWriter(folder, "events", num_rows=table.num_rows_estimate())
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
@@ -147,7 +149,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             if chunk.table is None:
                 bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
             else:
-                _write_events(writer, chunk, table, transforms, bad)
+                num_unknown += _write_events(writer, chunk, table, transforms, bad)
     builder = RowBuilder(
         table.events, raw_sources(table.events), splits=("train",), find_rows=latest_rows
     )
@@ -159,6 +161,12 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             num_rows += rows.num_rows
             yield rows.set_column(place, item, nothing)
     report_bad_rows(vars(bad))
+    if num_unknown:
+        print(
+            f"events of items that the run does not know, which are left out: {num_unknown:,}; "
+            "users who have no others get no row",
+            file=sys.stderr,
+        )
     if not num_rows:
         left_out = explain_left_out(table.events)
         raise DataError(f"no event is left of a {item} that the run knows{left_out}")
@@ -170,8 +178,12 @@ def _write_events(
     table: EventTable,
     transforms: Transforms,
     bad: BadRows,
-) -> None:
-    """Write the events of a chunk with their raw columns to the partitions of their users."""
+) -> int:
+    """Write the events of a chunk with their raw columns to the partitions of their users.
+
+    Returns:
+        How many are left out, since the run does not know their items.
+    """
     assert chunk.table is not None
     settings, features = table.events, table.features
     validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
@@ -181,6 +193,7 @@ def _write_events(
     if validator.bad_R.any():
         bad.record(validator.bad_R, validator.messages)
     is_known_R = ids >= FIRST_VALUE_ID if only_item.ids[0].encode == "vocabulary" else ids >= 0
+    num_unknown = int((~is_known_R & ~validator.bad_R).sum())
     usable_R = is_known_R & ~validator.bad_R
     if settings.below == "drop":
         usable_R &= events.positive_R
@@ -191,3 +204,4 @@ def _write_events(
         raw = raw.append_column(OWN + name, pa.array(plain))
     rows = np.flatnonzero(usable_R)
     writer.write(raw.take(pa.array(rows)), events.users_R[rows])
+    return num_unknown

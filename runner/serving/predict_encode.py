@@ -125,7 +125,7 @@ def check_input_types(
             is not known whether its ids were texts or numbers.
     """
     features, known = transforms.features, transforms.fitted.id_types
-    check_column_types(features, input_schema, path, allow_json_lists=True)
+    check_column_types(features, input_schema, path, is_input=True)
     for spec in features.ids:
         is_fixed = spec.encode == "as_is" or spec.input != "auto"
         if same_format or (is_fixed and not spec.cross):

@@ -69,6 +69,10 @@ class InputTable(TableRecipe):
                 "file as JSON, such as [5, 7]; of raw events `python -m runner histories` makes it "
                 "(docs/interactions.md, Use)"
             )
+        if column in [spec.column for spec in self.features.ids]:
+            return (
+                "the run has learnt from; a column without a value will do where an id is unknown"
+            )
         return "the run has learnt from"
 
     @property

@@ -242,11 +242,25 @@ class Scorer:
         return self.search_arrays(index, self.arrays("query", rows), top_k)
 
     def search_arrays(
-        self, index: ItemIndex, arrays: Sequence[np.ndarray], top_k: int
+        self,
+        index: ItemIndex,
+        arrays: Sequence[np.ndarray],
+        top_k: int,
+        leave_out: Sequence[int | str] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Search as `search` does, for inputs of the graph `query`, whose ids are not checked."""
+        """Search as `search` does, for inputs of the graph `query`, whose ids are not checked.
+
+        Args:
+            leave_out: raw ids of items that no row gets.
+        """
         vectors_RD = self.run_arrays("query", arrays)["vectors"]
-        return index.find(vectors_RD, top_k, self._seen(arrays))
+        seen = self._seen(arrays)
+        if rows := index.table_rows(leave_out):
+            ids_RL, length_R = seen or (np.zeros((len(vectors_RD), 0), np.int64), np.int64(0))
+            first_RE = np.broadcast_to(np.array(rows), (len(vectors_RD), len(rows)))
+            lengths_R = np.broadcast_to(length_R + len(rows), len(vectors_RD))
+            seen = np.concatenate((first_RE, ids_RL), axis=1), lengths_R
+        return index.find(vectors_RD, top_k, seen)
 
     @property
     def index(self) -> ItemIndex:

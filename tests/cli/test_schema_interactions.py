@@ -78,6 +78,18 @@ def test_whole_numbers_of_text_files_stay_numbers_so_that_items_can_be_named(tmp
     assert ids == {"user_id": "auto", "item_id": "integer", "history": "integer"}
 
 
+def test_whole_numbers_with_leading_zeros_are_codes_and_stay_texts(tmp_path, capsys):
+    path, out = tmp_path / "x.csv", tmp_path / "s.yaml"
+    csv.write_csv(pa.table(columns(item_id=[f"{n % 70:06d}" for n in range(ROWS)])), path)
+    path.write_text(path.read_text().replace('"', ""))
+    assert schema([str(path), "--out", str(out)], ()) == 0
+    assert (
+        "item_id: texts, since some have leading zeros, such as 000000" in capsys.readouterr().out
+    )
+    ids = {spec.name: spec.input for spec in parse_schema(yaml.safe_load(out.read_text())).ids}
+    assert ids == {"user_id": "integer", "item_id": "auto", "history": "auto"}
+
+
 def test_of_many_items_negatives_are_drawn(propose):
     _, shown = propose(columns(item_id=np.arange(ROWS) * 3), "--item", "item_id")
     assert "model.net.every" in shown
@@ -104,6 +116,26 @@ def test_times_in_milliseconds_have_their_unit(propose):
     table = columns(timestamp=columns()["timestamp"] * 1000)
     proposed, _ = propose(table)
     assert proposed["interactions"]["time_unit"] == "milliseconds"
+
+
+def test_seconds_with_fractions_are_times(propose):
+    proposed, _ = propose(columns(timestamp=columns()["timestamp"] + 0.25))
+    assert proposed["interactions"]["time"] == "timestamp"
+    assert "time_unit" not in proposed["interactions"]
+
+
+def test_beside_a_named_user_and_item_the_only_times_are_those_whatever_they_are_called(propose):
+    names = ("Kunde", "Artikel", "Gekauft (ms)")
+    table = dict(zip(names, columns(timestamp=columns()["timestamp"] * 1000).values()))
+    proposed, _ = propose(table, "--user", "Kunde", "--item", "Artikel")
+    declared = proposed["interactions"]
+    assert (declared["time"], declared["time_unit"]) == (names[2], "milliseconds")
+
+
+def test_a_row_for_each_user_with_lists_is_told_how_it_becomes_events(propose):
+    lists = [[1_600_000_000 + n, 1_600_000_100 + n] for n in range(ROWS)]
+    _, shown = propose({"user": np.arange(ROWS), "items": lists, "ts": lists})
+    assert "pandas makes events of lists: table.explode(['items', 'ts'])" in shown
 
 
 def test_other_columns_are_left_out_and_said(propose):

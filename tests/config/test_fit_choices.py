@@ -36,9 +36,35 @@ def test_a_model_that_finds_items_is_measured_over_the_catalogue(model):
 
 
 @pytest.mark.parametrize(
+    "setting",
+    ["metrics.leave_history_out=false", "metrics.per_event=true", "metrics.slice_by=item"],
+)
+def test_what_rankings_leave_out_or_are_sliced_by_does_not_turn_them_off(setting):
+    metrics, monitor, notes = composed("model=sasrec", setting)
+    assert metrics["eval"] == ["recall@10", "ndcg@10"] and metrics["candidates"] == "full"
+    assert monitor == "validation/recall@10" and "metrics and monitor follow the model" in notes
+
+
+@pytest.mark.parametrize(
+    ("setting", "names", "monitored"),
+    [
+        ("metrics.eval=[ndcg@20,recall@20]", ["ndcg@20", "recall@20"], "ndcg@20"),
+        ("metrics.eval=[gini@10,mrr]", ["gini@10", "mrr"], "gini@10"),
+        ("checkpoint.monitor.metric=validation/ndcg@10", ["recall@10", "ndcg@10"], "ndcg@10"),
+        ("checkpoint.monitor.metric=validation/mrr", ["recall@10", "ndcg@10", "mrr"], "mrr"),
+    ],
+)
+def test_other_metrics_of_rankings_are_over_the_catalogue_too(setting, names, monitored):
+    metrics, monitor, _ = composed("model=sasrec", setting)
+    assert (metrics["eval"], metrics["candidates"], metrics["train"]) == (names, "full", [])
+    assert monitor == f"validation/{monitored}"
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("model=din",),
+        ("model=sasrec", "metrics.eval=[auc,recall@1]"),
         ("model=sasrec", "metrics.eval=[auc]"),
         ("model=sasrec", "metrics.candidates=rows"),
         ("model=sasrec", "checkpoint.monitor.metric=validation/loss"),

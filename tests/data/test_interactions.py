@@ -370,6 +370,10 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
     core = {"interactions": {**DECLARED, "min_count": {"user": 50}}}
     with pytest.raises(DataError, match=r"no event is left .*min_count"):
         prepare(TableRecipe("csv", str(path), core, on_bad_rows="skip"))
+    path.write_text("user,item,ts\n1,5,\n1,6,\n")
+    with pytest.raises(DataError, match=r"no event is left; 2 bad rows .* line 2, column 'ts'"):
+        prepare(TableRecipe("csv", str(path), schema, on_bad_rows="skip"))
+    path.write_text("\n".join(lines) + "\n")
     split = {"leave_k_out": 9}
     recipe = TableRecipe("csv", str(path), schema, split=split, on_bad_rows="skip")
     with pytest.raises(DataError, match=r"validation split has no rows .*leave_out"):
@@ -429,13 +433,29 @@ def test_a_label_of_the_files_is_that_of_the_rows_even_if_it_has_the_usual_name(
     assert all(values["label"] == (row % 3 == 0) for row, values in rows["train"].items())
 
 
-def test_dates_of_times_in_other_units_are_refused(tmp_path):
-    split = {"time": "ts", "test": "2024-05-01"}
-    with pytest.raises(ConfigError, match="interactions have milliseconds; give shares"):
-        make(events(), tmp_path, split=split, more={"time_unit": "milliseconds"})
-    shares = {"time": "ts", "test": 0.1}
-    rows, _ = make(events(), tmp_path, split=shares, more={"time_unit": "milliseconds"})
-    assert rows["test"]
+@pytest.mark.parametrize("unit", ["milliseconds", "microseconds", "yyyymmdd", "dmy"])
+def test_times_of_any_form_split_by_dates_and_make_the_rows_of_seconds(tmp_path, unit):
+    table, day = events(), np.datetime64("2024-04-20", "D")
+    days = [(day + int(ts)).astype(object) for ts in table["ts"].to_pylist()]
+    seconds = np.array(days, "M8[s]").astype(np.int64)
+    forms = {
+        "milliseconds": seconds * 1000,
+        "microseconds": seconds * 10**6,
+        "yyyymmdd": [int(f"{d:%Y%m%d}") for d in days],
+        "dmy": [f"{d:%d.%m.%Y}" for d in days],
+    }
+    found = []
+    for values, form in ((seconds, "seconds"), (forms[unit], unit)):
+        path = tmp_path / f"{form}.csv"
+        pa.csv.write_csv(table.set_column(2, "ts", pa.array(values)), path)
+        schema = {"interactions": {**DECLARED, "time_unit": form}}
+        split = {"time": "ts", "validation": "2024-06-03", "test": "2024-06-10"}
+        folder, prepared = prepare(TableRecipe("csv", str(path), schema, split=split))
+        rows = [pa.concat_tables([read_blocks(folder / f) for f in fs])
+                for fs in prepared.splits.values()]  # fmt: skip
+        assert all(part.num_rows for part in rows)
+        found.append([sorted(map(str, part.to_pylist())) for part in rows])
+    assert found[0] == found[1]
 
 
 def test_the_declaration_in_the_docs_is_right():

@@ -338,7 +338,7 @@ def test_lists_written_as_json_are_the_same_ids_as_the_lists_of_the_training(kin
         with pytest.raises(DataError, match=r"line 3, column 'tags': value .*: not a JSON list"):
             read(texts.set_column(0, "tags", pa.array(["[]", wrong, "[]", "[]"])))
     features = replace(declared, labels=())
-    check_column_types(features, texts.schema, "rows.csv", allow_json_lists=True)
+    check_column_types(features, texts.schema, "rows.csv", is_input=True)
     with pytest.raises(DataError, match="a text needs a separator"):
         check_column_types(features, texts.schema, "rows.csv")
 

@@ -58,9 +58,9 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out, speci
         gone = set(history[-LONGEST:]) if leave_out else set()
         items = range(special, NUM_ITEMS)
         better = [i for i in items if scores[i] >= scores[target]]
-        rank = 1 + len(set(better) - gone - {target}) if target >= special else math.inf
-        assert ranks[row] == rank
-        allowed = [i for i in items if i == target or i not in gone]
+        is_ranked = target >= special and target not in gone
+        assert ranks[row] == (1 + len(set(better) - gone - {target}) if is_ranked else math.inf)
+        allowed = [i for i in items if i not in gone]
         assert lists[row] == sorted(allowed, key=lambda i: -scores[i])[:5]
 
 

@@ -97,6 +97,24 @@ def test_where_no_items_are_left_the_count_says_so(items):
         assert np.isfinite(scores[:count]).all() and np.isnan(scores[count:]).all()
 
 
+@pytest.mark.parametrize("leaves_history_out", [True, False])
+def test_items_that_a_request_leaves_out_make_room_for_the_next_best(
+    items, monkeypatch, leaves_history_out
+):
+    if not leaves_history_out:
+        monkeypatch.setattr("runner.serving.scorer.find_history", lambda _: None)
+    rows = item_rows(5)
+    arrays = items.arrays("query", items.encode(rows))
+    ranked = nearest_items(items, arrays, NUM_ITEMS)["top_items"]
+    gone = (*ranked[0, :3].tolist(), ranked[1, 0], 10**18)  # the last is no item
+    [other, answer] = score_batch(
+        items, [top_work(rows, 4), replace(top_work(rows, 4), leave_out=gone)]
+    )
+    assert other["top_items"].tolist() == ranked[:, :4].tolist()
+    kept = [[i for i in row if i not in gone][:4] for row in ranked.tolist()]
+    assert answer["top_items"].tolist() == kept
+
+
 def test_text_ids_are_answered_as_texts(items, monkeypatch):
     numbers = make_item_table(items)
     texts = pa.array([f"Äpfel {n}" for n in range(NUM_ITEMS)])
@@ -125,6 +143,15 @@ def test_what_cannot_be_found_is_refused(items):
     for wrong in (0, 31, True, "5", 2.0):
         text = f"parameters.top_k={wrong!r}: must be a whole number of 1 to 30"
         assert refused(asked(top_k=wrong)) == text
+    assert refused(asked(topk=3)) == (
+        "parameters.topk: there is no such parameter; nearest: 'top_k'"
+    )
+    assert "leave_out: is for the nearest items" in refused(asked(leave_out=[1]))
+    assert "leave_out=5: must be a list of at most 4,096" in refused(asked(top_k=3, leave_out=5))
+    for wrong in ("a", 1.0, True, 2**63):
+        text = f"parameters.leave_out[1]={wrong!r}: must be a whole number of 64 bits"
+        assert refused(asked(top_k=3, leave_out=[7, wrong])).startswith(text)
+    assert refused(asked()).endswith("needs the columns of the query alone")
     assert "none of the outputs asked for is one of top_items" in refused(asked("click", top_k=3))
     assert "no output 'top_items'" in refused(asked("top_items", top_k=3, graph="items"))
 

@@ -164,6 +164,20 @@ def test_a_stream_that_ended_goes_on_with_the_same_command_when_more_has_come(
     assert metrics(run, "progressive") == metrics(untouched, "progressive")
 
 
+def test_a_stream_that_ends_before_its_window_is_full_shows_the_metrics_so_far(
+    runner, data, tmp_path
+):
+    results = []
+    for log_every in (46, 1000):
+        run = tmp_path / f"every-{log_every}"
+        done = runner.run(*STREAM, *words(data, run), f"trainer.log_every={log_every}")
+        assert done.code == 0, done.text
+        assert ("updates of a window that is not full" in done.text) == (log_every == 1000)
+        results.append(result(run)["metrics"])
+    assert not (run / "metrics.jsonl").exists()  # the next start fills the window
+    assert results[0]["progressive/loss"] == results[1]["progressive/loss"] > 0
+
+
 @pytest.mark.long
 def test_an_endless_stream_ends_by_signal_while_it_waits_and_by_max_steps(runner, data, tmp_path):
     run = tmp_path / "run"

@@ -134,7 +134,10 @@ def scan_events(
         )
         path.unlink()
     if not any(map(np.any, kept)):
-        raise DataError(f"no event is left{explain_left_out(settings)}")
+        first = (
+            f"; {bad.count:,} bad rows are skipped, first {bad.examples[0]}" if bad.count else ""
+        )
+        raise DataError(f"no event is left{explain_left_out(settings)}{first}")
     return split_N
 
 

@@ -90,7 +90,9 @@ class FolderRecipe:
     def check(self) -> None:
         check_setting_types(self)
         if not self.path:
-            raise DataError("dataset.path is not set: the folder into which the files come")
+            place = self.declared.places.get("path", "") if self.schema is not None else ""
+            hint = f"; the schema names one: dataset.path={place}" if place else ""
+            raise DataError(f"dataset.path is not set: the folder into which the files come{hint}")
         if not Path(self.path).is_dir():
             raise DataError(
                 f"dataset.path={self.path}: no such folder{nearest_path(Path(self.path))}"

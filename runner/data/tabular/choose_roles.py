@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from runner.data.tabular.column_names import is_rating
 from runner.data.tabular.column_statistics import (
@@ -62,9 +63,12 @@ def choose_labels(
     if not names:
         binary = [f.name for f in columns if is_binary(f)]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
+        nested = [f.name for f in columns if pt.is_nested(f.type)]
+        lists = f"; pandas makes events of lists: table.explode({nested})" if nested else ""
         return {}, [
             f"no column looks like the label{listed}: --label NAME names it, and the proposal "
-            "lacks it until then; without a label there is nothing to train on"
+            "lacks it until then; without a label there is nothing to train on but histories: of "
+            f"events, --user NAME --item NAME propose them and the next item{lists}"
         ]
     roles, notes = {}, []
     for name in names:

@@ -66,12 +66,13 @@ def text_file_schema(
             but for whole numbers, which may be read as others.
     """
     time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
-    time_columns |= _time_columns(declared, split)
+    decisive = _time_columns(declared, split)
+    time_columns |= decisive
 
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
-        if is_text(found.type) and split.kind == "time" and found.name == split.column:
-            return pa.string()  # whether these are times, `check_split_type` says
+        if is_text(found.type) and found.name in decisive:
+            return pa.string()  # whether these are times, `check_split_type` or the first pass says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
@@ -82,7 +83,7 @@ def text_file_schema(
 
 
 def check_column_types(
-    declared: Declared, file_schema: pa.Schema, path: str, *, allow_json_lists: bool = False
+    declared: Declared, file_schema: pa.Schema, path: str, *, is_input: bool = False
 ) -> None:
     """Check that the roles of the columns can take the types in a file without loss.
 
@@ -90,7 +91,8 @@ def check_column_types(
         declared: the columns.
         file_schema: of the file.
         path: of the file, for messages.
-        allow_json_lists: whether a list may be a text, which is then JSON.
+        is_input: whether the rows are to be scored: a list may be a text, which is then JSON, and
+            a column of ids may have no value, as that of the items that are looked for.
 
     Raises:
         DataError: naming the file, the column, its type and what its role takes.
@@ -108,7 +110,7 @@ def check_column_types(
         type_ = file_schema.field(vector.column).type
         if vector.separator:
             require(vector.column, is_text(type_), "a text, since it has a separator")
-        elif not (allow_json_lists and is_text(type_)):
+        elif not (is_input and is_text(type_)):
             fits = is_list(type_) and _is_number(type_.value_type)
             require(vector.column, fits, "a list of numbers; a text needs a separator")
     for spec in declared.ids:
@@ -117,7 +119,7 @@ def check_column_types(
             if spec.separator:
                 require(column, is_text(type_), "a text, since it has a separator")
                 continue
-            if spec.is_list and allow_json_lists and is_text(type_):
+            if spec.is_list and is_input and is_text(type_):
                 continue
             if spec.is_list:
                 require(column, is_list(type_), "a list; a text needs a separator")
@@ -128,13 +130,12 @@ def check_column_types(
                 is_time = is_temporal(type_) or is_seconds(type_)
                 require(column, is_time or _is_id(type_), "a time")
             else:
-                require(column, _is_id(type_), "an integer or a text")
+                is_empty = is_input and pt.is_null(type_)
+                require(column, is_empty or _is_id(type_), "an integer or a text")
         for column in (spec.weights, spec.order_by):
             if column:
                 type_ = file_schema.field(column).type
-                fits = is_list(type_) or (
-                    (bool(spec.separator) or allow_json_lists) and is_text(type_)
-                )
+                fits = is_list(type_) or ((bool(spec.separator) or is_input) and is_text(type_))
                 require(column, fits, "a list, as long as the ids")
     for column in declared.groups:
         require(column, _is_id(file_schema.field(column).type), "an integer or a text")

@@ -23,7 +23,13 @@ from runner.data.tabular.column_names import (
 )
 from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
 from runner.data.tabular.read_files import is_text
-from runner.data.tabular.times import TEXT_DATES, is_seconds, is_temporal
+from runner.data.tabular.times import (
+    EARLIEST_S,
+    LATEST_S,
+    TEXT_DATES,
+    is_seconds,
+    is_temporal,
+)
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
@@ -65,14 +71,16 @@ def guess_roles(
 
 def is_time(f: ColumnStatistics) -> bool:
     """Tell whether a column has times: by its type, or by its name and its values."""
-    if is_seconds(f.type):
+    if is_seconds(f.type) or pt.is_nested(f.type):
         return False
     if is_temporal(f.type) or f.time_form.startswith(("text", *TEXT_DATES)):
         return True
     if f.time_form and is_text(f.type) and sounds_like_time(f.name):
         return True
-    if f.low is None or not f.is_whole or f.num_distinct < 2:
+    if f.low is None or f.high is None or f.num_distinct < 2:
         return False
+    if not f.is_whole:  # seconds with fractions
+        return sounds_like_time(f.name) and f.low >= EARLIEST_S and f.high < LATEST_S
     if f.time_form and sounds_like_time(f.name):
         return True
     # a time from an origin of its own, such as the start of the record

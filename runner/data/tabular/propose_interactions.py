@@ -79,6 +79,10 @@ def find_event_columns(
             # of a table of events without names that say more, what else is an id
             rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
             found[part] = [f.name for f in rest if _is_id(f)] if len(rest) < 3 or must else []
+    if must and not found["time"]:
+        free = [f for f in columns if f.name not in taken and not pt.is_nested(f.type)]
+        times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]
+        found["time"] = times if len(times) == 1 else []
     if len(found["time"]) > 1:
         exact = [n for n in found["time"] if not n.endswith(("_ms", "_s"))]
         found["time"] = (exact or found["time"])[:1]
@@ -89,8 +93,10 @@ def find_event_columns(
         return EventColumns(found["user"][0], found["item"][0], found["time"][0], rating)
     if must:
         missing = [part for part, names in found.items() if not names]
+        in_order = "; the number of each row will do where rows are in order"
         raise UserError(
             f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
+            f"{in_order if missing[0] == 'time' else ''}"
         )
     return None
 

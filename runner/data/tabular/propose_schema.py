@@ -52,7 +52,11 @@ from runner.data.tabular.read_text import TextFormat, default_text_format, infer
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.text_blocks import find_binary_format
-from runner.data.tabular.text_layout import check_names_not_repeated, find_layout
+from runner.data.tabular.text_layout import (
+    check_names_not_repeated,
+    find_layout,
+    read_codes_as_texts,
+)
 from runner.errors import DataError, UserError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -239,7 +243,9 @@ def _read_schemas(
         return _first_schema(schemas, files, notes), None, None, notes
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
     schemas = {str(file): infer_text_schema(file, layout) for file in files}
-    return _first_schema(schemas, files, notes, are_guesses=True), layout, None, notes
+    guessed = _first_schema(schemas, files, notes, are_guesses=True)
+    schema, more = read_codes_as_texts(files[0], layout, guessed)
+    return schema, layout, None, notes + more
 
 
 def _first_schema(

@@ -62,6 +62,7 @@ from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.splits import EVENT_SPLITS, Split, check_split_type, parse_split
 from runner.data.tabular.text_parts import TextIndex, index_texts
+from runner.data.tabular.times import TEXT_DATES
 from runner.errors import ConfigError, DataError
 
 VERSION = 1  # to be raised when the same files and settings give other rows
@@ -144,15 +145,12 @@ class TableRecipe:
                 "declares by `interactions: {user: ..., item: ..., time: ...}`"
             )
         events = self.declared.interactions
-        unit = events.time_unit if events is not None else "seconds"
-        needs_seconds = split.kind == "time" and {kind for kind, _ in split.of.values()} != {
-            "share"
-        }
-        if unit != "seconds" and needs_seconds:
-            raise ConfigError(
-                f"{where}={self._split_setting!r}: dates and lengths are for times in seconds, and "
-                f"interactions have {unit}; give shares, such as test: 0.1"
-            )
+        if events is not None and split.kind == "time" and split.column == events.time:
+            # shares need the order alone, which numbers of any unit have; older runs signed them
+            needs_seconds = {kind for kind, _ in split.of.values()} != {"share"}
+            is_read_otherwise = needs_seconds or events.time_unit in TEXT_DATES
+            if is_read_otherwise and not split.input and events.time_unit != "seconds":
+                split = replace(split, input=events.time_unit)
         for name in split.splits:
             if name != "train" and name in self.files:
                 raise ConfigError(

@@ -11,12 +11,20 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.column_statistics import Sample
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_rows
+from runner.data.tabular.partitions import columns_in_file
+from runner.data.tabular.read_files import single_array
+from runner.data.tabular.read_text import (
+    TextFormat,
+    default_text_format,
+    read_first_rows,
+    read_text_chunks,
+)
 from runner.data.tabular.schema_file import is_delimiter
 from runner.errors import DataError, UserError
 
@@ -202,3 +210,32 @@ def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 def _is_number(cell: str) -> bool:
     return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", cell) is not None
+
+
+def read_codes_as_texts(
+    file: DataFile, layout: TextFormat, schema: pa.Schema
+) -> tuple[pa.Schema, list[str]]:
+    """Take whole numbers with leading zeros as texts, since they are codes: 0017 is not 17.
+
+    Args:
+        file: of which the first block is looked at.
+        layout: how it is written.
+        schema: the types that were guessed.
+
+    Returns:
+        The types, and notes.
+    """
+    own = columns_in_file(schema, schema.names)
+    whole = {name: pa.string() for name in own if pt.is_integer(schema.field(name).type)}
+    if layout.json_lines or not whole:
+        return schema, []
+    chunk = next(read_text_chunks(file, whole, layout, skip_bad_rows=True), None)
+    rows = chunk.table if chunk is not None else None
+    notes = []
+    for name in whole if rows is not None else ():
+        texts = single_array(rows, name)
+        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0\d")):
+            field = pa.field(name, pa.string())
+            schema = schema.set(schema.get_field_index(name), field)
+            notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
+    return schema, notes

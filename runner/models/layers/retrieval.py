@@ -184,8 +184,10 @@ class RetrievalModel(Recommender):
         """Return `rank_B`, the rank from 1 of each row's item among all items.
 
         The rows of the table that stand for unknown and missing values are no items: they are not
-        ranked, and a row whose item is one of them has an infinite rank. Equal scores count against
-        the item. A rank is NaN where a score is. Without an open catalogue the result is empty.
+        ranked, and neither are the items that are left out of a row's ranking. A row whose own item
+        is not ranked has an infinite rank: no list of recommendations holds it. Equal scores count
+        against the item. A rank is NaN where a score is. Without an open catalogue the result is
+        empty.
         With `list_length` it has `top_BK`, the best items of each row, and with `popularity_I`
         this, too; both count items from the first one that is real.
 
@@ -199,26 +201,30 @@ class RetrievalModel(Recommender):
             return {}
         with torch.autocast(query_BD.device.type, enabled=False):
             scores_BI = query_BD.float() @ self.items_ID.t()
-        item_score_B1 = scores_BI.gather(1, item_B[:, None])
+        item_B1, num_special = item_B[:, None], self.item.num_special
+        item_score_B1 = scores_BI.gather(1, item_B1)
         is_nan_B = scores_BI.sum(1).isnan()  # also where +inf meets -inf, which gives no ranking
+        left_out_B = item_B < num_special
         if self.excludes_history and self.history is not None:
-            length_B = per_row[f"{self.history}:length"]
             ids_BL = per_row[f"{self.history}:ids"]
             place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
-            # behind the end of a sequence stands the row's item, which does not count below either
-            left_out_BL = torch.where(place_L < length_B[:, None], ids_BL, item_B[:, None])
-            scores_BI.scatter_(1, left_out_BL, -torch.inf)
+            seen_BL = place_L < per_row[f"{self.history}:length"][:, None]
+            left_out_B = left_out_B | (seen_BL & (ids_BL == item_B1)).any(1)
+            # behind the end of a sequence stands the row's item, whose score is put back below
+            scores_BI.scatter_(1, torch.where(seen_BL, ids_BL, item_B1), -torch.inf)
         if self.seen_items is not None:
-            scores_BI[self.seen_items(rows_B)] = -torch.inf
-        num_special = self.item.num_special
+            row_V, ids_V = self.seen_items(rows_B)
+            scores_BI[row_V, ids_V] = -torch.inf
+            left_out_B = left_out_B.index_fill(0, row_V[ids_V == item_B[row_V]], True)
         scores_BI[:, :num_special] = -torch.inf
         more = {}
         if self.popularity_I is not None:
             more["popularity_I"] = self.popularity_I[num_special:]
         if self.list_length:
-            scores_BI.scatter_(1, item_B[:, None], item_score_B1)
+            ranked_B1 = item_score_B1.masked_fill(left_out_B[:, None], -torch.inf)
+            scores_BI.scatter_(1, item_B1, ranked_B1)
             more["top_BK"] = scores_BI[:, num_special:].topk(self.list_length).indices
-        scores_BI.scatter_(1, item_B[:, None], -torch.inf)
+        scores_BI.scatter_(1, item_B1, -torch.inf)
         rank_B = 1.0 + (scores_BI >= item_score_B1).sum(1).float()
-        rank_B = rank_B.masked_fill(item_B < num_special, torch.inf)
+        rank_B = rank_B.masked_fill(left_out_B, torch.inf)
         return {"rank_B": rank_B.masked_fill(is_nan_B, torch.nan), **more}

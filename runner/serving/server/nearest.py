@@ -19,6 +19,8 @@ from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
 from runner.serving.scorer import Scorer
 
 TOP_K = "top_k"  # the parameter of a request that says how many items it wants for a row
+LEAVE_OUT = "leave_out"  # the parameter with raw ids that none of its rows is to get
+MAX_LEFT_OUT = 4096
 TOP_COUNT = "top_count"
 NEAREST = (TOP_ITEMS, TOP_SCORES, TOP_COUNT)
 
@@ -52,8 +54,36 @@ def read_top_k(
     return top_k
 
 
+def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Return the raw ids that a request's search leaves out, of the type of the model's items.
+
+    Raises:
+        DataError: for what is no list of such ids, a list that is too long, and a request that
+            asks for no items.
+    """
+    given, about = parameters.get(LEAVE_OUT), f"parameters.{LEAVE_OUT}"
+    if given is None:
+        return ()
+    if parameters.get(TOP_K) is None:
+        raise DataError(f"{about}: is for the nearest items, which parameters.{TOP_K} asks for")
+    if not isinstance(given, list) or len(given) > MAX_LEFT_OUT:
+        raise DataError(f"{about}={given!r:.40}: must be a list of at most {MAX_LEFT_OUT:,} items")
+    type_ = _item_type(artifact)
+    are_texts = pa.types.is_string(type_)
+    low, high = (0, 2**64) if pa.types.is_uint64(type_) else (-(2**63), 2**63)
+    kind = "a text" if are_texts else "a whole number of 64 bits"
+    for n, item in enumerate(given):
+        is_number = type(item) is int and low <= item < high
+        if not (isinstance(item, str) if are_texts else is_number):
+            raise DataError(f"{about}[{n}]={item!r:.40}: must be {kind}, as the ids of items are")
+    return tuple(given)
+
+
 def nearest_items(
-    scorer: Scorer, arrays: Sequence[np.ndarray], top_k: int
+    scorer: Scorer,
+    arrays: Sequence[np.ndarray],
+    top_k: int,
+    leave_out: Sequence[int | str] = (),
 ) -> dict[str, np.ndarray]:
     """Find the best items of rows.
 
@@ -61,13 +91,14 @@ def nearest_items(
         scorer: at one version.
         arrays: inputs of the graph `query`.
         top_k: K.
+        leave_out: raw ids of items that no row gets; those that the model does not know are none.
 
     Returns:
         `top_items` [R, K] int64, uint64 or texts, `top_scores` [R, K] float32, best first, and
         `top_count` [R]: how many there are. Behind these ids are 0 or "", and scores are NaN.
     """
     index = scorer.index
-    positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k)
+    positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k, leave_out)
     none = positions_RK.ravel() < 0
     found = index.ids.take(pa.array(positions_RK.ravel(), mask=none))
     blank = "" if pa.types.is_string(found.type) else 0
@@ -81,7 +112,7 @@ def nearest_items(
 
 def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
     """Return the output tensors, as metadata list them."""
-    kind = pq.read_schema(artifact.path / ITEMS).field("id").type
+    kind = _item_type(artifact)
     whole = "UINT64" if pa.types.is_uint64(kind) else "INT64"
     datatypes = ("BYTES" if pa.types.is_string(kind) else whole, "FP32", "INT64")
     shapes = ([-1, -1], [-1, -1], [-1])
@@ -89,6 +120,10 @@ def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
         {"name": name, "datatype": datatype, "shape": shape}
         for name, datatype, shape in zip(NEAREST, datatypes, shapes)
     ]
+
+
+def _item_type(artifact: Artifact) -> pa.DataType:
+    return pq.read_schema(artifact.path / ITEMS).field("id").type
 
 
 def left_out(artifact: Artifact) -> dict[str, str]:

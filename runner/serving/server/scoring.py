@@ -15,12 +15,20 @@ from runner.serving.item_table import why_no_items
 from runner.serving.raw_rows import encode_rows, graph_features
 from runner.serving.scorer import Scorer
 from runner.serving.server.columns import make_table, served_columns
-from runner.serving.server.nearest import NEAREST, nearest_items, read_top_k
+from runner.serving.server.nearest import (
+    LEAVE_OUT,
+    NEAREST,
+    TOP_K,
+    nearest_items,
+    read_left_out,
+    read_top_k,
+)
 from runner.serving.server.prepared import check_ids, join, read_arrays, row_slices
 from runner.serving.server.tensors import InferRequest
 
 LOGIT, VECTORS = ".logit", ".vectors"  # behind a task's and a graph's name
 GRAPH = "graph"  # the parameter of a request that holds prepared ids
+PARAMETERS = (GRAPH, TOP_K, LEAVE_OUT, "binary_data_output")  # what else clients send is theirs
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class Work:
         rows: raw columns; or the inputs of the one graph.
         outputs: names of the tensors to answer, and whether in binary.
         top_k: how many items to find for each row; 0: none.
+        leave_out: raw ids of items that no row gets.
     """
 
     graphs: tuple[str, ...]
@@ -39,11 +48,13 @@ class Work:
     num_rows: int
     outputs: Mapping[str, bool]
     top_k: int = 0
+    leave_out: tuple[int | str, ...] = ()
 
     @property
     def key(self) -> Hashable:
         """What works must have in common to be scored together."""
-        return self.graphs, getattr(self.rows, "schema", None), self.top_k  # of a table
+        schema = getattr(self.rows, "schema", None)  # of a table
+        return self.graphs, schema, self.top_k, self.leave_out
 
 
 Outputs = Mapping[str, np.ndarray]
@@ -76,6 +87,9 @@ def make_work(
     Raises:
         DataError: naming what is wrong.
     """
+    for name in request.parameters:
+        if name not in PARAMETERS and (near := nearest_hint(name, PARAMETERS)):
+            raise DataError(f"parameters.{name}: there is no such parameter{near}")
     graph = request.parameters.get(GRAPH)
     names = [spec.name for spec in artifact.graphs]
     if graph is not None and graph not in names:
@@ -87,13 +101,20 @@ def make_work(
             f"no output {unknown!r}{nearest_hint(unknown, known)}; there are {', '.join(known)}"
         )
     top_k = read_top_k(artifact, request.parameters, [*request.outputs], max_top_k)
+    leave_out = read_left_out(artifact, request.parameters)
     default = NEAREST if top_k else _default_outputs(artifact, known)
     outputs = request.outputs or dict.fromkeys(default, request.binary)
     wanted = {name for output in outputs for name in known[output]}
     specs = [spec for spec in artifact.graphs if spec.name in wanted]
     rows: pa.Table | Mapping[str, np.ndarray]
     if graph is None:
-        rows = make_table(served_columns(artifact.raw, specs), request.inputs)
+        try:
+            rows = make_table(served_columns(artifact.raw, specs), request.inputs)
+        except DataError as error:
+            if top_k or {"query", "items"} - {spec.name for spec in specs}:
+                raise
+            more = f"parameters.{TOP_K} asks for items, and needs the columns of the query alone"
+            raise DataError(f"{error}; {more}") from error
         num_rows = rows.num_rows
     else:
         rows, num_rows = read_arrays(specs[0], request.inputs)
@@ -104,7 +125,7 @@ def make_work(
             f"the request has {num_rows} rows; at most {max_rows} are scored at once "
             "(--max-rows of `serve`)"
         )
-    return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs, top_k)
+    return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs, top_k, leave_out)
 
 
 def _default_outputs(artifact: Artifact, known: Mapping[str, Any]) -> list[str]:
@@ -145,7 +166,7 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
     if isinstance(works[0].rows, pa.Table):
         wanted = {name for work in works for name in work.outputs}
         table = pa.concat_tables([work.rows for work in works])
-        together = _score_raw(scorer, specs, table, wanted, works[0].top_k)
+        together = _score_raw(scorer, specs, table, wanted, works[0])
     else:
         together = _score_prepared(scorer, specs[0], works)
     slices = row_slices([work.num_rows for work in works])
@@ -155,13 +176,14 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
 
 
 def _score_raw(
-    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str], top_k: int
+    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str], like: Work
 ) -> Outputs:
     rows = encode_rows(scorer.artifact.raw, table, graph_features(specs))
     names = {f"{spec.name}{VECTORS}": spec.name for spec in specs}
     found = {name: scorer.vectors(names[name], rows) for name in wanted & names.keys()}
-    if top_k:
-        found |= nearest_items(scorer, scorer.arrays("query", rows), top_k)
+    if like.top_k:
+        arrays = scorer.arrays("query", rows)
+        found |= nearest_items(scorer, arrays, like.top_k, like.leave_out)
     if wanted - found.keys():
         found |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
     return found
@@ -170,9 +192,11 @@ def _score_raw(
 def _score_prepared(scorer: Scorer, spec: GraphSpec, works: Sequence[Work]) -> Outputs:
     for work in works:  # against the tables of the version that scores them
         check_ids(spec, scorer.artifact.raw, work.rows)
-    arrays, top_k = join(spec, [work.rows for work in works]), works[0].top_k
+    arrays, like = join(spec, [work.rows for work in works]), works[0]
     if scorer.is_retrieval:
-        found = nearest_items(scorer, arrays, top_k) if top_k else {}
+        found = {}
+        if like.top_k:
+            found = nearest_items(scorer, arrays, like.top_k, like.leave_out)
         if any((vectors := f"{spec.name}{VECTORS}") in work.outputs for work in works):
             found[vectors] = scorer.run_arrays(spec.name, arrays)["vectors"]
         return found

@@ -15,6 +15,7 @@ from runner.data.core.fitted import (
     saved_digest,
     with_fitted_transforms,
 )
+from runner.data.prepare.fingerprint import build_recipe
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
@@ -28,6 +29,13 @@ def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSetting
     """Return the run directory or checkpoint folder that a loop only reads; None for a training."""
     source = checkpoint.path or config["run"]
     return None if source is None else Path(source)
+
+
+def makes_windows(dataset: Mapping[str, Any]) -> bool:
+    """Tell whether train rows are windows of events, of which a row's item is one alone."""
+    declared = getattr(build_recipe(dataset), "declared", None)
+    events = getattr(declared, "interactions", None)
+    return events is not None and events.train_on == "windows"
 
 
 def make_checked_dataset(

@@ -40,6 +40,7 @@ from runner.training.builder.context import (
 from runner.training.builder.data import (
     count_steps_per_epoch,
     make_checked_dataset,
+    makes_windows,
     resolve_source_path,
 )
 from runner.training.builder.device import prepare_device, seed_everything
@@ -118,7 +119,11 @@ def build_job(
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
         of_places = isinstance(context.model, NextItemModel)
-        for warning in preflight_warnings(cadence, trainer, length, of_places=of_places):
+        learns_places = of_places and getattr(context.model, "every_place", True)
+        skips = makes_windows(config["dataset"]) and not learns_places
+        for warning in preflight_warnings(
+            cadence, trainer, length, of_places=of_places, skips_events=skips
+        ):
             view.warn(warning)
     check_rankings(metric_settings, dataset, context.model)
     count_item_popularity(context.model, dataset, context.ranks, metric_settings)

@@ -40,16 +40,28 @@ class RunLength:
 
 
 def preflight_warnings(
-    cadence: Cadence, trainer: TrainerSettings, length: RunLength, *, of_places: bool = False
+    cadence: Cadence,
+    trainer: TrainerSettings,
+    length: RunLength,
+    *,
+    of_places: bool = False,
+    skips_events: bool = False,
 ) -> Iterator[str]:
-    """Yield a warning of too few updates, and for each interval and patience never reached.
+    """Yield a warning of too few rows or updates, and for each interval and patience never reached.
 
     Args:
         cadence: when the run logs, evaluates and saves.
         trainer: its settings.
         length: of the run.
         of_places: whether a row is a history whose every place is learnt.
+        skips_events: whether rows are windows of events, of which the model learns one alone.
     """
+    if skips_events:
+        yield (
+            f"interactions.train_on=windows makes {length.rows_per_epoch:,} train rows, for models "
+            "that learn at every place of a history, and this model learns from the item of each "
+            "row alone: train_on: every, in the schema, makes a row for each event"
+        )
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""

@@ -5,7 +5,7 @@ B rows of a batch, I items, L ids of the batch's histories, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from runner.training.health.sample import Floats, Ints, batch_ids
 from runner.training.job import Job
 
 NAME = "popularity"
+OWN_SHARE = 0.01  # of the rows whose item is left out of their own ranking, which is told from here
 
 
 def popularity_key(job: Job) -> dict[str, Any]:
@@ -54,11 +55,15 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
         counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
     metrics: dict[str, float] = {}
+    shares: dict[str, float] = {}
     rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists
     for split in splits:
         measured = make_metrics(job.dataset.schema, job.device, rankings, True)
-        for prediction in _predict(job, split, counts_I, settings):
+        num_own = 0
+        for prediction, own_B in _predict(job, split, counts_I, settings):
             measured.update(prediction, {})
+            num_own += int(own_B.sum())
+        shares[split] = num_own / job.dataset.num_rows[split]
         for key, value in measured.compute().items():
             if key.partition("/")[0] in settings.ranking_metrics and not np.isnan(value):
                 metrics[f"{split}/{key}"] = value
@@ -67,13 +72,25 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         "metrics": metrics,
         "train_rows": job.dataset.num_rows["train"],
         "judged_rows": {split: job.dataset.num_rows[split] for split in splits},
-        "findings": [],
+        "findings": list(_describe_own(shares)),
     }
+
+
+def _describe_own(shares: Mapping[str, float]) -> Iterator[str]:
+    """Yield a finding if the rankings leave out many of the items that they look for."""
+    if max(shares.values(), default=0.0) >= OWN_SHARE:
+        rows = " and ".join(f"{share:.1%} of the {split}" for split, share in shares.items())
+        yield (
+            f"{rows} rows have an item that is left out of their ranking, since the user has had "
+            "it before: they are misses for every model; metrics.leave_history_out=false "
+            "recommends such items again"
+        )
 
 
 def _predict(
     job: Job, split: str, counts_I: Floats, settings: MetricSettings
-) -> Iterator[Prediction]:
+) -> Iterator[tuple[Prediction, np.ndarray]]:
+    """Yield predictions, and for each [B]: whether the row's own item is left out."""
     model: Any = job.context.model
     schema, name, history = job.dataset.schema, model.item.name, model.history
     history = history if settings.leave_history_out else None
@@ -82,7 +99,7 @@ def _predict(
         for batch in batches:
             item_B = single_ids(batch, name).numpy()
             score_B = torch.from_numpy(counts_I[item_B])
-            aux = {}
+            aux, own_B = {}, np.zeros(batch.size, bool)
             if settings.ranks_full_catalogue:
                 rows_L, ids_L = _history(batch, job, history)
                 if find_seen is not None:
@@ -90,10 +107,11 @@ def _predict(
                     rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen))
                 rank_B = rank_by_count(counts_I, item_B, rows_L, ids_L, model.item.num_special)
                 aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
+                own_B = np.isinf(rank_B) & (item_B >= model.item.num_special)
             logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
             on_device = batch.to(job.device)
             prediction = Prediction.of(logits_BT, on_device, **aux)
-            yield attach_slices(prediction, on_device, schema, settings.slice_by, model)
+            yield attach_slices(prediction, on_device, schema, settings.slice_by, model), own_B
 
 
 def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:
@@ -113,7 +131,7 @@ def rank_by_count(
         counts_I: of all items.
         item_B: the item of each row.
         rows_L: row of each id that is left out of its row's ranking; it may stand there twice.
-        ids_L: that id; where it is the row's item, that one is ranked all the same.
+        ids_L: that id; a row whose own item is left out has an infinite rank.
         num_special: how many of the first ids are no items.
     """
     counts_I = np.where(np.arange(len(counts_I)) < num_special, -1, counts_I)  # behind all items
@@ -121,7 +139,9 @@ def rank_by_count(
     count_B = counts_I[item_B]
     rank_B = (len(counts_I) - np.searchsorted(ascending_I, count_B)).astype(np.float64)
     pairs = np.unique(np.stack([rows_L, ids_L]), axis=1)
-    rows, ids = pairs[:, pairs[1] != item_B[pairs[0]]]
+    is_own_L = pairs[1] == item_B[pairs[0]]
+    rows, ids = pairs[:, ~is_own_L]
     before = counts_I[ids] >= count_B[rows]
     rank_B -= np.bincount(rows[before], minlength=len(item_B))
+    rank_B[pairs[0, is_own_L]] = np.inf
     return np.where(item_B < num_special, np.inf, rank_B)

@@ -15,7 +15,7 @@ from runner.rundir.json_files import JsonlFile, iterate_jsonl
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.progressive_validation import PrequentialTask, can_reuse_forward
-from runner.training.loops.recorder import Recorder
+from runner.training.loops.recorder import Recorder, reduce_metrics
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
 from runner.training.loops.verdict import failure_at_end, skipped_in_a_row
@@ -76,6 +76,7 @@ def _online(job: Job) -> Result:
         recorder.callback_runner.raise_failure()
         ended = is_finished(job, state)
         interrupted = stop.sync_ranks() and not ended
+        report_open_window(job, state)
     if job.run is not None:
         report_drift(job)
     failure = skipped_in_a_row(job, state)
@@ -90,6 +91,20 @@ def _online(job: Job) -> Result:
     result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
     recorder.callback_runner.call_run_end(result)
     return result
+
+
+def report_open_window(job: Job, state: TrainState) -> None:
+    """Show the metrics of the updates since the last row, whose window the next start fills.
+
+    Collective. Of a run without a row they are the result.
+    """
+    count = state.step - max(state.logged_step, 0)
+    if not count:
+        return
+    metrics, _ = reduce_metrics(job.train_metrics, job.context.ranks)  # sync
+    shown = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
+    job.view.note(f"{count:,} updates of a window that is not full: {shown}")
+    state.train_metrics = state.train_metrics or metrics
 
 
 def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:

@@ -171,6 +171,11 @@ def test_its_fingerprint_depends_on_folder_and_columns_but_not_on_what_has_arriv
     ("settings", "error", "message"),
     [
         ({"path": None}, DataError, "dataset.path is not set"),
+        (
+            {"path": None, "schema": {**SCHEMA, "path": "arriving"}},
+            DataError,
+            "the schema names one: dataset.path=arriving",
+        ),
         ({"path": "nowhere"}, DataError, "dataset.path=nowhere: no such folder"),
         ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: must be above 0"),
         ({"idle_timeout_s": -1}, ConfigError, "null: for ever"),

@@ -8,6 +8,7 @@ from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.intervals import parse_interval
 from runner.config.proposed_length import propose_length
 from runner.config.settings import TrainerSettings
+from runner.training.builder.data import makes_windows
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.job import Cadence
 
@@ -43,6 +44,19 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
     (said,) = preflight_warnings(cadence, TrainerSettings(), short, of_places=True)
     assert said.endswith("too few to learn; try trainer.batch_size=32 trainer.max_steps=3000")
+
+
+def test_windows_of_events_are_no_data_for_a_model_that_learns_from_the_item_of_a_row():
+    cadence = Cadence(None, None, None)
+    (said,) = preflight_warnings(cadence, TrainerSettings(), RUN, skips_events=True)
+    assert said.endswith("train_on: every, in the schema, makes a row for each event")
+    events = {"user": "user", "item": "item", "time": "time"}
+    option = "runner.data.tabular.table.table"
+    for train_on in ("windows", "every"):
+        schema = {"interactions": {**events, "train_on": train_on}}
+        node = {"_target_": option, "format": "csv", "path": "events.csv", "schema": schema}
+        assert makes_windows(node) is (train_on == "windows")
+    assert not makes_windows({"_target_": "my.own.Dataset"})
 
 
 @pytest.mark.parametrize("rows", [1, 100, 3000, 8087, 250_000, 2_000_000, 45_000_000])

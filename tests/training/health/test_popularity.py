@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -59,7 +61,8 @@ def test_ranks_by_counts_are_those_of_a_model_whose_scores_are_the_counts(leave_
     rows_L, ids_L = np.append(rows_L, seen_rows), np.append(ids_L, seen_ids)
     ours = rank_by_count(counts_I, item_B, rows_L, ids_L, num_special)
     np.testing.assert_array_equal(ours, theirs["rank_B"].numpy())
-    assert np.isinf(ours).sum() == (item_B < num_special).sum()
+    is_own = np.bincount(rows_L[ids_L == item_B[rows_L]], minlength=200) > 0
+    np.testing.assert_array_equal(np.isinf(ours), is_own | (item_B < num_special))
 
 
 def write_beauty(folder: Path) -> list[list[int]]:
@@ -109,3 +112,36 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     assert found["metrics"]["test/recall@5"] == pytest.approx(np.mean(recall), abs=1e-9)
     assert found["metrics"]["test/ndcg@5"] == pytest.approx(np.mean(ndcg), abs=1e-6)
     assert (run / "report.html").read_text().count("recall@5 of popularity")
+
+
+def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_predict(
+    runner: Zygote, tmp_path: Path
+):
+    rng = np.random.default_rng(2)
+    users = [rng.integers(0, ITEMS, rng.integers(4, 9)).tolist() for _ in range(120)]
+    lines = [f"{u},{i},{t}" for u, items in enumerate(users) for t, i in enumerate(items)]
+    (tmp_path / "e.csv").write_text("\n".join(["user,item,time", *lines]) + "\n")
+    schema = {
+        "path": "e.csv",
+        "split": "leave_one_out",
+        "interactions": {"user": "user", "item": "item", "time": "time"},
+        "categorical": {n: {"encode": "vocabulary", "input": "integer"} for n in ("user", "item")},
+    }
+    (tmp_path / "e.yaml").write_text(json.dumps(schema))
+    words = ["dataset=csv", "dataset.schema=e.yaml", "model=two_tower", "trainer.max_steps=2"]
+    words += ["trainer.num_threads=1", "report=false"]
+    done = runner.run(*words, "trainer.batch_size=64", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.code == 0, done.text
+    repeated = np.mean([items[-1] in items[:-1] for items in users])
+    assert f"{repeated:.1%} of the test rows have an item that is left out" in done.text
+    unknown = pa.nulls(len(users))  # items that are looked for have no value, nor a type
+    columns = {"user": range(len(users)), "item": unknown, "history": [s[:-1] for s in users]}
+    pq.write_table(pa.table({k: pa.array(v) for k, v in columns.items()}), tmp_path / "r.parquet")
+    done = runner.run("predict", "run", "r.parquet", "--top-k", "10", "--out", "p", cwd=tmp_path)
+    assert done.code == 0, done.text
+    lists = pq.read_table(tmp_path / "p")["top_items"].to_pylist()
+    hits = np.array(lists) == np.array([items[-1] for items in users])[:, None]
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    assert metrics["test/recall@10"] == pytest.approx(hits.any(1).mean(), abs=1e-9)
+    ndcg = (hits / np.log2(np.arange(2, 12))).sum(1).mean()
+    assert metrics["test/ndcg@10"] == pytest.approx(ndcg, abs=1e-6)
