@@ -14,7 +14,9 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, UserError, raise_combined
+from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def instantiate(
@@ -56,7 +58,7 @@ def instantiate(
         part = target(**settings, **more)
     except TypeError as error:
         if "argument" in str(error):
-            raise ConfigError(f"{key}: {error}") from error
+            raise ConfigError(f"{key}: {error}{_taken(target, settings, more)}") from error
         raise
     except UserError:
         raise  # it names the file or the setting itself
@@ -66,6 +68,14 @@ def instantiate(
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
     return part
+
+
+def _taken(target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return which settings a part takes, for a message about one that it does not."""
+    parameters = inspect.signature(target).parameters
+    known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in given]
+    near = [nearest_hint(name, known) for name in settings if name not in known]
+    return f"{''.join(near[:1])}; it takes {', '.join(known) or 'none'}"
 
 
 def _copy(value: Any) -> Any:
