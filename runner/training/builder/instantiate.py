@@ -58,7 +58,8 @@ def instantiate(
         part = target(**settings, **more)
     except TypeError as error:
         if "argument" in str(error):
-            raise ConfigError(f"{key}: {error}{_taken(target, settings, more)}") from error
+            near, known = _taken_arguments(target, settings, more)
+            raise ConfigError(f"{key}: {error}{near}; it takes {known}") from error
         raise
     except UserError:
         raise  # it names the file or the setting itself
@@ -70,12 +71,14 @@ def instantiate(
     return part
 
 
-def _taken(target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return which settings a part takes, for a message about one that it does not."""
+def _taken_arguments(
+    target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return a hint at the setting that was meant, and all that a part takes."""
     parameters = inspect.signature(target).parameters
     known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in given]
     near = [nearest_hint(name, known) for name in settings if name not in known]
-    return f"{''.join(near[:1])}; it takes {', '.join(known) or 'none'}"
+    return "".join(near[:1]), ", ".join(known) or "none"
 
 
 def _copy(value: Any) -> Any:
