@@ -75,8 +75,8 @@ def test_a_label_with_missing_values_is_told_with_what_trains_on_the_other_rows(
     share = purchase.count(None) / ROWS
     assert (
         f"label purchase: is missing in {share:.1%} of the rows, which are bad rows, also for "
-        "click: --label click trains on them" in shown
-    )
+        "click: --label click trains on them; `default: 0` beside it in the YAML takes them as 0"
+    ) in shown
     _, shown = propose(path, "--label", "purchase", "--drop", "click")
     assert "which are bad rows" in shown and "also for" not in shown
 

@@ -77,6 +77,7 @@ def choose_labels(
             notes.append(
                 f"label {name}: is missing in {share:.1%} of the rows, which are bad rows"
                 + (f", also for {others}: --label {others} trains on them" if others else "")
+                + "; `default: 0` beside it in the YAML takes them as 0"
             )
         notes += _other_values_note(by_name[name], settings)
     return roles, notes
