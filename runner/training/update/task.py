@@ -103,6 +103,9 @@ class Supervised:
             embeddings: its look-ups.
             total_weight: of the rows of the update, over all ranks.
             capture: gets an entry for each micro-batch.
+
+        Raises:
+            UserError: if the model or the loss returns something else than it should.
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
         num_rows = ctx.rows_at_once(batch.size)
@@ -116,6 +119,12 @@ class Supervised:
                 else next(iter(losses.values()))
             )
             loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
+            if not loss.requires_grad:
+                raise UserError(
+                    f"model.loss: no gradient leads from {type(ctx.loss).__name__} to the model: "
+                    "something on the way cuts the graph, such as detach(), no_grad, item() or "
+                    "NumPy"
+                )
             ctx.backward(loss)
             if ctx.l2_lookups:
                 ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)

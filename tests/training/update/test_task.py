@@ -206,6 +206,15 @@ def test_what_a_model_may_not_return_is_told_in_training_and_evaluation(change, 
         Supervised().eval_step(context, random_batch(8))
 
 
+def test_a_loss_without_a_gradient_is_told():
+    class Cut(BCE):
+        def forward(self, prediction):
+            return super().forward(prediction.detached())
+
+    with pytest.raises(UserError, match=r"model.loss: no gradient leads from Cut to the model"):
+        train(make_context(loss=Cut(SCHEMA)), [random_batch(8)])
+
+
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
