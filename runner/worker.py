@@ -18,7 +18,7 @@ from runner.config.compose import ComposedConfig
 from runner.config.proposed_length import AUTO_KEYS
 from runner.config.rules import get_key
 from runner.config.settings import EVALUATE_LOOP
-from runner.config.targets import find_unshipped_targets
+from runner.config.targets import ALLOWED_PACKAGES, find_unshipped_targets, is_in_packages
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
@@ -70,7 +70,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             return ProcessResult(130, "interrupted", "interrupted before it had begun")
         if isinstance(error, UserError):
             return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
-        return ProcessResult(1, "failed", _describe_error(error), _masked_trace())
+        return ProcessResult(1, "failed", _describe_error(error, allowed), _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
@@ -236,7 +236,7 @@ def _masked_trace() -> str:
     return mask_secrets(traceback.format_exc())
 
 
-def _describe_error(error: BaseException) -> str:
+def _describe_error(error: BaseException, allowed: Sequence[str]) -> str:
     text = mask_secrets(str(error)).strip()
     first = text.splitlines()[0] if text else ""
     if is_out_of_memory(error):
@@ -244,4 +244,17 @@ def _describe_error(error: BaseException) -> str:
             f"out of memory: {first or type(error).__name__}; a smaller trainer.batch_size with a "
             "larger trainer.accumulate gives the same result in less memory"
         )
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    name = type(error).__name__
+    return (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
+
+
+def _place_in_own_code(error: BaseException, allowed: Sequence[str]) -> str:
+    """Return the last line of the user's own packages on the way to an error; "" for none."""
+    own = [package for package in allowed if package not in ALLOWED_PACKAGES]
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_in_packages(frame.f_globals.get("__name__", ""), own):
+            path = Path(frame.f_code.co_filename)
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            place = f" ({shown}, line {line}, in {frame.f_code.co_name})"
+    return place

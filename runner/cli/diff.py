@@ -50,6 +50,7 @@ def _diff_runs(
         ("kind", before.get("kind"), after.get("kind")),
         ("commit", commits[0], commits[1]),
         ("uncommitted changes", _describe_patch(before), _describe_patch(after)),
+        *diff_settings(before.get("own_code") or {}, after.get("own_code") or {}),
         ("python", before.get("python"), after.get("python")),
         *diff_settings(before.get("versions") or {}, after.get("versions") or {}),
         ("host", before.get("host"), after.get("host")),

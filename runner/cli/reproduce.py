@@ -131,9 +131,11 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """
     from runner.config.locations import PROJECT
     from runner.rundir.diff import diff_settings
-    from runner.rundir.provenance import git_state, package_versions
+    from runner.rundir.provenance import changed_own_code, git_state, package_versions
 
     drift = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
+    if own := changed_own_code(meta.get("own_code") or {}):
+        drift.append(f"your code: {', '.join(own)} changed since")
     here = {"python": ".".join(map(str, sys.version_info[:3])), **package_versions()}
     then = {"python": meta.get("python"), **(meta.get("versions") or {})}
     drift += [
@@ -154,6 +156,9 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
             f"settings were changed at {len(changed)} of its resumes; the repetition has the last "
             "ones from the start"
         )
+    changed = [r for r in meta.get("resumes") or () if r.get("code_changed")]
+    if changed:
+        drift.append(f"your code was changed at {len(changed)} of its resumes")
     return drift
 
 

@@ -30,7 +30,8 @@ from runner.errors import UserError, already_exists, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
-    ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
+    ' model/loss=by_kind "metrics.eval=[mae,mse,rmse,r2]"'
+    ' "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
 # A model that starts as logistic regression, and leaves it where validation gains. The loss decides
 # what the best weights are: over few rows it is less a matter of luck than the AUC.

@@ -31,7 +31,7 @@ from runner.config.overrides import (
     find_unknown_hydra_keys,
     name_hidden_widths,
     parse_job_overrides,
-    replaces_dense_optimizer,
+    replaces_part,
 )
 from runner.config.paths import find_dirs_elsewhere, make_paths_absolute
 from runner.config.restart import config_before_restart
@@ -222,7 +222,7 @@ def _compose(
         added_keys=tuple(
             o.key_or_group
             for o in key_overrides
-            if o.is_add() or o.is_force_add() or replaces_dense_optimizer(o)
+            if o.is_add() or o.is_force_add() or replaces_part(o)
         ),
         notes=(*notes, *size_notes),
         run_dir=base.hydra.run.dir,

@@ -139,8 +139,13 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
     before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
-    if replaces_dense_optimizer(override):
+    if replaces_part(override):
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
+        return None
+    node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    if override.is_delete() and before is None and isinstance(node, DictConfig) and name in node:
+        with open_dict(node):
+            del node[name]  # Hydra finds no key whose value is null
         return None
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
@@ -158,12 +163,17 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     return None
 
 
-def replaces_dense_optimizer(override: Override) -> bool:
-    """Return whether an override gives the dense optimizer as a whole, class and settings."""
-    if override.key_or_group != DENSE_KEY or override.is_delete():
+def replaces_part(override: Override) -> bool:
+    """Return whether an override gives a part as a whole, class and settings.
+
+    That is the dense optimizer, or a net or loss of a user's own, which has other arguments than
+    ours.
+    """
+    key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if not isinstance(value, dict) or "_target_" not in value:
         return False
-    value = override.value()
-    return isinstance(value, dict) and "_target_" in value
+    is_own = not str(value["_target_"]).startswith("runner.")
+    return key == DENSE_KEY or (is_own and key in ("model.net", "model.loss"))
 
 
 def drop_unfit_arguments(

@@ -55,8 +55,11 @@ class PartKind:
 
     def describe_missing(self, target: Any) -> str:
         """Say which methods a class lacks, if it has some of them."""
-        missing = [name for name in self.methods if not callable(getattr(target, name, None))]
-        if not isinstance(target, type) or not 0 < len(missing) < len(self.methods):
+        found = {name: getattr(target, name, None) for name in self.methods}
+        abstract = [n for n, m in found.items() if getattr(m, "__isabstractmethod__", False)]
+        missing = [name for name, m in found.items() if not callable(m) or name in abstract]
+        is_near = abstract or len(missing) < len(self.methods)
+        if not isinstance(target, type) or not missing or not is_near:
             return ""
         return f"; {target.__name__} lacks {', '.join(missing)}"
 

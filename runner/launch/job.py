@@ -121,6 +121,8 @@ def launch_run(
             return mirror.code, run.dir
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
+        if run.resumed and (changed := run.meta["resumes"][-1].get("code_changed")):
+            print_status(f"your code is not what the run had before: {', '.join(changed)} changed")
         with mirrored(composed, run) as mirror:
             code = _execute(composed, run, allowed)
             # A job of a sweep has no page of its own: each has 5 MB of plotly.js.

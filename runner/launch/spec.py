@@ -10,6 +10,7 @@ from runner.config.compose import ComposedConfig
 from runner.config.rules import get_key
 from runner.config.settings import EVALUATE_LOOP
 from runner.config.signature import hash_fields, signature_fields
+from runner.config.targets import ALLOWED_PACKAGES, find_targets
 from runner.errors import DataError
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import dumps
@@ -44,7 +45,14 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
         kind=kind,
         source=source,
         overrides=composed.overrides,
+        own_packages=_own_packages(composed.config),
     )
+
+
+def _own_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the packages that a `_target_` names and that are not ours."""
+    named = {str(path).partition(".")[0] for _, path in find_targets(config)}
+    return tuple(sorted(named - {package.partition(".")[0] for package in ALLOWED_PACKAGES}))
 
 
 def _fingerprint(dataset: Mapping[str, Any]) -> str:

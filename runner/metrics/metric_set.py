@@ -30,7 +30,7 @@ from runner.metrics.curves import (
     roc_auc,
     roc_auc_error,
 )
-from runner.metrics.names import METRICS, get_metric
+from runner.metrics.names import METRICS, get_metric, split_task
 from runner.metrics.result_keys import (
     NO_ROW,
     UNDEFINED_NOTE,
@@ -44,6 +44,7 @@ from runner.metrics.score_store import ScoreBuffer
 from runner.metrics.settings import MetricSettings, find_group_column
 from runner.metrics.sums import (
     NUM_SUMS,
+    NUM_SUMS_WITH_R2,
     binary_results,
     binary_sums,
     need_both_labels,
@@ -95,8 +96,10 @@ class MetricSet:
         self._column_index_T = {
             kind: torch.tensor(columns, device=device) for kind, columns in self._columns.items()
         }
+        has_r2 = any(split_task(name)[0] == "r2" for name in self._names)
+        num_sums = NUM_SUMS_WITH_R2 if has_r2 else NUM_SUMS
         self._sums_ST = {
-            kind: torch.zeros(NUM_SUMS[kind], len(columns), dtype=torch.float64, device=device)
+            kind: torch.zeros(num_sums[kind], len(columns), dtype=torch.float64, device=device)
             for kind, columns in self._columns.items()
         }
         # The weight, then each part. The names are not known before the first update, but a
@@ -205,7 +208,7 @@ class MetricSet:
             if len(self._column_index_T) > 1:
                 x_BT, y_BT = x_BT.index_select(1, index_T), y_BT.index_select(1, index_T)
             sums = binary_sums if kind == "binary" else regression_sums
-            sums_SBT = sums(x_BT, y_BT)
+            sums_SBT = sums(x_BT, y_BT)[: len(self._sums_ST[kind])]
             if not weigh_one:
                 sums_SBT *= weights_B[:, None]
             sums_SKBT = sums_SBT.view(len(sums_SBT), *by_batch, x_BT.shape[1])

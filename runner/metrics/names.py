@@ -36,6 +36,8 @@ METRICS: Mapping[str, Metric] = {
     "accuracy": Metric("binary", "sums", "max"),
     "mae": Metric("regression", "sums", "min"),
     "mse": Metric("regression", "sums", "min"),
+    "rmse": Metric("regression", "sums", "min"),
+    "r2": Metric("regression", "sums", "max"),
 }
 SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),

@@ -39,7 +39,7 @@ class MetricSettings:
             "probability such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, "
             "recall@K and hit_rate@K, for any whole K; and, with candidates: full, coverage@K, "
             "novelty@K and gini@K of the lists. A metric is measured for tasks of its kind "
-            "(mae and mse for regression, others for binary), or for one task: auc/click"
+            "(mae, mse, rmse and r2 for regression, others for binary), or for one task: auc/click"
         ),
     ]
     train: Annotated[Sequence[str], Key("those of the train rows since the last line of the log")]

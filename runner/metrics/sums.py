@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 NUM_SUMS = {"binary": 5, "regression": 3}
+NUM_SUMS_WITH_R2 = {"binary": 5, "regression": 5}  # and those of the labels
 
 
 def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
@@ -57,14 +58,33 @@ def need_both_labels(names: Iterable[str], *, has_positives: bool) -> list[str]:
 
 
 def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
-    """Return each row's weight, absolute error and squared error: [S, B, T]."""
+    """Return each row's weight, absolute and squared error, label and its square: [S, B, T]."""
     error_BT = x_BT - y_BT
-    return torch.stack((torch.ones_like(x_BT), error_BT.abs(), error_BT.square()))
+    return torch.stack(
+        (torch.ones_like(x_BT), error_BT.abs(), error_BT.square(), y_BT, y_BT.square())
+    )
 
 
-def regression_results(weight: float, absolute: float, squared: float) -> dict[str, float]:
-    """Compute the metrics of a regression task from its weighted sums."""
-    return {"mae": ratio(absolute, weight), "mse": ratio(squared, weight)}
+def regression_results(
+    weight: float,
+    absolute: float,
+    squared: float,
+    label: float = math.nan,
+    label_squared: float = math.nan,
+) -> dict[str, float]:
+    """Compute the metrics of a regression task from its weighted sums.
+
+    r2 is 1 minus the squared error over that of always predicting the mean label; it is NaN where
+    all labels are equal, or without the sums of the labels.
+    """
+    mse = ratio(squared, weight)
+    mean_squared = label_squared - label * ratio(label, weight)
+    return {
+        "mae": ratio(absolute, weight),
+        "mse": mse,
+        "rmse": math.sqrt(mse),
+        "r2": 1 - ratio(squared, max(mean_squared, 0.0)),
+    }
 
 
 def ratio(part: float, whole: float) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import platform
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,37 @@ def git_state(project: Path) -> dict[str, Any] | None:
         "patch": (_git(project, "diff", "HEAD", "--binary") or "") if commit else "",
         "untracked": untracked.splitlines()[:200],
     }
+
+
+def own_code(packages: Iterable[str]) -> dict[str, str]:
+    """Return a hash of each Python file of packages of the user's own, which are not imported.
+
+    Args:
+        packages: names without a dot. One that cannot be found has no files.
+
+    Returns:
+        Hashes by names such as `my_project/model.py`.
+    """
+    hashes = {}
+    for package in sorted(packages):
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        folders = [Path(p) for p in (spec and spec.submodule_search_locations) or ()]
+        files = [(f, folder.parent) for folder in folders for f in folder.rglob("*.py")]
+        if not folders and spec is not None and spec.origin is not None:
+            files = [(Path(spec.origin), Path(spec.origin).parent)]
+        for path, above in files:
+            name = path.relative_to(above).as_posix()
+            hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return dict(sorted(hashes.items()))
+
+
+def changed_own_code(recorded: Mapping[str, str]) -> list[str]:
+    """Return the names of the files that are not as `own_code` has recorded them."""
+    now = own_code({name.partition("/")[0].removesuffix(".py") for name in recorded})
+    return sorted(n for n in recorded.keys() | now.keys() if recorded.get(n) != now.get(n))
 
 
 def _git(project: Path, *args: str) -> str | None:

@@ -17,7 +17,7 @@ from runner.rundir.regular_files import open_regular
 _TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
 _NAMES = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number"}
 _META_SHAPES = {
-    **dict.fromkeys(("identity", "choices", "git", "versions", "source"), dict),
+    **dict.fromkeys(("identity", "choices", "git", "own_code", "versions", "source"), dict),
     **dict.fromkeys(("overrides", "resumes", "command"), list),
     **dict.fromkeys(("kind", "name", "created", "host", "platform", "python"), str),
     **dict.fromkeys(("run_id", "fitted_sha256"), str),
@@ -39,7 +39,7 @@ def read_signed_meta(folder: Path) -> dict[str, Any]:
     check_shapes(path, meta, _META_SHAPES)
     for i, note in enumerate(meta.get("resumes") or ()):
         check_shapes(path, {f"resumes[{i}]": note}, {f"resumes[{i}]": dict})
-        check_shapes(path, note, {"overrides": list, "changed": list})
+        check_shapes(path, note, {"overrides": list, "changed": list, "code_changed": list})
     return meta
 
 

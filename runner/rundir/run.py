@@ -26,7 +26,7 @@ from runner.rundir.location import (
 )
 from runner.rundir.lock import FolderLock
 from runner.rundir.log_file import close_log_file, open_log_file
-from runner.rundir.provenance import collect_provenance
+from runner.rundir.provenance import changed_own_code, collect_provenance, own_code
 from runner.rundir.regular_files import read_bytes
 from runner.rundir.run_files import read_config, read_meta, read_result, to_yaml
 from runner.rundir.saved_config import config_record, replace_config
@@ -48,6 +48,7 @@ class RunSpec:
     kind: str = "train"  # or eval
     source: Mapping[str, Any] | None = None  # of an evaluation: its run and that run's signature
     overrides: Sequence[str] = ()
+    own_packages: Sequence[str] = ()  # of the user, which a `_target_` names
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,8 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     if meta["signature"] != spec.signature:
         note["signature_before"] = meta["signature"]
         note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
+    if code_changed := changed_own_code(meta.get("own_code") or {}):
+        note["code_changed"] = code_changed
     replaced, text = (read_bytes(folder / "config.yaml").decode(), meta), to_yaml(spec.config)
     meta_before = meta
     meta = {
@@ -185,6 +188,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         "signature": spec.signature,
         "identity": spec.signature_fields,
         "choices": spec.choices,
+        "own_code": own_code(spec.own_packages),
         "resumes": [*meta.get("resumes", []), note],
     }
     replace_config(folder, text, meta_before, meta)
@@ -227,6 +231,7 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
         "overrides": list(spec.overrides),
         "source": spec.source,
         **collect_provenance(project, list(spec.command)),
+        "own_code": own_code(spec.own_packages),
         "resumes": [],
         **config_record(text, spec.config),
     }

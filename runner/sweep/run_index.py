@@ -65,6 +65,7 @@ class RunDirectory:
         code_version: of the code that made the run: commit and uncommitted changes.
         result: `result.json`; None if there is none, or it is damaged: then the job is not done.
         created: seconds since 1970.
+        own_code: hashes of the files of the user's packages that made the run.
     """
 
     folder: str
@@ -73,6 +74,7 @@ class RunDirectory:
     code_version: str | None
     result: Mapping[str, Any] | None
     created: float = 0.0
+    own_code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -114,6 +116,7 @@ def read_run_directory(folder: Path) -> RunDirectory | None:
         signature=meta["signature"],
         overrides=frozenset(job_overrides(meta.get("overrides") or ())),
         code_version=code_version(meta.get("git")),
+        own_code=meta.get("own_code") or {},
         result=read_result_if_whole(folder),
         created=(folder / "meta.json").stat().st_mtime,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.locations import PROJECT
 from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.leaderboard import write_leaderboard as write_leaderboard_file
-from runner.rundir.provenance import git_state
+from runner.rundir.provenance import changed_own_code, git_state
 from runner.rundir.sweep_folder import LEADERBOARD_FILE
 from runner.sweep.database import SweepDatabase, TryResult, UnfinishedTry
 from runner.sweep.leaderboard import make_leaderboard
@@ -190,7 +190,14 @@ def _count_other_code(done: Sequence[RunDirectory]) -> int:
 
 def drop_runs_of_other_code(runs: Sequence[RunDirectory]) -> list[RunDirectory]:
     """Return the runs that are not done yet, or whose code is today's or not known."""
-    if not any(r.code_version for r in runs):
+    if not any(r.code_version or r.own_code for r in runs):
         return list(runs)
     today = code_version(git_state(PROJECT))
-    return [r for r in runs if not r.is_done or r.code_version in (None, today)]
+    changed = {frozenset(r.own_code.items()) for r in runs}
+    changed = {code for code in changed if changed_own_code(dict(code))}
+    return [
+        r
+        for r in runs
+        if not r.is_done
+        or (r.code_version in (None, today) and frozenset(r.own_code.items()) not in changed)
+    ]

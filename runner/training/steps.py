@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
@@ -19,6 +19,7 @@ from runner.training.stop_signal import StopSignal
 from runner.training.update.determinism import warn_of_unrepeatable_sums
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import StepOutput
+from runner.training.update.unsaved_state import warn_of_unsaved_state
 
 
 def steps(
@@ -85,16 +86,20 @@ def steps(
         yield output
 
 
-def watch_first_update(job: Job) -> AbstractContextManager[None]:
-    """Return what names operations of a user's own parts that do not repeat, in one update.
+@contextmanager
+def watch_first_update(job: Job) -> Iterator[None]:
+    """Watch a user's own parts in one update for what would not repeat, or not be resumed.
 
-    Compiled code is not watched, since it would be compiled anew.
+    Compiled code is not watched for operations, since it would be compiled anew.
     """
-    if job.trainer.compile:
-        return nullcontext()
     context = job.context
     parts = {"model": context.model, "loss": context.loss, "task": job.task}
-    return warn_of_unrepeatable_sums(parts, job.device, job.view.warn)
+    with warn_of_unsaved_state(parts, job.view.warn):
+        if job.trainer.compile:
+            yield
+        else:
+            with warn_of_unrepeatable_sums(parts, job.device, job.view.warn):
+                yield
 
 
 def count_examples(

@@ -69,6 +69,19 @@ def test_several_labels_are_refused_and_said_by_a_flag(write, propose):
     assert "like" in proposed["categorical"] and list(proposed["labels"]) == ["click"]
 
 
+def test_a_label_with_missing_values_is_told_with_what_trains_on_the_other_rows(write, propose):
+    purchase = [int(b) if a else None for a, b in zip(binary(), binary(1))]
+    path = write(click=binary(), purchase=purchase)
+    _, shown = propose(path, "--label", "click,purchase")
+    share = purchase.count(None) / ROWS
+    assert (
+        f"label purchase: is missing in {share:.1%} of the rows, which are bad rows, also for "
+        "click: --label click trains on them; `default: 0` beside it in the YAML takes them as 0"
+    ) in shown
+    _, shown = propose(path, "--label", "purchase", "--drop", "click")
+    assert "which are bad rows" in shown and "also for" not in shown
+
+
 def test_a_rating_beside_a_click_is_a_second_label(write):
     path = write(click=binary(), rating=np.arange(ROWS) % 5 + 1)
     with pytest.raises(SeveralLabelsError, match="click, rating"):

@@ -57,6 +57,24 @@ def test_a_dictionary_with_a_class_is_taken_as_it_is(plus):
     assert node == {"_target_": "torch.optim.Adam", **ADAM, "lr": 0.5}
 
 
+def test_a_net_or_loss_of_ones_own_replaces_the_option_and_ours_changes_it():
+    own = "model.loss={_target_: mine.Loss, margin: 2}"
+    composed = compose([own, "model.net={_target_: mine.Net}", "model.loss.margin=3"])
+    assert composed.problems == ()
+    assert composed.config["model"] == {
+        "loss": {"_target_": "mine.Loss", "margin": 3},
+        "net": {"_target_": "mine.Net"},
+    }
+    ours = compose(["model.loss={_target_: runner.models.losses.Focal, gamma: 1.0}"])
+    assert "label_smoothing" in ours.config["model"]["loss"]
+
+
+def test_a_key_whose_value_is_null_can_be_deleted():
+    composed = compose(["~model.loss.pos_weight", "~model.loss.label_smoothing"])
+    assert composed.problems == ()
+    assert set(composed.config["model"]["loss"]) == {"_target_"}
+
+
 @pytest.mark.long
 @pytest.mark.parity("E2")
 def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):

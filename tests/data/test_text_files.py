@@ -282,6 +282,26 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
         open_dataset(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({"default": 0}, [1, 0, 0, 1]),
+        ({"default": 5, "above": 4}, [0, 0, 1, 0]),
+        ({"type": "regression", "default": -1.5}, [1, 0, -1.5, 1]),
+    ],
+)
+def test_a_missing_label_takes_its_default(tmp_path, settings, labels):
+    table = pa.table({"buy": pa.array([1, 0, None, 1], pa.int64()), "x": [1.0, 2, 3, 4]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    schema = {"labels": {"buy": settings}, "numeric": ["x"]}
+    data = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=4))
+    assert batch.labels_BT[:, 0].tolist() == labels and batch.weights_B.sum() == 4
+    schema["labels"]["buy"] = {"default": 2}
+    with pytest.raises(DataError, match="row 2, column 'buy': value 2: allowed is 0 or 1"):
+        open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
+
+
 def test_texts_are_labels(tmp_path):
     incomes = [">50K", "<=50K", " >50K", None, "<=50K."]
     table = pa.table({"income": incomes[:3] + incomes[4:], "x": [1.0, 2, 3, 4]})
@@ -294,6 +314,9 @@ def test_texts_are_labels(tmp_path):
     pq.write_table(pa.table({"income": incomes, "x": [1.0] * 5}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="row 3, column 'income': the label is missing"):
         open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
+    filled = {**schema, "labels": {"income": {"positive": [">50K"], "default": 1}}}
+    data = open_dataset(path=str(tmp_path / "x.parquet"), schema=filled, mix=False)
+    assert next(data.batches("train", batch_size=5)).labels_BT[:, 0].tolist() == [1, 0, 1, 1, 0]
     with pytest.raises(ConfigError, match=r"labels\.income\.positive: is for a binary label"):
         parse_schema({"labels": {"income": {"positive": ["a"], "above": 3}}})
 

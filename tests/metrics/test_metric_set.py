@@ -110,17 +110,32 @@ def test_unit_weights_give_the_exact_share_of_ordered_pairs():
     assert measured(logits, labels)["auc"] == 4.5 / 6
 
 
-def test_regression_metrics_equal_numpy():
+def measure_by(settings, tasks, exact, of):
+    metrics = metric_set(tasks, exact=exact, settings=settings)
+    metrics.update(of, {"rating": torch.zeros(len(of.weights_B))})
+    return metrics.compute()
+
+
+def test_regression_metrics_equal_numpy_and_scikit_learn():
     random = np.random.default_rng(0)
     outputs, labels = random.normal(size=(2, 500)).astype(np.float32)
     weights = random.random(500).astype(np.float32)
-    metrics = metric_set([TaskSpec("rating", "regression")])
-    metrics.update(prediction(outputs, labels, weights), {"rating": torch.zeros(500)})
-    found = metrics.compute()
+    settings = MetricSettings(eval=["mae", "mse", "rmse", "r2"], train=["mse", "r2"])
+    tasks = [TaskSpec("rating", "regression")]
+    found, in_training = (
+        measure_by(settings, tasks, exact, prediction(outputs, labels, weights))
+        for exact in (True, False)
+    )
+    assert in_training == {name: found[name] for name in ("loss", "mse", "r2")}
     error = outputs.astype(np.float64) - labels
-    assert set(found) == {"loss", "mae", "mse"}
+    assert set(found) == {"loss", "mae", "mse", "rmse", "r2"}
     assert found["mae"] == pytest.approx(np.average(np.abs(error), weights=weights))
     assert found["mse"] == pytest.approx(np.average(error**2, weights=weights))
+    assert found["rmse"] == pytest.approx(found["mse"] ** 0.5)
+    r2 = sklearn_metrics.r2_score(labels, outputs.astype(np.float64), sample_weight=weights)
+    assert found["r2"] == pytest.approx(r2, abs=1e-9)
+    one = measure_by(settings, tasks, True, prediction([1.0, 2.0], [3.0, 3.0]))
+    assert math.isnan(one["r2"]) and one["rmse"] == pytest.approx(2.5**0.5)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -1,22 +1,27 @@
 import errno
+import hashlib
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from runner.cli.reproduce import list_drift
 from runner.config.compose import compose_from_run
 from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.identity import signed_settings_at, why_not_done
 from runner.rundir.location import check_writable, create_and_lock
-from runner.rundir.provenance import collect_provenance, git_state
+from runner.rundir.provenance import changed_own_code, collect_provenance, git_state
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
 from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.rundir.saved_config import unedited_config
+from runner.sweep.run_index import RunDirectory
+from runner.sweep.sweep_state import drop_runs_of_other_code
 
 
 def run_spec(**changes):
@@ -269,3 +274,33 @@ def test_the_settings_of_an_earlier_signature_are_those_before_the_later_resumes
     assert signed_settings_at(meta, "c") == {"rate": 3, "added": 7}
     assert signed_settings_at(meta, "b") == {"rate": 2, "added": None}
     assert signed_settings_at(meta, "a") == {"rate": 1, "added": None}
+
+
+def test_code_of_the_users_own_is_recorded_and_a_resume_with_other_code_says_so(
+    tmp_path, monkeypatch
+):
+    package = tmp_path / "code" / "ownmodels"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "net.py"):
+        (package / name).write_text("one = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    spec = replace(run_spec(), own_packages=("ownmodels", "not_there"))
+    open_run(str(tmp_path / "run"), spec, project=tmp_path).close()
+    recorded = read_meta(tmp_path / "run")["own_code"]
+    assert list(recorded) == ["ownmodels/__init__.py", "ownmodels/net.py"]
+    assert recorded["ownmodels/net.py"] == hashlib.sha256(b"one = 1\n").hexdigest()[:12]
+    assert changed_own_code(recorded) == []
+    reopen_run(tmp_path / "run", spec).close()
+    (package / "net.py").write_text("one = 2\n")
+    (package / "more.py").write_text("")
+    drift = list_drift(read_meta(tmp_path / "run"), {})
+    assert "your code: ownmodels/more.py, ownmodels/net.py changed since" in drift
+    done = RunDirectory("run", "0", frozenset(), None, {"status": "completed"}, own_code=recorded)
+    unknown = replace(done, own_code={})
+    assert drop_runs_of_other_code([done, unknown]) == [unknown]
+    run = reopen_run(tmp_path / "run", spec)
+    assert [note.get("code_changed") for note in run.meta["resumes"]] == [
+        None,
+        ["ownmodels/more.py", "ownmodels/net.py"],
+    ]
+    assert changed_own_code(run.meta["own_code"]) == []

@@ -60,10 +60,12 @@ class OwnWeight(Supervised):
         ctx.add_module("head", nn.Linear(2, 1))
 
 
-def monitor(trainer: TrainerSettings, metric: str = "validation/auc") -> None:
-    dataset = Made(num_rows={"train": 9, "validation": 9}, schema=SCHEMA)
+def monitor(
+    trainer: TrainerSettings, metric: str = "validation/auc", schema: Schema = SCHEMA
+) -> None:
+    dataset = Made(num_rows={"train": 9, "validation": 9}, schema=schema)
     checkpoint = CheckpointSettings(monitor=MonitorSettings(metric, "max"))
-    check_monitors(checkpoint, trainer, MetricSettings(["auc"], []), dataset, ())
+    check_monitors(checkpoint, trainer, MetricSettings(["auc", "mae"], []), dataset, ())
 
 
 def growing_candidates() -> None:
@@ -123,6 +125,13 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: monitor(TrainerSettings(), "validation/auk"),
         "monitor.metric=validation/auk: is not measured; nearest: 'validation/auc'; there are",
+    ),
+    (
+        lambda: monitor(
+            TrainerSettings(), schema=replace(SCHEMA, tasks=(TaskSpec("price", "regression"),))
+        ),
+        r"there are validation/loss, validation/mae; "
+        r'"checkpoint.monitor={metric: validation/loss, direction: min}" is for any task$',
     ),
     (
         lambda: rank(make_model("dlrm"), slice_by="item_popularity"),

@@ -78,7 +78,12 @@ def choose_labels(
         if by_name[name].num_distinct == 1:
             notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
         if share := by_name[name].missing_share:
-            notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
+            others = ",".join(n for n in names if by_name[n].missing_share < share)
+            notes.append(
+                f"label {name}: is missing in {share:.1%} of the rows, which are bad rows"
+                + (f", also for {others}: --label {others} trains on them" if others else "")
+                + "; `default: 0` beside it in the YAML takes them as 0"
+            )
         notes += _other_values_note(by_name[name], settings)
     return roles, notes
 

@@ -29,10 +29,12 @@ class LabelSpec:
     allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
     above: float | None = None  # the label is 1 for a value over this, 0 otherwise
     positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
+    default: float | None = None  # of a missing value; None: an error
 
     def __repr__(self) -> str:
-        """Return what it was before there was `positive`, where that is not set."""
-        shown = [f for f in fields(self) if f.name != "positive" or self.positive]
+        """Return what it was before there were `positive` and `default`, where they are not set."""
+        later = {"positive": self.positive or None, "default": self.default}
+        shown = [f for f in fields(self) if later.get(f.name, 0) is not None]
         return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
 

@@ -170,7 +170,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
     names += [(s.column, s.name) for s in declared.ids]
     if any(column != name for column, name in names):
         return None
-    if any(label.above is not None or label.positive for label in declared.labels):
+    if any((s.above, s.default) != (None, None) or s.positive for s in declared.labels):
         return None
     for spec in declared.ids:
         type_ = file_schema.field(spec.column).type

@@ -74,7 +74,10 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
         raw, missing = _read_positive(table, label)
     else:
         raw, missing = read_numbers(table, label.column)
-    validator.reject(label.column, missing, lambda row: "the label is missing")
+    if label.default is None:
+        validator.reject(label.column, missing, lambda row: "the label is missing")
+    else:
+        raw = np.where(missing, label.default, raw)
     allowed = label.allowed
     if allowed is None and label.above is None and label.type == "binary":
         allowed = (0.0, 1.0)

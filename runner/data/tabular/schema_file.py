@@ -31,7 +31,7 @@ MAX_COLUMNS = 10_000  # that one pattern may stand for
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
 MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
 RANGES: Mapping[type, Mapping[str, Key]] = {
-    LabelSpec: {"allowed": Key(min_items=1), "above": Key()},
+    LabelSpec: {"allowed": Key(min_items=1), "above": Key(), "default": Key()},
     NumericSpec: {
         "clip": Key(min_items=2, max_items=2, note="null: no bound"),
         "default": Key(),

@@ -68,6 +68,7 @@ from runner.training.update.parameters import (
     trained_parameters,
 )
 from runner.training.update.task import Task
+from runner.training.update.unsaved_state import check_extra_state
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -166,7 +167,8 @@ def build_model_and_loss(
     """Build `model.net` and `model.loss`, and check that they fit each other.
 
     Raises:
-        ConfigError: if the loss reads what the model does not provide.
+        ConfigError: if the loss reads what the model does not provide, or if one of them keeps
+            state that no checkpoint holds.
     """
     node = {**node, "net": with_table_widths(node["net"], schema, allowed)}
     model: Recommender
@@ -180,6 +182,8 @@ def build_model_and_loss(
         check_loss_inputs(model, loss)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    check_extra_state("model.net", model)
+    check_extra_state("model.loss", loss)
     return model, loss
 
 

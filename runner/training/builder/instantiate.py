@@ -14,7 +14,9 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, UserError, raise_combined
+from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def instantiate(
@@ -56,7 +58,8 @@ def instantiate(
         part = target(**settings, **more)
     except TypeError as error:
         if "argument" in str(error):
-            raise ConfigError(f"{key}: {error}") from error
+            near, known = _taken_arguments(target, settings, more)
+            raise ConfigError(f"{key}: {error}{near}; it takes {known}") from error
         raise
     except UserError:
         raise  # it names the file or the setting itself
@@ -66,6 +69,16 @@ def instantiate(
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
     return part
+
+
+def _taken_arguments(
+    target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return a hint at the setting that was meant, and all that a part takes."""
+    parameters = inspect.signature(target).parameters
+    known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in given]
+    near = [nearest_hint(name, known) for name in settings if name not in known]
+    return "".join(near[:1]), ", ".join(known) or "none"
 
 
 def _copy(value: Any) -> Any:

@@ -14,13 +14,16 @@ from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
-from runner.metrics.names import evaluation_name
+from runner.metrics.names import evaluation_name, find_metric
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
 from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS
+
+# The default is for binary labels.
+_LOSS_HINT = '; "checkpoint.monitor={metric: validation/loss, direction: min}" is for any task'
 
 
 def build_metrics(
@@ -113,8 +116,10 @@ def check_monitors(
     names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
     known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
     for key, metric in metrics.items():
+        is_of_other_tasks = find_metric(metric.partition("/")[2]) is not None
         if metric not in known:
             raise ConfigError(
                 f"{key}.metric={metric}: is not measured{nearest_hint(metric, known)}; "
                 f"there are {', '.join(known)}"
+                + (_LOSS_HINT if metric == checkpoint.monitor.metric and is_of_other_tasks else "")
             )

@@ -99,4 +99,9 @@ def warn_of_unrepeatable_sums(
 
 def _is_of_a_user(part: object) -> bool:
     objects = part.modules() if isinstance(part, nn.Module) else [part]
-    return any(not type(o).__module__.startswith(_KNOWN_PACKAGES) for o in objects)
+    return any(of_a_user(o) for o in objects)
+
+
+def of_a_user(owner: object) -> bool:
+    """Return whether the class of an object is neither ours nor torch's."""
+    return not type(owner).__module__.startswith(_KNOWN_PACKAGES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
 from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
 from runner.training.update.context import Context
@@ -103,19 +103,28 @@ class Supervised:
             embeddings: its look-ups.
             total_weight: of the rows of the update, over all ranks.
             capture: gets an entry for each micro-batch.
+
+        Raises:
+            UserError: if the model or the loss returns something else than it should.
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
         num_rows = ctx.rows_at_once(batch.size)
         for micro_batch, boundary in split_micro_batches(batch, embeddings, num_rows):
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, micro_batch)
-            losses = dict(ctx.loss(prediction))
+            losses = row_losses(ctx, prediction, micro_batch)
             row_loss_B = (
                 torch.stack(tuple(losses.values())).sum(0)
                 if len(losses) > 1
                 else next(iter(losses.values()))
             )
             loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
+            if not loss.requires_grad:
+                raise UserError(
+                    f"model.loss: no gradient leads from {type(ctx.loss).__name__} to the model: "
+                    "something on the way cuts the graph, such as detach(), no_grad, item() or "
+                    "NumPy"
+                )
             ctx.backward(loss)
             if ctx.l2_lookups:
                 ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)
@@ -151,7 +160,39 @@ class Supervised:
     def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
         with ctx.autocast():
             prediction = ctx.model.dense(ctx.model.embed(batch), batch)
-        return prediction, dict(ctx.loss(prediction))
+        return prediction, row_losses(ctx, prediction, batch)
+
+
+def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, Tensor]:
+    """Return the losses of each row by name, [B] each, of a model and a loss of whatever origin.
+
+    Raises:
+        UserError: if the model or the loss returns something else than it should.
+    """
+    model, expected = type(ctx.model).__name__, list(batch.labels_BT.shape)
+    if not isinstance(prediction, Prediction):
+        raise UserError(
+            f"model.net: dense of {model} returned {type(prediction).__name__}; it must return a "
+            "runner.Prediction, which Prediction.of(logits_BT, batch) makes"
+        )
+    if prediction.logits_BT.shape != batch.labels_BT.shape:
+        raise UserError(
+            f"model.net: dense of {model} returned logits of {list(prediction.logits_BT.shape)}; "
+            f"they must be {expected}: the rows of the batch, and a column for each task"
+        )
+    losses = ctx.loss(prediction)
+    if not isinstance(losses, Mapping) or not losses:
+        what = type(losses).__name__ if losses is None or not isinstance(losses, Mapping) else "{}"
+    else:
+        rows = batch.weights_B.shape
+        bad = {name: list(loss.shape) for name, loss in losses.items() if loss.shape != rows}
+        what = ", ".join(f"{name!r} of {shape}" for name, shape in bad.items())
+    if what:
+        raise UserError(
+            f"model.loss: {type(ctx.loss).__name__} returned {what}; it must return tensors of "
+            f"{expected[:1]}, the loss of each row, by name, and neither their sum nor their mean"
+        )
+    return dict(losses)
 
 
 def check_closure_optimizers(ctx: Context) -> None:

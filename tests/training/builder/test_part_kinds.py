@@ -317,3 +317,37 @@ def test_all_parts_are_judged_at_once():
         assert f"{key}._target_=runner.remote.train_on_cluster: not a part" in message
     assert "scheduler.of._target_=runner.remote.train_on_cluster: no part is built here" in message
     assert "task._partial_: there is no such key" in message
+
+
+class Unfinished(runner.Recommender):
+    """A model without its look-ups."""
+
+    def __init__(self, schema: Any, *, width: int) -> None:
+        super().__init__()
+
+    def dense(self, embeddings: Any, batch: Any) -> Any:
+        return None
+
+
+class Finished(Unfinished):
+    def embed(self, batch: Any) -> Any:
+        return None
+
+
+def test_a_model_of_ones_own_is_told_which_method_and_which_argument_is_wrong():
+    allowed = (*ALLOWED_PACKAGES, "tests")
+    here = "tests.training.builder.test_part_kinds"
+    with pytest.raises(ConfigError, match=r"embed and dense; Unfinished lacks embed$"):
+        resolve_part(f"{here}.Unfinished", allowed, KINDS["model.net"], "model.net")
+    node = {"_target_": f"{here}.Finished", "widht": 3}
+    said = "argument 'widht'; nearest: 'width'; it takes width$"
+    with pytest.raises(ConfigError, match=said):
+        instantiate(node, KINDS["model.net"], key="model.net", allowed=allowed, schema=None)
+    with pytest.raises(ConfigError, match="required keyword-only argument: 'width'; it takes wid"):
+        instantiate(
+            {"_target_": node["_target_"]},
+            KINDS["model.net"],
+            key="model.net",
+            allowed=allowed,
+            schema=None,
+        )

@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch.nn import functional
 
+from runner.batch import Prediction
 from runner.config.settings import TrainerSettings
+from runner.errors import UserError
+from runner.models.dlrm import DLRM
+from runner.models.losses import BCE
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.context import all_finite
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
-from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny import SCHEMA, make_context, random_batch, snapshot
 from tests.tiny_job import Rows, make_job
 
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
@@ -170,3 +174,61 @@ def test_finite_values_are_finite_also_where_their_sum_overflows(bad, others, de
     both = torch.tensor([float("inf"), float("-inf"), 1.0], device=device)
     assert not all_finite([both])
     assert all_finite([])
+
+
+class Other(DLRM):
+    """A model whose dense half returns what it is told to."""
+
+    def dense(self, embeddings, batch):
+        return self.change(super().dense(embeddings, batch), batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda p, batch: p.logits_BT,
+            "model.net: dense of Other returned Tensor; it must return a runner.Prediction",
+        ),
+        (
+            lambda p, batch: Prediction.of(p.logits_BT.squeeze(1), batch),
+            r"model.net: dense of Other returned logits of \[8\]; they must be \[8, 1\]",
+        ),
+    ],
+)
+def test_what_a_model_may_not_return_is_told_in_training_and_evaluation(change, said):
+    model = Other(SCHEMA, embedding_dim=4, bottom=[4], top=[4])
+    model.change = change
+    context = make_context(model=model)
+    with pytest.raises(UserError, match=said):
+        train(context, [random_batch(8)])
+    with pytest.raises(UserError, match=said):
+        Supervised().eval_step(context, random_batch(8))
+
+
+def test_a_loss_without_a_gradient_is_told():
+    class Cut(BCE):
+        def forward(self, prediction):
+            return super().forward(prediction.detached())
+
+    with pytest.raises(UserError, match=r"model.loss: no gradient leads from Cut to the model"):
+        train(make_context(loss=Cut(SCHEMA)), [random_batch(8)])
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (lambda loss: loss["click"], "Tensor"),
+        (lambda loss: {}, "{}"),
+        (lambda loss: {"click": loss["click"].mean()}, r"'click' of \[\]"),
+        (lambda loss: {"click": loss["click"][:, None]}, r"'click' of \[8, 1\]"),
+    ],
+)
+def test_what_a_loss_may_not_return_is_told(losses, said):
+    class Own(BCE):
+        def forward(self, prediction):
+            return losses(super().forward(prediction))
+
+    said = rf"model.loss: Own returned {said}; it must return tensors of \[8\], the loss of each"
+    with pytest.raises(UserError, match=said):
+        train(make_context(loss=Own(SCHEMA)), [random_batch(8)])

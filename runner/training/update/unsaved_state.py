@@ -1,0 +1,91 @@
+"""Warns of what a user's own parts keep between updates and no checkpoint holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from runner.errors import ConfigError
+from runner.training.update.determinism import of_a_user
+
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+@contextmanager
+def warn_of_unsaved_state(
+    parts: Mapping[str, object], warn: Callable[[str], None]
+) -> Iterator[None]:
+    """Compare the attributes of parts of a user's own around an update, and warn of changes.
+
+    Parameters and buffers are saved. A resumed run finds other attributes as the constructor made
+    them: counts, tensors and random generators of its own.
+
+    Args:
+        parts: model, loss and task by name; modules in them count, too.
+        warn: takes the warning.
+    """
+    before = _attributes(parts)
+    yield
+    after = _attributes(parts)
+    changed = [name for name, value in before.items() if name in after and after[name] != value]
+    if changed:
+        warn(
+            f"the first update changed {', '.join(changed)}, which no checkpoint holds: a resumed "
+            "run starts with the first value again, and differs from one that was never "
+            "interrupted. Keep numbers and tensors in a buffer (`self.register_buffer`; of a task "
+            "in a module that `ctx.add_module` adds), and draw from torch's own generator"
+        )
+
+
+def check_extra_state(key: str, part: object) -> None:
+    """Check that a part keeps its state where a checkpoint holds it.
+
+    Raises:
+        ConfigError: if a module has a `get_extra_state`, whose values are no tensors.
+    """
+    for module in part.modules() if isinstance(part, nn.Module) else ():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise ConfigError(
+                f"{key}: {type(module).__name__} has get_extra_state, which checkpoints do not "
+                "hold; keep its state in a buffer (`self.register_buffer`)"
+            )
+
+
+def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return the attributes of a user's objects that can change by themselves, comparable."""
+    found = {}
+    for name, part in parts.items():
+        for place, owner in part.named_modules() if isinstance(part, nn.Module) else [("", part)]:
+            if of_a_user(owner):
+                buffers = getattr(owner, "_non_persistent_buffers_set", ())
+                values = vars(owner) | {name: getattr(owner, name) for name in buffers}
+                for attribute, value in values.items():
+                    state = _state_of(value)
+                    if attribute not in _MODULE_ATTRIBUTES and state is not None:
+                        found[".".join(filter(None, (name, place, attribute)))] = state
+    return found
+
+
+def _state_of(value: object) -> Any:
+    """Return what tells the state of a value from a later one; None for kinds that are left out.
+
+    Lists, dictionaries and objects are left out, and so is what is None at first: most are caches.
+    """
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Tensor) and not value.is_complex():
+        wide = value.detach().double()
+        return repr([*value.shape, wide.sum().item(), wide.abs().sum().item()])
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return None

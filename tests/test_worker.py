@@ -1,0 +1,29 @@
+"""How a job that failed is described."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from runner.config.targets import allowed_packages
+from runner.worker import _describe_error
+
+CODE = """
+def dense(values):
+    return sorted(values,
+                  key=lambda v: v.size)
+"""
+
+
+def test_an_error_names_the_last_line_of_code_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "failing_model.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AttributeError) as raised:
+        importlib.import_module("failing_model").dense([1, 2])
+    message = "AttributeError: 'int' object has no attribute 'size'"
+    own, ours = (allowed_packages(names) for names in (["failing_model"], []))
+    place = " (failing_model.py, line 4, in <lambda>)"
+    assert _describe_error(raised.value, own) == message + place
+    assert _describe_error(raised.value, ours) == message
