@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from runner.errors import UserError
-from tests.conftest import Zygote
 from tests.fault_table import Table, count_faults
 from tests.models.test_same_twice import (
     HISTORY,
@@ -88,7 +87,7 @@ def whole_runs(table: Table, top: Path, *, short: bool) -> None:
     Models of sequences, whose data has other columns, are left to `every_combination`.
     """
     table.fault = "23: the same seed, whole runs"
-    runner = Zygote(top)
+    runner = table.runner()
     cases = list(covering_cases())
     for model, optimizer, pipeline, threads in cases[:: 61 if short else 1]:
 
@@ -108,9 +107,6 @@ def whole_runs(table: Table, top: Path, *, short: bool) -> None:
             return "equal"
 
         table.judge(f"{model}, {optimizer}, {pipeline}, {threads} threads", outcome)
-    assert runner.server.stdin is not None
-    runner.server.stdin.close()
-    runner.server.wait()
 
 
 FAULTS = {"every_combination": every_combination, "whole_runs": whole_runs}

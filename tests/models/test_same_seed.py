@@ -25,8 +25,8 @@ def test_a_sample_of_combinations_is_equal_to_the_last_bit(table, fault, least):
 
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
-def test_every_combination_is_equal_to_the_last_bit():
-    table = run_fault_script(MODULE, timeout_s=14_000)
+def test_every_combination_is_equal_to_the_last_bit(runner):
+    table = run_fault_script(runner, MODULE)
     for fault in FAULTS:
         check_row(table[fault], {"every_combination": 4_000, "whole_runs": 55}[fault])
 
