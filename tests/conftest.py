@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import zygote
+
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
 # pytest's workers share the cores, and a sum over one thread is the same in whatever process
@@ -100,25 +102,33 @@ class Zygote:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        env = dict(os.environ, GOMP_SPINCOUNT="0", PYTHONPATH=str(ROOT))
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "tests.zygote"],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        if zygote.is_warm:  # this process is a fork of one
+            self.pid, self.requests, self.answers = zygote.fork_server()
+        else:
+            env = dict(os.environ, GOMP_SPINCOUNT="0", PYTHONPATH=str(ROOT))
+            server = subprocess.Popen(
+                [sys.executable, "-c", "from tests.zygote import serve; serve()"],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert server.stdin is not None and server.stdout is not None
+            self.pid, self.requests, self.answers = server.pid, server.stdin, server.stdout
         self.count = self.asked = 0
         self.ask({"ready": True})  # its imports count for no test's limit of time
 
+    def close(self) -> None:
+        self.requests.close()
+        os.waitpid(self.pid, 0)
+
     def ask(self, request: Mapping) -> dict:
-        assert self.server.stdin is not None and self.server.stdout is not None
         self.asked += 1
-        self.server.stdin.write(json.dumps({**request, "number": self.asked}) + "\n")
-        self.server.stdin.flush()
+        self.requests.write(json.dumps({**request, "number": self.asked}) + "\n")
+        self.requests.flush()
         while True:  # a test that ran out of time has left its answer behind
-            answer = json.loads(self.server.stdout.readline())
+            answer = json.loads(self.answers.readline())
             if answer["number"] == self.asked:
                 return answer
 
@@ -131,7 +141,8 @@ class Zygote:
     ) -> Process:
         self.count += 1
         output = self.folder / f"output-{self.count}.txt"
-        request = {"args": args, "cwd": str(cwd), "env": dict(env or {}), "entry": entry}
+        now = {k: v for k, v in os.environ.items() if k == "RUNNER_CACHE"}
+        request = {"args": args, "cwd": str(cwd), "env": {**now, **(env or {})}, "entry": entry}
         answer = self.ask({**request, "output": str(output)})
         return Process(answer["pid"], output, self)
 
@@ -155,11 +166,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("runner"))
-    yield zygote
-    assert zygote.server.stdin is not None
-    zygote.server.stdin.close()
-    zygote.server.wait()
+    runner = Zygote(tmp_path_factory.mktemp("runner"))
+    yield runner
+    runner.close()
 
 
 def forget_config_record(run: Path) -> None:

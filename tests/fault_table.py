@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from subprocess import TimeoutExpired
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from runner.errors import UserError
+from tests import zygote
+from tests.conftest import Zygote
 from tests.reliability.cases import Cases
+
+SHOWN = ("fault", "cases", "failures", "skipped")  # of a table, as JSON
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Table:
     """Counts of one fault; a case that fails is kept in words."""
 
     fault: str
+    runner: Callable[[], Zygote]  # one for all faults of a script
     cases: Counter = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     skipped: str = ""
@@ -73,25 +77,39 @@ def count_faults(
     in_memory = "/dev/shm" if options.short and Path("/dev/shm").is_dir() else None
     if not options.json:
         print(f"{'fault':34} {'cases':>6} {'failed':>7} {'s':>6}  outcomes")
-    for name in options.faults:
-        table, started = Table(name, chosen=chosen), time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=in_memory) as top, around():
-            faults[name](table, Path(top), short=options.short)
-        failed += len(table.failures)
-        if chosen:
-            chosen.end(table.skipped)
-        if options.json:
-            shown = {k: v for k, v in vars(table).items() if k != "chosen"}
-            print(json.dumps({"name": name, **shown}))
-            continue
-        count = sum(table.cases.values()) + len(table.failures)
-        told = ", ".join(f"{what}: {n}" for what, n in sorted(table.cases.items()))
-        told = f"skipped: {table.skipped}" if table.skipped else told
-        seconds = time.perf_counter() - started
-        print(f"{table.fault:34} {count:6} {len(table.failures):7} {seconds:6.1f}  {told}")
-        print("".join(f"  FAILED {f}\n" for f in table.failures), end="")
-        sys.stdout.flush()
+    with one_runner(in_memory) as runner:
+        for name in options.faults:
+            table, started = Table(name, runner, chosen=chosen), time.perf_counter()
+            with TemporaryDirectory(dir=in_memory) as top, around():
+                faults[name](table, Path(top), short=options.short)
+            failed += len(table.failures)
+            if chosen:
+                chosen.end(table.skipped)
+            if options.json:
+                print(json.dumps({"name": name, **{key: getattr(table, key) for key in SHOWN}}))
+            else:
+                print_row(table, time.perf_counter() - started)
     return int(failed > 0)
+
+
+@contextmanager
+def one_runner(outputs_in: str | None) -> Iterator[Callable[[], Zygote]]:
+    """Give a function that returns one zygote, which is started when it is first asked for."""
+    with TemporaryDirectory(dir=outputs_in) as outputs:
+        start = cache(lambda: Zygote(Path(outputs)))
+        if zygote.is_warm:
+            start()  # a fork, made before anything is computed here
+        yield start
+        if start.cache_info().currsize:
+            start().close()
+
+
+def print_row(table: Table, seconds: float) -> None:
+    count = sum(table.cases.values()) + len(table.failures)
+    told = ", ".join(f"{what}: {n}" for what, n in sorted(table.cases.items()))
+    told = f"skipped: {table.skipped}" if table.skipped else told
+    print(f"{table.fault:34} {count:6} {len(table.failures):7} {seconds:6.1f}  {told}")
+    print("".join(f"  FAILED {f}\n" for f in table.failures), end="", flush=True)
 
 
 def check_row(row: Mapping[str, Any], least: int) -> None:
@@ -104,21 +122,12 @@ def check_row(row: Mapping[str, Any], least: int) -> None:
     assert sum(row["cases"].values()) >= least, row
 
 
-def run_fault_script(
-    module: str, *arguments: str, timeout_s: float = 590
-) -> dict[str, dict[str, Any]]:
+def run_fault_script(runner: Zygote, module: str, *arguments: str) -> dict[str, dict[str, Any]]:
     """Fault -> row of a script, run as a process of its own."""
-    import subprocess
-
-    root = Path(__file__).resolve().parent.parent
-    command = [sys.executable, "-m", module, "--json", *arguments]
-    env = {"GOMP_SPINCOUNT": "0", **os.environ}  # threads that spin slow each other down
-    done = subprocess.run(
-        command, cwd=root, env=env, capture_output=True, text=True, timeout=timeout_s
-    )
-    assert done.returncode in (0, 1), done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr
+    done = runner.run(module, "--json", *arguments, entry="tests.zygote:run_module")
+    assert done.code in (0, 1), done.text
+    rows = [json.loads(line) for line in done.text.splitlines() if line.startswith("{")]
+    assert (done.code == 0) == (not any(row["failures"] for row in rows)), done.text
     return {row["name"]: row for row in rows}
 
 
@@ -131,4 +140,5 @@ def run_selected_faults(request: Any, module: str) -> dict[str, dict[str, Any]]:
     """
     asked = (item for item in request.session.items if item.module is request.module)
     faults = [item.callspec.params["fault"] for item in asked if "table" in item.fixturenames]
-    return run_fault_script(module, "--short", *dict.fromkeys(faults))
+    runner = request.getfixturevalue("runner")
+    return run_fault_script(runner, module, "--short", *dict.fromkeys(faults))

@@ -1,8 +1,8 @@
 """Runs `python -m runner` in real processes without paying its imports each time.
 
 One process imports everything, composes the defaults and computes nothing; each command is a fork
-of it, a process of its own that may be killed. Started as `python -m tests.zygote`; speaks JSON
-lines on stdin and stdout.
+of it, a process of its own that may be killed. It speaks JSON lines on stdin and stdout. A script
+that is such a fork gets a server of its own by one more fork, `fork_server`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import json
 import logging
 import os
 import pickle
+import runpy
 import signal
 import sys
 import tempfile
+import threading
 import traceback
+from typing import TextIO
 
 IMPORTED = (  # what a command imports
     "runner.training.builder",
@@ -24,6 +27,7 @@ IMPORTED = (  # what a command imports
     "runner.training.loops.train",
     "runner.models.dlrm",
 )
+is_warm = False  # whether this process, or that of which it is a fork, has imported it all
 SMALLEST = (
     "dataset.max_cardinality=20",
     "dataset.rows={train: 64, validation: 64, test: 64}",
@@ -35,6 +39,7 @@ SMALLEST = (
 
 
 def serve() -> None:
+    global is_warm
     import torch
 
     torch.set_num_threads(1)  # no pool of threads may exist when we fork
@@ -44,6 +49,32 @@ def serve() -> None:
 
     compose_job(())  # composed groups are kept, so that the forks need not compose them again
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
+    is_warm = True
+    answer_requests()
+
+
+def fork_server() -> tuple[int, TextIO, TextIO]:
+    """Fork a server; return its process id, the pipe for requests and that with the answers."""
+    assert is_warm and threading.active_count() == 1
+    requests, ask = os.pipe()
+    answers, answer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(requests)
+        os.close(answer)
+        return pid, os.fdopen(ask, "w"), os.fdopen(answers)
+    try:
+        os.dup2(requests, 0)
+        os.dup2(answer, 1)
+        for pipe in (requests, ask, answers, answer):
+            os.close(pipe)
+        sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+        answer_requests()
+    finally:
+        os._exit(0)
+
+
+def answer_requests() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "ready" in request:
@@ -84,6 +115,13 @@ def run_and_tell(words: list[str]) -> int:
     return code
 
 
+def run_module(words: list[str]) -> int:
+    """Run a module with its arguments, as `python -m` does."""
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    return 0
+
+
 def become_runner(request: dict) -> None:
     """Never returns: exits with the command's exit code."""
     code = 70
@@ -109,7 +147,3 @@ def become_runner(request: dict) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)
-
-
-if __name__ == "__main__":
-    serve()

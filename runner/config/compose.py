@@ -21,7 +21,13 @@ from runner.config.base_config import (
     drop_held_for_one_command,
 )
 from runner.config.fit_choices import follow_model_kind
-from runner.config.groups import GroupComposition, compose_groups, load_groups
+from runner.config.groups import (
+    GroupComposition,
+    compose_groups,
+    is_place,
+    load_groups,
+    set_places,
+)
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
     apply_override,
@@ -170,7 +176,8 @@ def _compose(
 ) -> ComposedConfig:
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
-    for_hydra = [str(o.input_line) for o in parsed if o.is_hydra_override()]
+    hydra_overrides = [o for o in parsed if o.is_hydra_override()]
+    for_hydra = [str(o.input_line) for o in hydra_overrides if not is_place(o)]
     groups = load_groups(tuple(for_hydra), tuple(config_dirs))
     job_overrides = [o for o in parsed if not o.is_hydra_override()]
     group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
@@ -190,6 +197,7 @@ def _compose(
             problems,
             [o.key_or_group for o in job_overrides],
         )
+    base = replace(base, hydra=set_places(base.hydra, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides)

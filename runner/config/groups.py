@@ -1,7 +1,7 @@
 """Hydra's part of composing: where groups lie, which there are, and what chosen options give.
 
 What Hydra composes depends on nothing but the chosen options, so it is cached: a sweep composes
-each combination of options once, not once for each job.
+each combination of options once, not once for each job. A job's folder is set afterwards.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -145,6 +146,32 @@ def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> Grou
         ConfigError: with Hydra's reason.
     """
     return _compose_cached(tuple(overrides), tuple(config_dirs))
+
+
+def is_place(override: Override) -> bool:
+    """Return whether an override says where results lie, and changes nothing that is composed."""
+    return (
+        override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir")
+        and override.type is OverrideType.CHANGE
+        and not override.is_sweep_override()
+        and isinstance(override.value(), str)
+    )
+
+
+def set_places(hydra: DictConfig, overrides: Sequence[Override]) -> DictConfig:
+    """Return Hydra's node as it would compose it with these overrides, places among them.
+
+    Args:
+        hydra: composed with all of them but the places.
+        overrides: all that are for Hydra.
+    """
+    if not (places := [o for o in overrides if is_place(o)]):
+        return hydra
+    placed = deepcopy(hydra)
+    for override in places:
+        OmegaConf.update(placed, override.key_or_group.removeprefix("hydra."), override.value())
+    placed.overrides.hydra = [override.input_line for override in overrides]
+    return placed
 
 
 @lru_cache(maxsize=64)

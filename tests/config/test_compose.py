@@ -1,6 +1,8 @@
 import pytest
+from omegaconf import OmegaConf
 
 from runner.cli.multirun import expand_grid
+from runner.config import groups
 from runner.config.compose import compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
@@ -23,6 +25,27 @@ def test_the_default_configuration_has_no_mistakes_and_is_plain():
     assert composed.name == "dlrm_synthetic"
     assert composed.run_dir == "outputs/{name}/{time}_{signature}"
     assert "hydra" not in composed.config
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ["hydra.run.dir='a, b/${name}'", "hydra/launcher=basic", "hydra.sweep.dir=${oc.env:HOME}"],
+        ["hydra.run.dir=1/x", "hydra.mode=MULTIRUN"],
+    ],
+)
+def test_where_a_job_lies_is_set_as_hydra_would_and_composes_nothing_anew(places):
+    words = ["optimizer=adam", *places]
+    compose(["optimizer=adam", *(w for w in places if ".dir=" not in w)])
+    before = groups._compose_cached.cache_info().misses
+    found = compose(words).hydra
+    assert groups._compose_cached.cache_info().misses == before
+    wanted = groups._compose_cached(("optimizer=adam", *places), ()).hydra
+    for node in (found, wanted):
+        node._set_flag("readonly", False)
+        node.overrides.hydra = sorted(node.overrides.hydra)
+    assert OmegaConf.to_container(found) == OmegaConf.to_container(wanted)
+    assert compose(["optimizer=adam"]).run_dir == "outputs/{name}/{time}_{signature}"
 
 
 @pytest.mark.parametrize("scheduler", ["constant", "linear", "cosine"])

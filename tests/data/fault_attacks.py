@@ -71,21 +71,14 @@ class Bomb:
 def attacks(table: Table, top: Path, *, short: bool) -> None:
     """Run 90 attacks."""
     table.fault = "19: attacks and secrets"
-    server = top / "server"
-    server.mkdir()
-    runner = Zygote(server)
-    try:
-        scene = Scene(runner, top)
-        every = [
-            *targets(scene), *functions(scene), *tagged(scene), *pickles(scene), *paths(scene),
-            *secrets(scene),
-        ]  # fmt: skip
-        for number, (name, attack) in enumerate(every):
-            if not short or number % 15 == 0:
-                table.judge(name, lambda attack=attack: scene.judged(attack))
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
+    scene = Scene(table.runner(), top)
+    every = [
+        *targets(scene), *functions(scene), *tagged(scene), *pickles(scene), *paths(scene),
+        *secrets(scene),
+    ]  # fmt: skip
+    for number, (name, attack) in enumerate(every):
+        if not short or number % 15 == 0:
+            table.judge(name, lambda attack=attack: scene.judged(attack))
 
 
 class Scene:

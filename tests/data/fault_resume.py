@@ -6,8 +6,7 @@ They see them in the same order, too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -78,28 +77,25 @@ def assert_same(one: Batch, two: Batch) -> None:
 def every_resume(table: Table, top: Path, *, short: bool) -> None:
     """Kill a run of 40 steps, over more than an epoch, at each step; resume with other workers."""
     table.fault = "20: killed at each step, 1 rank"
-    with trainer(top) as train:
-        _kill_everywhere(table, train, top / "runs", num_ranks=1, short=short)
+    train = trainer(table.runner(), top)
+    _kill_everywhere(table, train, top / "runs", num_ranks=1, short=short)
 
 
 def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
     """Kill either of two ranks at each step; the examples are those of one process."""
     table.fault = "20: killed at each step, 2 ranks"
-    with trainer(top) as train:
-        alone = top / "alone"
-        assert train(alone, 1, 0) == 0
-        untouched = _kill_everywhere(table, train, top / "runs", num_ranks=2, short=short)
-        assert untouched == examples(Path(f"{alone}.trace"), 1), "1 and 2 ranks differ"
+    train = trainer(table.runner(), top)
+    alone = top / "alone"
+    assert train(alone, 1, 0) == 0
+    untouched = _kill_everywhere(table, train, top / "runs", num_ranks=2, short=short)
+    assert untouched == examples(Path(f"{alone}.trace"), 1), "1 and 2 ranks differ"
 
 
-@contextmanager
-def trainer(top: Path) -> Iterator:
-    """Give a function that trains in a folder and returns the exit code.
+def trainer(runner: Zygote, top: Path) -> Callable[..., int]:
+    """Return a function that trains in a folder and returns the exit code.
 
     It trains on so many ranks with so many workers, to the end or until it is killed.
     """
-    (top / "server").mkdir()
-    runner = Zygote(top / "server")
     path = top / "x.parquet"
     pq.write_table(clicks(1000), path, row_group_size=100)
     schema = {
@@ -116,11 +112,7 @@ def trainer(top: Path) -> Iterator:
         env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
         return runner.run(*SETTINGS, *words, env=env).code
 
-    try:
-        yield train
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
+    return train
 
 
 def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: bool) -> dict:

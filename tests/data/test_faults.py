@@ -37,8 +37,8 @@ def test_a_fault_is_reported_or_does_no_harm(table, fault, least) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_all_faults_in_full() -> None:
-    table = run_fault_script(MODULE, timeout_s=7000)
+def test_all_faults_in_full(runner) -> None:
+    table = run_fault_script(runner, MODULE)
     assert len(table) == 11
     for fault, row in table.items():
         assert not row["failures"], row

@@ -114,21 +114,16 @@ def rank_pids(folder: Path) -> list[int]:
 def lost_ranks(table: Table, top: Path, *, short: bool) -> None:
     """Kill or stop a rank; the pipeline is that of TRACE_PIPELINE."""
     table.fault = "14: a rank of two is lost"
-    (top / "server").mkdir()
-    runner, untouched = Zygote(top / "server"), top / "untouched"
-    try:
-        counts = count_points(runner, untouched)
-        for number, trial in enumerate(trials(1 if short else 60, fault_seed(), counts)):
+    runner, untouched = table.runner(), top / "untouched"
+    counts = count_points(runner, untouched)
+    for number, trial in enumerate(trials(1 if short else 60, fault_seed(), counts)):
 
-            def judged(number: int = number, trial: Trial = trial) -> str:
-                found = outcome(runner, trial, top / f"trial-{number}", untouched)
-                assert found in ("well", "not reached"), found
-                return f"{trial.fault} in a {trial.point}: {found}"
+        def judged(number: int = number, trial: Trial = trial) -> str:
+            found = outcome(runner, trial, top / f"trial-{number}", untouched)
+            assert found in ("well", "not reached"), found
+            return f"{trial.fault} in a {trial.point}: {found}"
 
-            table.judge(str(trial), judged)
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
+        table.judge(str(trial), judged)
 
 
 if __name__ == "__main__":

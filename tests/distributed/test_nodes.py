@@ -183,7 +183,7 @@ def ranks_of_tables(run: Path) -> list[set[int]]:
 
 
 @pytest.mark.slow
-def test_a_job_outlives_a_node_and_takes_it_back():
+def test_a_job_outlives_a_node_and_takes_it_back(runner):
     from tests.fault_table import check_row, run_fault_script
 
-    check_row(run_fault_script("tests.distributed.node_faults", "--short")["lost_nodes"], 1)
+    check_row(run_fault_script(runner, "tests.distributed.node_faults", "--short")["lost_nodes"], 1)

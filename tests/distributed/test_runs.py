@@ -210,14 +210,14 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
 @pytest.mark.parity("L19")
 def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number, code):
     run, quiet = tmp_path / "run", tmp_path / "quiet"
-    length = ("trainer.max_steps=120", "trainer.log_every=10")
-    process = start(runner, run, *TWO, "sharding=row_wise", *length)
+    length = ("trainer.max_steps=40", "trainer.log_every=4", "checkpoint.save_every=20")
+    process = start(runner, run, *TWO, "sharding=row_wise", *length, TRACE_PAUSE_S="0.2")
     wait_until_training(process, run)
     process.kill(number)
     assert process.wait() == code, process.text
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "interrupted"
-    assert open_checkpoint(newest_checkpoint(run)).step == result["step"] < 120
+    assert open_checkpoint(newest_checkpoint(run)).step == result["step"] < 40
     for folder in (run, quiet):
         done = train(runner, folder, *TWO, "sharding=row_wise", *length)
         assert done.code == 0, done.text

@@ -76,6 +76,8 @@ def build(model_name: str, loss_name: str, optimizer: str) -> Context:
     node = yaml.safe_load((CONF.parent / "optimizer" / f"{optimizer}.yaml").read_text())
     sparse, dense = node["sparse"], node["dense"]
     context = make_context(sparse["kind"], lr=sparse["lr"], model=model, loss=loss)
+    if optimizer == "lbfgs":
+        dense["max_iter"] = 3  # its line search makes several backwards of each
     module, _, cls = dense.pop("_target_").rpartition(".")
     context.dense_optimizer = build_dense_optimizer(
         getattr(import_module(module), cls), dense, dense_parameters(model, loss)

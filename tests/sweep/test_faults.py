@@ -10,11 +10,11 @@ MODULE = "tests.sweep.faults"
 
 
 @pytest.mark.long
-def test_a_sweep_under_kills_signals_and_a_full_disk_ends_as_if_undisturbed() -> None:
-    check_row(run_fault_script(MODULE, "week", "--short")["week"], 1)
+def test_a_sweep_under_kills_signals_and_a_full_disk_ends_as_if_undisturbed(runner) -> None:
+    check_row(run_fault_script(runner, MODULE, "week", "--short")["week"], 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_two_thousand_jobs_under_twenty_troubles() -> None:
-    check_row(run_fault_script(MODULE, "week", timeout_s=7000)["week"], 1)
+def test_two_thousand_jobs_under_twenty_troubles(runner) -> None:
+    check_row(run_fault_script(runner, MODULE, "week")["week"], 1)

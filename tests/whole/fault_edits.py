@@ -319,21 +319,14 @@ def is_expected(place: Path, kind: str, verb: str) -> bool:
 def edits(table: Table, top: Path, *, short: bool) -> None:
     """Make every edit of every file, under the verbs in turns."""
     table.fault = "21: edited run directories"
-    server = top / "server"
-    server.mkdir()
-    runner = Zygote(server)
-    try:
-        scene = Scene(runner, top)
-        run = scene.home / "run"
-        for number, (place, kind, verb) in enumerate(cases(run, scene.places())):
-            if number % (157 if short else 3):
-                continue
-            known = re.sub(r"tfevents.*", "tfevents", str(place))  # without host, time, process
-            case = f"{kind} {known}, {verb}"
-            if is_expected(place, kind, verb):
-                table.cases["not judged"] += 1
-                continue
-            table.judge(case, lambda p=place, k=kind, v=verb: scene.judge(p, k, v))
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
+    scene = Scene(table.runner(), top)
+    run = scene.home / "run"
+    for number, (place, kind, verb) in enumerate(cases(run, scene.places())):
+        if number % (157 if short else 3):
+            continue
+        known = re.sub(r"tfevents.*", "tfevents", str(place))  # without host, time, process
+        case = f"{kind} {known}, {verb}"
+        if is_expected(place, kind, verb):
+            table.cases["not judged"] += 1
+            continue
+        table.judge(case, lambda p=place, k=kind, v=verb: scene.judge(p, k, v))

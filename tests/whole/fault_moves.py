@@ -7,8 +7,7 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import TINY, Zygote
@@ -57,36 +56,25 @@ class Trainer:
         assert ours == theirs
 
 
-@contextmanager
-def trainer(top: Path) -> Iterator[Trainer]:
-    (top / "server").mkdir()
-    runner = Zygote(top / "server")
-    try:
-        yield Trainer(runner, top)
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
-
-
 def clock_jumps(table: Table, top: Path, *, short: bool) -> None:
     """Let the clock jump while a run trains, is killed and resumes, and change its files' times."""
     table.fault = "24: the clock jumps"
-    with trainer(top) as train:
-        for seed in range(2 if short else 20):
-            ranks = 1 + seed % 2
+    train = Trainer(table.runner(), top)
+    for seed in range(2 if short else 20):
+        ranks = 1 + seed % 2
 
-            def outcome(seed: int = seed, ranks: int = ranks) -> str:
-                dice = random.Random(seed)
-                run = top / f"clock-{seed}"
-                train.killed(run, ranks, KILLS[seed % len(KILLS)], clock=seed)
-                for path in run.rglob("*"):
-                    time_s = dice.choice((1, 1e9, 4e9))  # 1970, 2001, 2096
-                    os.utime(path, (time_s, time_s), follow_symlinks=False)
-                train.resume(run, trace=train.trace(run), clock=seed + 1000)
-                train.check_same(run, train.trace(run), ranks)
-                return f"the same run, {ranks} rank{'s' * (ranks > 1)}"
+        def outcome(seed: int = seed, ranks: int = ranks) -> str:
+            dice = random.Random(seed)
+            run = top / f"clock-{seed}"
+            train.killed(run, ranks, KILLS[seed % len(KILLS)], clock=seed)
+            for path in run.rglob("*"):
+                time_s = dice.choice((1, 1e9, 4e9))  # 1970, 2001, 2096
+                os.utime(path, (time_s, time_s), follow_symlinks=False)
+            train.resume(run, trace=train.trace(run), clock=seed + 1000)
+            train.check_same(run, train.trace(run), ranks)
+            return f"the same run, {ranks} rank{'s' * (ranks > 1)}"
 
-            table.judge(f"seed {seed}", outcome)
+        table.judge(f"seed {seed}", outcome)
 
 
 # Ways from a run's directory to the one that is resumed
@@ -132,29 +120,29 @@ def moved_directories(table: Table, top: Path, *, short: bool) -> None:
     """Move, copy or link a killed run, resume it there, and, if it is left, where it was."""
     table.fault = "24: moved, copied, linked"
     cases = [(way, 1 + n % 2, KILLS[n % len(KILLS)]) for n, way in enumerate(WAYS * 4)]
-    with trainer(top) as train:
-        for number, (way, ranks, kill) in enumerate(cases[:3] if short else cases):
+    train = Trainer(table.runner(), top)
+    for number, (way, ranks, kill) in enumerate(cases[:3] if short else cases):
 
-            def outcome(number: int = number, way=way, ranks: int = ranks, kill: str = kill) -> str:
-                run = top / f"moved-{number}"
-                train.killed(run, ranks, kill)
-                other = way(run)
-                traces = [train.trace(run), top / f"{number}-other.trace"]
-                shutil.copyfile(*traces)
-                left = {} if way in (moved, soft_linked) else contents(run)
-                train.resume(other, trace=traces[1])
-                train.check_same(other, traces[1], ranks)
-                assert contents(run) == left or way is soft_linked, "the original was written to"
-                if left:
-                    there = contents(other)
-                    train.resume(run, trace=traces[0])
-                    train.check_same(run, traces[0], ranks)
-                    assert contents(other) == there, "the copy was written to"
-                if way is moved_to_another_disk:
-                    shutil.rmtree(other.parent)
-                return f"the same run: {way.__name__}"
+        def outcome(number: int = number, way=way, ranks: int = ranks, kill: str = kill) -> str:
+            run = top / f"moved-{number}"
+            train.killed(run, ranks, kill)
+            other = way(run)
+            traces = [train.trace(run), top / f"{number}-other.trace"]
+            shutil.copyfile(*traces)
+            left = {} if way in (moved, soft_linked) else contents(run)
+            train.resume(other, trace=traces[1])
+            train.check_same(other, traces[1], ranks)
+            assert contents(run) == left or way is soft_linked, "the original was written to"
+            if left:
+                there = contents(other)
+                train.resume(run, trace=traces[0])
+                train.check_same(run, traces[0], ranks)
+                assert contents(other) == there, "the copy was written to"
+            if way is moved_to_another_disk:
+                shutil.rmtree(other.parent)
+            return f"the same run: {way.__name__}"
 
-            table.judge(f"{way.__name__}, {kill}, {ranks} ranks", outcome)
+        table.judge(f"{way.__name__}, {kill}, {ranks} ranks", outcome)
 
 
 def contents(run: Path) -> dict[str, bytes]:

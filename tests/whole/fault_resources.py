@@ -42,17 +42,6 @@ class Trainer:
 
 
 @contextmanager
-def trainer(top: Path) -> Iterator[Trainer]:
-    (top / "server").mkdir()
-    runner = Zygote(top / "server")
-    try:
-        yield Trainer(runner, top)
-    finally:
-        runner.server.stdin.close()  # type: ignore[union-attr]
-        runner.server.wait()
-
-
-@contextmanager
 def small_disk(place: Path, size: int) -> Iterator[bool]:
     """Mount a file system of so many bytes at a new folder; False where that is not allowed."""
     place.mkdir()
@@ -68,10 +57,11 @@ def small_disk(place: Path, size: int) -> Iterator[bool]:
 def full_disk_of_a_run(table: Table, top: Path, *, short: bool) -> None:
     """Leave so little space that a run fails in its start, its log or a checkpoint."""
     table.fault = "4: the disk of a run is full"
-    with trainer(top) as train, small_disk(top / "disk", 64 << 20) as is_mounted:
+    with small_disk(top / "disk", 64 << 20) as is_mounted:
         if not is_mounted:
             table.skipped = "a tmpfs cannot be mounted here"
             return
+        train = Trainer(table.runner(), top)
         for pages in (int(1.5**n) for n in range(0, 20, 9 if short else 1)):
 
             def outcome(pages: int = pages) -> str:
@@ -99,39 +89,39 @@ def full_disk_of_a_run(table: Table, top: Path, *, short: bool) -> None:
 def out_of_memory(table: Table, top: Path, *, short: bool) -> None:
     """Take a run's memory away in a step, a batch, an evaluation and while it saves."""
     table.fault = "13: out of memory"
-    with trainer(top) as train:
-        for number, point in enumerate(EXHAUSTED[::5] if short else EXHAUSTED):
+    train = Trainer(table.runner(), top)
+    for number, point in enumerate(EXHAUSTED[::5] if short else EXHAUSTED):
 
-            def outcome(number: int = number, point: str = point) -> str:
-                run = top / f"memory-{number}"
-                done = train.start(run, TRACE_KILL=point, TRACE_SIGNAL="memory")
-                assert done.wait() == 1, done.text[-600:]
-                assert "out of memory" in done.text, done.text[-600:]
-                train.check_goes_on(run)
-                return f"reported, resumed: {point.partition(':')[0]}"
+        def outcome(number: int = number, point: str = point) -> str:
+            run = top / f"memory-{number}"
+            done = train.start(run, TRACE_KILL=point, TRACE_SIGNAL="memory")
+            assert done.wait() == 1, done.text[-600:]
+            assert "out of memory" in done.text, done.text[-600:]
+            train.check_goes_on(run)
+            return f"reported, resumed: {point.partition(':')[0]}"
 
-            table.judge(point, outcome)
+        table.judge(point, outcome)
 
 
 def two_in_one_folder(table: Table, top: Path, *, short: bool) -> None:
     """Start a second run in a folder; kill the first one at any moment; start a third one."""
     table.fault = "16: two runs in one folder"
-    with trainer(top) as train:
-        for number in range(2 if short else 20):
+    train = Trainer(table.runner(), top)
+    for number in range(2 if short else 20):
 
-            def outcome(number: int = number) -> str:
-                run = top / f"run-{number}"
-                first = train.start(run, TRACE_KILL=f"step:{2 * number + 2}", TRACE_SIGNAL="19")
-                until_stopped(first)  # SIGSTOP: it holds the folder and does not end
-                second = train.start(run)
-                assert second.wait() == 2, second.text[-300:]
-                assert f"another run is writing here: process {first.pid} on" in second.text
-                first.kill()
-                first.wait()
-                train.check_goes_on(run)
-                return "refused, then taken over"
+        def outcome(number: int = number) -> str:
+            run = top / f"run-{number}"
+            first = train.start(run, TRACE_KILL=f"step:{2 * number + 2}", TRACE_SIGNAL="19")
+            until_stopped(first)  # SIGSTOP: it holds the folder and does not end
+            second = train.start(run)
+            assert second.wait() == 2, second.text[-300:]
+            assert f"another run is writing here: process {first.pid} on" in second.text
+            first.kill()
+            first.wait()
+            train.check_goes_on(run)
+            return "refused, then taken over"
 
-            table.judge(f"at step {2 * number + 2}", outcome)
+        table.judge(f"at step {2 * number + 2}", outcome)
 
 
 def until_stopped(process: Process, limit_s: float = 60) -> None:

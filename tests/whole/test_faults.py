@@ -48,5 +48,5 @@ def test_a_run_goes_on_as_if_nothing_had_happened(table, fault, least) -> None:
         ("two_in_one_folder", 20),
     ],
 )
-def test_all_of_them(fault, least) -> None:
-    check_row(run_fault_script(MODULE, fault, timeout_s=7000)[fault], least)
+def test_all_of_them(runner, fault, least) -> None:
+    check_row(run_fault_script(runner, MODULE, fault)[fault], least)

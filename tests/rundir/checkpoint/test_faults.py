@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import Zygote
 from tests.fault_table import check_row, run_fault_script
 
 MODULE = "tests.rundir.checkpoint.faults"
 
 
 @pytest.fixture(scope="module")
-def table() -> dict[str, dict]:
-    return run_fault_script(MODULE, "--short")
+def table(runner: Zygote) -> dict[str, dict]:
+    return run_fault_script(runner, MODULE, "--short")
 
 
 def check(table: dict[str, dict], fault: str, least: int) -> None:
@@ -57,8 +58,8 @@ def test_damage_is_always_noticed(table) -> None:
 
 
 @pytest.mark.slow
-def test_all_faults_in_full() -> None:
-    table = run_fault_script(MODULE)
+def test_all_faults_in_full(runner) -> None:
+    table = run_fault_script(runner, MODULE)
     assert len(table) == 8
     for fault, row in table.items():
         assert not row["failures"], row
