@@ -229,8 +229,8 @@ class TrainerSettings:
     yardstick: Annotated[
         bool,
         Key(
-            "at the end, logistic regression on the same columns or, where items are ranked, "
-            "popularity, for comparison (seconds)",
+            "at the end, logistic (of numbers linear) regression on the same columns or, where "
+            "items are ranked, popularity, for comparison (seconds)",
             signed="no",
         ),
     ] = True

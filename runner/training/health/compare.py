@@ -16,7 +16,7 @@ from runner.rundir.readers import numeric_values
 from runner.training.health.drift import describe_features
 from runner.training.health.popularity import measure_popularity, popularity_key
 from runner.training.health.verdict import explain_below, find_overfitting
-from runner.training.health.yardstick import measure_yardstick
+from runner.training.health.yardstick import NAME, NAME_OF_NUMBERS, measure_yardstick
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
@@ -38,10 +38,10 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
         return
     splits = [s for s in ("validation", "test") if s in job.dataset.num_rows]
-    names = _ranking_metrics(job) or ("auc",)
-    splits = [s for s in splits if f"{s}/{names[0]}" in result.metrics]
+    names = _ranking_metrics(job)[:1] or ("auc", "mse")
+    splits = [s for s in splits if any(f"{s}/{name}" in result.metrics for name in names)]
     if not splits or "train" not in job.dataset.num_rows:
-        return  # as of a regression, which has no AUC: there is nothing to compare
+        return
     started = time.perf_counter()
     try:
         measured = _get_or_measure(job, job.run.meta, splits)
@@ -92,7 +92,9 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
     Raises:
         DataError: if the cache cannot be written.
     """
-    measure, what, more = measure_yardstick, "logistic regression", {}
+    measure, what, more = measure_yardstick, NAME, {}
+    if all(task.kind == "regression" for task in job.dataset.schema.tasks):
+        what = NAME_OF_NUMBERS
     if _ranking_metrics(job):
         measure, what, more = measure_popularity, "popularity", {"popularity": popularity_key(job)}
     fields = {"version": VERSION, "splits": list(splits), **more}

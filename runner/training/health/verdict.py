@@ -10,8 +10,9 @@ from runner.config.proposed_length import FEW_UPDATES, propose_length
 from runner.training.job import Job
 from runner.training.state import TrainState
 
-TOLERANCE = 0.002  # of an AUC, recall or the like
+TOLERANCE = 0.002  # of an AUC, recall or the like; of an error of numbers, relative
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
+_ERRORS = ("mse", "mae")
 IDS_FINDING = "numbers that act like ids"
 
 
@@ -63,7 +64,7 @@ def explain_below(
     for split in ("test", "validation"):
         theirs = {k: v for k, v in yardstick["metrics"].items() if k.startswith(f"{split}/")}
         behind = {
-            key: (value - metrics[key]) * (-1 if _is_loss(key) else 1)
+            key: (value - metrics[key]) * (-1 if _is_loss(key) else 1) / _scale(key, value)
             for key, value in theirs.items()
             if not math.isnan(metrics.get(key, math.nan))
         }
@@ -75,15 +76,24 @@ def explain_below(
         if not behind[key] > TOLERANCE:
             continue
         head = (
-            f"{key} {metrics[key]:.4f} is {'above' if _is_loss(key) else 'below'} that of "
-            f"{yardstick['name']} on the same rows, {theirs[key]:.4f}"
+            f"{key} {_shown(key, metrics[key])} is {'above' if _is_loss(key) else 'below'} that of "
+            f"{yardstick['name']} on the same rows, {_shown(key, theirs[key])}"
         )
         return "; ".join([head, *_causes(job, state, findings)])
     return None
 
 
 def _is_loss(key: str) -> bool:
-    return key.split("/")[1] == "log_loss"
+    return key.split("/")[1] in ("log_loss", *_ERRORS)
+
+
+def _shown(key: str, value: float) -> str:
+    return f"{value:.5g}" if key.split("/")[1] in _ERRORS else f"{value:.4f}"
+
+
+def _scale(key: str, value: float) -> float:
+    """Return what a difference is divided by: errors have the unit of the label."""
+    return value if key.split("/")[1] in _ERRORS and value > 0 else 1.0
 
 
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
@@ -100,6 +110,7 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     half_epoch = rows / job.trainer.batch_size / 2
     if state.best is not None and 0 < state.best.step <= min(half_epoch, state.step - 1):
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
-    can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
+    is_binary = any(task.kind == "binary" for task in job.dataset.schema.tasks)
+    can_start_linear = is_binary and job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):
         yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"

@@ -1,4 +1,4 @@
-"""Logistic regression beside a model: what it reaches on the same columns and the same rows."""
+"""Logistic or linear regression beside a model: what it reaches on the same columns and rows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from runner.batch import TaskSpec
 from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.result_keys import result_key
 from runner.training.health.findings import find_in_data
+from runner.training.health.linear_regression import fit_numbers, judge_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
 from runner.training.health.sample import Floats, Sample, read_sample
 from runner.training.job import Job
 
-NAME = "logistic regression"
+NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"
+_NO_GAIN = "linear regression predicts validation rows no better than the mean of the train rows"
 TRAIN_ROWS, JUDGED_ROWS = 100_000, 200_000
 
 
 def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
-    """Return what logistic regression reaches, and findings about the data.
+    """Return what logistic regression reaches, or linear regression where no task is binary.
+
+    Findings about the data are with it.
 
     It is a function of the data alone, so that every run of these data has the same one, and the
     state of the training has no part in it. Rank 0 only; it takes seconds, since it learns from
@@ -33,10 +37,11 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `findings`; nothing for
-        data without a train split of their own or without a binary task.
+        data without a train split of their own.
     """
     schema = job.dataset.schema
-    columns = [i for i, task in enumerate(schema.tasks) if task.kind == "binary"]
+    is_binary = any(task.kind == "binary" for task in schema.tasks)
+    columns = [i for i, task in enumerate(schema.tasks) if (task.kind == "binary") == is_binary]
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
     train = read_sample(job.dataset, "train", TRAIN_ROWS)
@@ -47,22 +52,23 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     matrix_of = Columns(train)
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     metrics: dict[str, float] = {}
-    fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), columns)
+    fit, judge = (fit_tasks, _judge) if is_binary else (fit_numbers, judge_numbers)
+    fits, l2 = fit(matrix_of, train, samples.get("validation"), columns)
     for index, (weights_C, intercept) in zip(columns, fits):
         for split, x_NC in judged.items():
-            logits_N = x_NC @ weights_C + intercept
+            predicted_N = x_NC @ weights_C + intercept
             task = schema.tasks[index]
-            for name, value in _judge(logits_N, samples[split], index).items():
+            for name, value in judge(predicted_N, samples[split], index).items():
                 metrics[f"{split}/{result_key(name, task, schema.tasks)}"] = value
     return {
-        "name": NAME,
+        "name": NAME if is_binary else NAME_OF_NUMBERS,
         "metrics": {
             k: v for k, v in with_means(metrics, schema.tasks).items() if not math.isnan(v)
         },
         "penalty": l2,
         "train_rows": train.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
-        "findings": find_in_data(schema, train, samples),
+        "findings": [*([_NO_GAIN] if l2 is None else []), *find_in_data(schema, train, samples)],
     }
 
 

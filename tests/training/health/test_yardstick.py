@@ -7,15 +7,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import mean_squared_error, roc_auc_score
 
 from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
 from runner.training.health.findings import find_in_data
+from runner.training.health.linear_regression import (
+    fit_linear_regression,
+    fit_numbers,
+    judge_numbers,
+)
 from runner.training.health.logistic_regression import (
     Columns,
     _fit_scale,
@@ -59,6 +66,52 @@ def test_it_is_the_logistic_regression_of_scikit_learn():
     assert roc_auc_score(y_N, ours) == pytest.approx(roc_auc_score(y_N, theirs), abs=1e-4)
 
 
+def with_numbers(sample: Sample, *, noise: float, effect: float = 1.0) -> Sample:
+    """A label of seconds: the feature, the item, and noise."""
+    rng = np.random.default_rng(sample.num_rows + int(sample.dense_ND[0, 0]))
+    item_N, x_N = sample.ids["item"].ids_V, sample.dense_ND[:, 0]
+    y_N = 900 + effect * (x_N + 30 * (item_N % 3)) + noise * rng.normal(size=ROWS)
+    return replace(sample, labels_NT=y_N[:, None])
+
+
+def test_of_numbers_it_is_the_ridge_regression_of_scikit_learn():
+    train, test = (with_numbers(make_sample(seed), noise=20) for seed in (1, 2))
+    columns = Columns(train)
+    x_NC, y_N = columns.matrix(train), train.labels_NT[:, 0]
+    weights_N = np.random.default_rng(3).uniform(0.5, 2, ROWS)
+    weights_C, intercept = fit_linear_regression(x_NC, y_N, weights_N, 5.0)
+    other = Ridge(5.0, solver="lsqr", tol=1e-10).fit(x_NC, y_N, weights_N)
+    np.testing.assert_allclose(
+        x_NC @ weights_C + intercept, other.predict(x_NC), rtol=1e-4, atol=1e-3
+    )
+    [(weights_C, intercept)], l2 = fit_numbers(columns, train, test, [0])
+    assert l2 is not None
+    predicted_N = columns.matrix(test) @ weights_C + intercept
+    found = judge_numbers(predicted_N, test, 0)
+    assert found["mse"] == pytest.approx(
+        mean_squared_error(test.labels_NT[:, 0], predicted_N, sample_weight=test.weights_N)
+    )
+    assert found["mse"] < 1.1 * 20**2 < test.labels_NT[:, 0].var() / 2
+
+
+def test_where_numbers_are_noise_it_is_their_mean():
+    train, test = (with_numbers(make_sample(s), noise=20, effect=0.0) for s in (1, 2))
+    [(weights_C, intercept)], l2 = fit_numbers(Columns(train), train, test, [0])
+    assert l2 is None and not weights_C.any()
+    mean = np.average(train.labels_NT[:, 0], weights=train.weights_N)
+    assert intercept == pytest.approx(mean)
+
+
+def test_an_error_of_numbers_is_compared_relative_to_their_unit():
+    yardstick = {"name": "linear regression", "metrics": {"test/mse": 4000.0, "test/mae": 50.0}}
+    state = TrainState(step=2)
+    assert explain_below(job(), state, {"test/mse": 4004.0, "test/mae": 60}, yardstick, []) is None
+    said = explain_below(job(), state, {"test/mse": 4400.0}, yardstick, [])
+    assert said is not None and "test/mse 4400 is above that of linear regression" in said
+    small = {"name": "linear regression", "metrics": {"test/mse": 4e-4}}
+    assert explain_below(job(), state, {"test/mse": 5e-4}, small, []) is not None
+
+
 def test_features_of_one_table_share_its_columns_and_unknown_ids_have_none():
     train = make_sample(1)
     train = replace(train, ids={"a": train.ids["item"], "b": train.ids["item"]})
@@ -97,7 +150,7 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
 
 def job(rows: int = 8000, *, batch_size: int = 4000):
     return SimpleNamespace(
-        dataset=SimpleNamespace(num_rows={"train": rows}),
+        dataset=SimpleNamespace(num_rows={"train": rows}, schema=SCHEMA),
         trainer=SimpleNamespace(batch_size=batch_size),
         checkpoint=SimpleNamespace(init_linear=False),
         context=SimpleNamespace(growing=None, model=torch.nn.Module()),
@@ -163,6 +216,33 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
 
 
 @pytest.mark.slow
+def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
+    rng = np.random.default_rng(4)
+    item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
+    table = pa.table({"item": item, "x": x, "took": 600 + 50 * x + 9.0 * item})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    schema = {
+        "path": str(tmp_path / "rows.parquet"),
+        "labels": {"took": {"type": "regression"}},
+        "numeric": {"x": {"standardise": True}},
+        "categorical": {"item": {"num_rows": 9}},
+        "split": {"random": {"train": 0.7, "validation": 0.1, "test": 0.2}},
+    }
+    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    done = runner.run(
+        *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
+        *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
+        *(f"hydra.run.dir={tmp_path}/run", "trainer.num_threads=1", "report=false"),
+    )
+    assert done.code == 0, done.text
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    yardstick = result["yardstick"]
+    assert (yardstick["name"], yardstick["penalty"]) == ("linear regression", 1.0)
+    assert yardstick["metrics"]["test/mse"] < 1 < result["metrics"]["test/mse"]
+    assert "mse of linear regression" in done.text
+    assert yardstick["below"].startswith("test/mse ") and "init_linear" not in yardstick["below"]
+
+
 def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path):
     words = [w for w in TINY if not w.startswith("model.net")]
     words += ["model=wide_and_deep", "checkpoint.init_linear=true", "trainer.eval_every=10"]
@@ -204,6 +284,7 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
     settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
     said = []
     parts = {
+        "dataset": SimpleNamespace(schema=SCHEMA),
         "context": SimpleNamespace(model=torch.nn.Module()),
         "view": SimpleNamespace(wait_for=said.append),
     }
@@ -221,7 +302,7 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
     assert len(measured) == 5
 
 
-def test_nothing_is_announced_for_a_result_without_an_auc():
+def test_nothing_is_announced_for_a_result_without_a_metric_to_compare():
     said = []
     job = SimpleNamespace(
         trainer=SimpleNamespace(yardstick=True),
@@ -231,7 +312,7 @@ def test_nothing_is_announced_for_a_result_without_an_auc():
         view=SimpleNamespace(wait_for=said.append),
         config={"dataset": {"_target_": "mine.Rows"}},
     )
-    result = SimpleNamespace(metrics={"validation/mse": 1.0, "validation/loss": 1.0}, notes={})
+    result = SimpleNamespace(metrics={"validation/loss": 1.0}, notes={})
     compare.compare_with_yardstick(job, TrainState(step=2), result)
     assert not said and not result.notes
 
