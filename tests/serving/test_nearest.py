@@ -15,10 +15,16 @@ import tritonclient.http as triton
 from runner.errors import DataError
 from runner.serving.artifact import open_artifact, write_manifest
 from runner.serving.build_index import IndexSettings, make_index
+from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import ItemTable, write_item_table
 from runner.serving.item_vectors import make_item_table, write_queries
 from runner.serving.scorer import Scorer
-from runner.serving.server.nearest import NEAREST, describe_nearest, nearest_items
+from runner.serving.server.nearest import (
+    NEAREST,
+    describe_nearest,
+    nearest_items,
+    read_left_out,
+)
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch
 from runner.serving.server.tensors import InferRequest, write_answer
 from tests.models.scene import from_yaml
@@ -113,6 +119,18 @@ def test_items_that_a_request_leaves_out_make_room_for_the_next_best(
     assert other["top_items"].tolist() == ranked[:, :4].tolist()
     kept = [[i for i in row if i not in gone][:4] for row in ranked.tolist()]
     assert answer["top_items"].tolist() == kept
+
+
+def test_unsigned_ids_are_left_out_by_their_own_numbers(items, monkeypatch):
+    monkeypatch.setattr("runner.serving.server.nearest._item_type", lambda _: pa.uint64())
+    given = {"top_k": 3, "leave_out": [2**64 - 2, 5]}
+    assert read_left_out(items.artifact, given) == (2**64 - 2, 5)
+    with pytest.raises(DataError, match=r"leave_out\[0\]=-1: must be a whole number"):
+        read_left_out(items.artifact, {**given, "leave_out": [-1]})
+    numbers = make_item_table(items)
+    ids = pa.array([2**64 - 1 - n for n in range(NUM_ITEMS)], pa.uint64())
+    index = ItemIndex.exact(ItemTable(ids, numbers.rows_I, numbers.vectors_ID))
+    assert index.table_rows([2**64 - 2, 5]) == [numbers.rows_I[1]]
 
 
 def test_text_ids_are_answered_as_texts(items, monkeypatch):
