@@ -53,7 +53,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             composed = _broadcast_automatic(composed, ranks)
         with nullcontext() if is_main else redirect_to_rank_log(run):
             job = build_job(composed.config, run, view=View(), allowed=allowed, name=composed.name)
-            result = job.loop(job)
+            result = _run_loop(job)
         if is_launched:
             ignore_sigterm()  # another rank may still fail, but this one has a result
         if run is not None and is_main:
@@ -73,6 +73,19 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         return ProcessResult(1, "failed", _describe_error(error, allowed), _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
+
+
+def _run_loop(job: Any) -> Any:
+    """Run the loop of a job, which may be a user's own.
+
+    Raises:
+        ConfigError: if it returns no result.
+    """
+    result = job.loop(job)
+    if not hasattr(result, "status"):
+        what = type(result).__name__
+        raise ConfigError(f"loop: it returned {what}; it must return a runner.Result")
+    return result
 
 
 _judged: dict[tuple[object, ...], str] = {}  # what was judged -> the refusal, if there was one

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 
 import pytest
 
+import runner.training.builder
+from runner.config.compose import compose
 from runner.config.targets import allowed_packages
-from runner.worker import _describe_error
+from runner.worker import _describe_error, run_job
 
 CODE = """
 def dense(values):
@@ -27,3 +30,12 @@ def test_an_error_names_the_last_line_of_code_of_ones_own(tmp_path, monkeypatch)
     place = " (failing_model.py, line 4, in <lambda>)"
     assert _describe_error(raised.value, own) == message + place
     assert _describe_error(raised.value, ours) == message
+
+
+def test_a_loop_that_returns_no_result_is_told(monkeypatch):
+    job = SimpleNamespace(loop=lambda job: None)
+    monkeypatch.setattr(runner.training.builder, "build_job", lambda *args, **more: job)
+    composed = compose(["trainer.max_steps=3"])
+    outcome = run_job(composed, None, allowed_packages([]))
+    assert (outcome.code, outcome.status) == (2, "refused")
+    assert outcome.message == "loop: it returned NoneType; it must return a runner.Result"

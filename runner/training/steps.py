@@ -13,6 +13,7 @@ from runner.data.core.dataset_check import check_first_batch, is_of_ones_own, is
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks
 from runner.embeddings.step_counts import initial_step_count
+from runner.errors import ConfigError
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
 from runner.training.stop_signal import StopSignal
@@ -44,6 +45,9 @@ def steps(
 
     Yields:
         What each update did.
+
+    Raises:
+        ConfigError: if the task returns something else.
     """
     multiplier = state.batch_multiplier
     batches = training_batches(job, state, allow_prefetch)
@@ -65,6 +69,11 @@ def steps(
         try:
             with watch_first_update(job) if first else nullcontext():
                 output = job.task.train_step(job.context, batches)
+            if not isinstance(output, StepOutput):
+                raise ConfigError(
+                    f"task: train_step of {type(job.task).__name__} returned "
+                    f"{type(output).__name__}; it must return a runner.StepOutput"
+                )
             first = False
         except EndOfStream as end:
             job.view.note(str(end))

@@ -83,6 +83,15 @@ def test_state_that_no_checkpoint_holds_is_named_once_with_the_cure():
     assert "register_buffer" in warning
 
 
+def test_a_task_that_returns_no_output_is_told():
+    class Mute(Supervised):
+        def train_step(self, ctx, batches):
+            super().train_step(ctx, batches)
+
+    with pytest.raises(ConfigError, match=r"train_step of Mute returned NoneType; it must return"):
+        warnings_of(replace(make_job(make_context()), task=Mute()))
+
+
 def test_buffers_caches_and_parts_of_ours_are_not_named():
     assert warnings_of(make_job(make_context(model=Kept()))) == []
     assert warnings_of(make_job(make_context())) == []
