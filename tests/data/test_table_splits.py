@@ -51,6 +51,23 @@ def test_random_splits_are_disjoint_whole_and_follow_split_seed(path):
     assert ids(same, "test") == parts[2] != ids(other, "test")
 
 
+def test_a_random_split_is_independent_of_numbers_that_numpy_draws_from_the_same_seed(tmp_path):
+    """Of a made-up table whose first numbers decide the label, one split would have all ones."""
+    drawn = np.random.default_rng(0).random(ROWS)
+    table = clicks(ROWS).append_column("drawn", pa.array(drawn))
+    schema = {**SCHEMA, "carried": ["drawn"]}
+    data = open_dataset(
+        path=write_parquet(tmp_path / "x", table, 1),
+        schema=schema,
+        split={"random": {"train": 0.5, "validation": 0.5}},
+    )
+    halves = [
+        data.read_carried_columns(split, 0, data.num_rows[split])["drawn"].to_numpy().mean()
+        for split in ("train", "validation")
+    ]
+    assert halves == pytest.approx([0.5, 0.5], abs=0.06)  # 0.25 and 0.75 of the same numbers
+
+
 def test_a_split_by_column(path):
     split = {"column": "fold", "train": [0, 1], "validation": 2, "test": ["4"]}
     data = open_dataset(path=path, split=split)

@@ -42,7 +42,7 @@ from runner.parts import dataset_option
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # to be raised when the same file gives other rows
+VERSION = 2  # to be raised when the same file gives other rows
 NUMERIC = tuple(f"I{d}" for d in range(1, 14))
 CATEGORICAL = tuple(f"C{f}" for f in range(1, 27))
 DOWNLOAD_HINT = (

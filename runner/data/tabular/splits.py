@@ -17,6 +17,9 @@ from runner.data.tabular.times import TEXT_DATES, TIME_FORMS, is_temporal, parse
 from runner.errors import ConfigError, DataError, nearest_hint
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+# The seeds of draws end with it: those of `default_rng(0)` alone would be the random numbers that
+# many a made-up table begins with. To be raised when a random split draws other rows.
+DRAWS = 2
 MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows
 
 
@@ -49,7 +52,8 @@ class Split:
 
     def __repr__(self) -> str:
         form = f", input={self.input!r}" if self.input else ""  # runs from before have none
-        return f"Split(kind={self.kind!r}, of={self.of!r}, column={self.column!r}{form})"
+        draws = f", draws={DRAWS}" if self.kind == "random" else ""
+        return f"Split(kind={self.kind!r}, of={self.of!r}, column={self.column!r}{form}{draws})"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -251,11 +255,11 @@ class SplitAssigner:
 
     def __init__(self, split: Split, seed: int, split_starts: Mapping[str, float]) -> None:
         self._split, self._seed, self._split_starts = split, seed, split_starts
-        self._rng = np.random.default_rng([seed, 0])
+        self._rng = np.random.default_rng([seed, 0, DRAWS])
 
     def start_file(self, file_number: int, first_row: int = 0) -> None:
         """Begin a file, at a row; a random split draws from a generator of the file's own."""
-        bits = np.random.PCG64(np.random.SeedSequence([self._seed, file_number]))
+        bits = np.random.PCG64(np.random.SeedSequence([self._seed, file_number, DRAWS]))
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
     def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
