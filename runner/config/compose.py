@@ -24,7 +24,7 @@ from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import (
     GroupComposition,
     compose_groups,
-    is_place,
+    find_places,
     load_groups,
     set_places,
 )
@@ -177,7 +177,8 @@ def _compose(
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
     hydra_overrides = [o for o in parsed if o.is_hydra_override()]
-    for_hydra = [str(o.input_line) for o in hydra_overrides if not is_place(o)]
+    places = find_places(hydra_overrides, config_dirs)
+    for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
     groups = load_groups(tuple(for_hydra), tuple(config_dirs))
     job_overrides = [o for o in parsed if not o.is_hydra_override()]
     group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
@@ -197,7 +198,7 @@ def _compose(
             problems,
             [o.key_or_group for o in job_overrides],
         )
-    base = replace(base, hydra=set_places(base.hydra, hydra_overrides))
+    base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides)

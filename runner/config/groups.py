@@ -148,24 +148,37 @@ def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> Grou
     return _compose_cached(tuple(overrides), tuple(config_dirs))
 
 
-def is_place(override: Override) -> bool:
-    """Return whether an override says where results lie, and changes nothing that is composed."""
-    return (
-        override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir")
+def find_places(overrides: Sequence[Override], config_dirs: Sequence[str]) -> list[Override]:
+    """Return the overrides that say where results lie, and change nothing that is composed.
+
+    Args:
+        overrides: all that are for Hydra.
+        config_dirs: the user's own folders. With these, or with `hydra.searchpath`, none is
+            returned: options may have been edited since, so that nothing is shared.
+    """
+    if config_dirs or any(o.key_or_group == "hydra.searchpath" for o in overrides):
+        return []
+    return [
+        override
+        for override in overrides
+        if override.key_or_group in ("hydra.run.dir", "hydra.sweep.dir")
         and override.type is OverrideType.CHANGE
         and not override.is_sweep_override()
         and isinstance(override.value(), str)
-    )
+    ]
 
 
-def set_places(hydra: DictConfig, overrides: Sequence[Override]) -> DictConfig:
-    """Return Hydra's node as it would compose it with these overrides, places among them.
+def set_places(
+    hydra: DictConfig, places: Sequence[Override], overrides: Sequence[Override]
+) -> DictConfig:
+    """Return Hydra's node, composed without the places, as it would compose it with all overrides.
 
     Args:
-        hydra: composed with all of them but the places.
+        hydra: the node.
+        places: of `find_places`.
         overrides: all that are for Hydra.
     """
-    if not (places := [o for o in overrides if is_place(o)]):
+    if not places:
         return hydra
     placed = deepcopy(hydra)
     for override in places:

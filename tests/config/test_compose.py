@@ -48,6 +48,14 @@ def test_where_a_job_lies_is_set_as_hydra_would_and_composes_nothing_anew(places
     assert compose(["optimizer=adam"]).run_dir == "outputs/{name}/{time}_{signature}"
 
 
+def test_an_option_of_the_user_that_was_edited_is_read_again_for_another_folder(tmp_path):
+    for rate in (0.25, 0.5):
+        text = f"sparse: {{kind: sgd, lr: {rate}}}\ndense: {{_target_: torch.optim.SGD, lr: 0.1}}\n"
+        dirs = write_config_folder(tmp_path, optimizer__mine=text)
+        composed = compose(["optimizer=mine", f"hydra.run.dir={rate}/x"], config_dirs=dirs)
+        assert composed.config["optimizer"]["sparse"]["lr"] == rate
+
+
 @pytest.mark.parametrize("scheduler", ["constant", "linear", "cosine"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "adamw", "rowwise_adagrad", "sgd"])
 def test_every_combination_of_options_composes_without_mistakes(optimizer, scheduler):

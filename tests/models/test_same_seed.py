@@ -42,6 +42,7 @@ def test_a_sample_of_combinations_is_equal_to_the_last_bit(table, fault, least):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_loss_and_every_optimizer_of_a_model_is_equal_to_the_last_bit(model):
     for threads, (loss, optimizer) in itertools.product(THREADS, sorted(covering_pairs(model))):
