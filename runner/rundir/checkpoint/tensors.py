@@ -27,13 +27,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.distributed.shards import is_in_file
+from runner.distributed.shards import is_in_file, local_tensors
 from runner.errors import UserError, nearest_hint
 from runner.machine import available_memory_bytes
 from runner.rundir.checkpoint.file_tensors import (
     BLOCK_BYTES,
     in_blocks,
-    local_tensors,
     read_from_front,
     row_blocks,
 )
