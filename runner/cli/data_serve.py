@@ -175,9 +175,7 @@ def make_parser() -> VerbParser:
             "--tls-cert cert.pem --tls-key key.pem --token-env DATA_TOKEN",
         ),
     )
-    parser.add_argument(
-        "words", nargs="*", metavar="KEY=VALUE", help="the dataset and its keys, as for a training"
-    )
+    parser.add_words("words", "KEY=VALUE", "the dataset and its keys, as for a training")
     for flag, metavar, kind, default, about in (
         ("--schema", "FILE", Path, None, "the YAML of a table, short for dataset.schema=FILE"),
         ("--host", "ADDRESS", str, "127.0.0.1", "address to listen on; default: this machine only"),
@@ -186,5 +184,5 @@ def make_parser() -> VerbParser:
         ("--tls-key", "FILE", Path, None, "its private key, in PEM"),
         ("--token-env", "NAME", str, None, "environment variable with the token of trainings"),
     ):
-        parser.add_argument(flag, metavar=metavar, type=kind, default=default, help=about)
+        parser.add_value(flag, metavar, about, kind, default=default)
     return parser
