@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from runner.metrics.hardest import HardestRows
@@ -12,7 +10,8 @@ from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
 from runner.metrics.settings import MetricSettings
 from runner.rundir.json_files import dumps
-from runner.rundir.regular_files import read_bytes, replacing
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import replacing
 from runner.rundir.secrets import mask_values
 from runner.training.job import Job
 
@@ -78,7 +77,7 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
         return
     tasks = compute_reliability(metrics.state(), job.dataset.schema.tasks)
     if tasks:
-        splits = _read(job.run.dir / CALIBRATION_FILE)
+        splits = read_optional_json(job.run.dir / CALIBRATION_FILE)
         _write(job, CALIBRATION_FILE, {**splits, split: {"step": step, "tasks": tasks}})
 
 
@@ -95,16 +94,8 @@ def write_hardest(job: Job, split: str, step: int, hardest: HardestRows | None) 
     found = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
     rows = sorted((row for rows in found for row in rows), key=lambda row: -row["loss"])
     limit = MetricSettings(**job.config["metrics"]).hardest_rows
-    splits = _read(job.run.dir / HARDEST_FILE)
+    splits = read_optional_json(job.run.dir / HARDEST_FILE)
     _write(job, HARDEST_FILE, {**splits, split: {"step": step, "rows": rows[:limit]}})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(read_bytes(path))
-    except (OSError, ValueError):  # missing, or torn by a power cut: it is begun anew
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
