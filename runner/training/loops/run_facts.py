@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.batch import SequenceFeature, SparseFeature
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
@@ -36,30 +37,19 @@ def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> No
         {
             "num_rows": dict(dataset.num_rows),
             "dense": list(schema.dense),
-            "sparse": [
-                {
-                    "name": f.name,
-                    "table": f.table_name,
-                    "num_rows": f.num_rows,
-                    "length": f.mean_length,
-                }
-                for f in schema.sparse
-            ],
-            "sequences": [
-                {
-                    "name": f.name,
-                    "table": f.table_name,
-                    "num_rows": f.num_rows,
-                    "length": f.max_length,
-                }
-                for f in schema.sequences
-            ],
+            "sparse": [_describe(f, f.mean_length) for f in schema.sparse],
+            "sequences": [_describe(f, f.max_length) for f in schema.sequences],
             "tasks": [{"name": t.name, "kind": t.kind} for t in schema.tasks],
             "reachable": dataset.reachable,
             "bad_rows": dataset.bad_rows,
             **({"features": list(features)} if features else {}),
         },
     )
+
+
+def _describe(feature: SparseFeature | SequenceFeature, length: float) -> dict[str, Any]:
+    table, num_rows = feature.table_name, feature.num_rows
+    return {"name": feature.name, "table": table, "num_rows": num_rows, "length": length}
 
 
 def write_warm_start(job: Job, report: str) -> None:
