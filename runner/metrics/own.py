@@ -127,9 +127,8 @@ class OwnMetrics(Metrics):
             for key in metric._defaults:
                 value = getattr(metric, key)
                 if isinstance(value, list):
-                    value = torch.cat(
-                        [v.reshape(-1) if v.ndim == 0 else v for v in value] or [_none()]
-                    )
+                    parts = [v.reshape(-1) if v.ndim == 0 else v for v in value]
+                    value = torch.cat(parts or [torch.zeros(0)])
                 state[f"{name}/{index}/{key}"] = value
         return state
 
@@ -199,7 +198,3 @@ def _combine(metric: Metric, prefix: str, parts: Sequence[Mapping[str, Tensor]])
     combined._update_count = len(parts)  # or its compute() would warn
     combined._computed = None
     return combined
-
-
-def _none() -> Tensor:
-    return torch.zeros(0)
