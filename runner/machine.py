@@ -69,6 +69,12 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return ", ".join([fields.get("model name", platform.machine()), *sorted(known)])
 
 
+def child_import_path() -> str:
+    """Return the PYTHONPATH with which a new process imports this package."""
+    root = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def set_thread_environment(
     num_threads: int | None, environment: MutableMapping[str, str] = os.environ
 ) -> None:
