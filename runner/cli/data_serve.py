@@ -13,6 +13,8 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, raise_combined
 
+DRAIN_S = 5.0  # for what is under way; trainings ask elsewhere for what is cut off
+
 
 def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve a dataset until a signal.
@@ -147,11 +149,8 @@ def _run(server: Any, given: Namespace) -> int:
     ended.wait()
     closing = threading.Thread(target=server.shutdown, daemon=True)
     closing.start()
-    closing.join(DRAIN_S)  # for what is under way; trainings ask elsewhere for what is cut off
+    closing.join(DRAIN_S)
     return 128 + received[0]
-
-
-DRAIN_S = 5.0
 
 
 def _read(flag: str, path: Path) -> bytes:

@@ -84,14 +84,7 @@ def make_plan(
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
     transforms = read_transforms(config["dataset"], folder)
     check_kept_columns(keep, outputs.column_names(transforms.columns.labels))
-    table = InputTable(
-        path=list(inputs),
-        schema=None,
-        features=transforms.features,
-        keep=tuple(dict.fromkeys(keep)),
-        id_types=transforms.fitted.id_types,
-        **text_settings(config["dataset"], transforms.declared, inputs),
-    )
+    table = _input_table(config["dataset"], transforms, inputs, tuple(dict.fromkeys(keep)))
     path, input_schema = table.first_schema
     same_format = table.format == config["dataset"].get("format", "parquet")
     check_input_types(transforms, input_schema, path, same_format=same_format)
@@ -180,6 +173,22 @@ def compose_for_prediction(
     composed = compose_from_run(run, overrides)
     check_composed(composed, allowed)
     return composed
+
+
+def _input_table(
+    dataset: Mapping[str, Any],
+    transforms: Transforms,
+    inputs: Sequence[str],
+    keep: tuple[str, ...],
+) -> InputTable:
+    return InputTable(
+        path=list(inputs),
+        schema=None,
+        features=transforms.features,
+        keep=keep,
+        id_types=transforms.fitted.id_types,
+        **text_settings(dataset, transforms.declared, inputs),
+    )
 
 
 def text_settings(
