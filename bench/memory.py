@@ -167,9 +167,9 @@ def measure_tables(sizes: Sequence[float]) -> None:
 def run_scarce(words: Sequence[str]) -> int:
     """Run a command that finds no memory for copies of its state."""
     from runner.__main__ import main as run
-    from runner.rundir.checkpoint import tensors
+    from runner.rundir.checkpoint import staging
 
-    tensors.available_memory_bytes = lambda: 0.0
+    staging.available_memory_bytes = lambda: 0.0
     return run(words)
 
 

@@ -86,7 +86,7 @@ def find_messages() -> list[Message]:
 def _error_classes(source: str) -> set[str]:
     """Return the names of `UserError` and of all classes below it, and what makes one."""
     bases = re.findall(r"^class (\w+)\(([\w., ]+)\):", source, re.MULTILINE)
-    names, before = {"UserError", "combined_error"}, 0
+    names, before = {"UserError", "raise_combined"}, 0
     while len(names) > before:
         before = len(names)
         names |= {name for name, of in bases if names & set(re.split(r"[., ]+", of))}

@@ -79,29 +79,22 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
     return f"{key}.{name} is not a setting of {owner}{near}; {listed}"
 
 
-def combined_error(problems: Iterable[str]) -> ConfigError:
-    """Make one error out of several messages, so that a command shows all its mistakes at once."""
-    messages = list(dict.fromkeys(problems))
-    if len(messages) == 1:
-        return ConfigError(messages[0])
-    numbered = "\n".join(f"  {i}. {message}" for i, message in enumerate(messages, 1))
-    return ConfigError(f"{len(messages)} mistakes\n{numbered}")
-
-
 def raise_combined(problems: Iterable[str]) -> None:
-    """Raise one error with all messages, or nothing if there is none.
+    """Raise one error with all messages, so that a command shows all its mistakes at once.
 
     Raises:
-        ConfigError: with every message.
+        ConfigError: with every message, if there is any.
     """
-    found = list(problems)
-    if found:
-        error = combined_error(found)
-        raise error
+    messages = list(dict.fromkeys(problems))
+    if len(messages) == 1:
+        raise ConfigError(messages[0])
+    if messages:
+        numbered = "\n".join(f"  {i}. {message}" for i, message in enumerate(messages, 1))
+        raise ConfigError(f"{len(messages)} mistakes\n{numbered}")
 
 
-def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the most similar dotted keys, best first.
+def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
+    """Return the three most similar dotted keys, best first.
 
     Both the whole key and its last part are compared: `lr` is nearest to `optimizer.dense.lr`, and
     `trainer.max_step` to `trainer.max_steps`.
@@ -114,7 +107,7 @@ def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
         return max(whole, 0.95 * ends + 0.05 * whole)
 
     scored = sorted(((similarity(k), k) for k in known), reverse=True)
-    return [k for score, k in scored[:count] if score >= 0.6 and score >= scored[0][0] - 0.02]
+    return [k for score, k in scored[:3] if score >= 0.6 and score >= scored[0][0] - 0.02]
 
 
 def wrap_words(text: str, width: int, indent: int = 0) -> str:

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, MutableMapping
+from importlib.util import find_spec
 from pathlib import Path
 
 # How often a thread of OpenMP spins between two tasks before it sleeps. Measured on two cores that
@@ -67,6 +68,20 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     fields = {name.strip(): value.strip() for name, value in facts.items()}
     known = set(fields.get("flags", "").split()) & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
     return ", ".join([fields.get("model name", platform.machine()), *sorted(known)])
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module could be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it lies in
+        return False
+
+
+def child_import_path() -> str:
+    """Return the PYTHONPATH with which a new process imports this package."""
+    root = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def set_thread_environment(

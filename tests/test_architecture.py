@@ -167,6 +167,7 @@ def test_only_the_builder_resolves_targets():
     users = {name for name, text in tree.items() if "resolve_part" in text}
     assert {n for n in users if n != "runner.config.targets"} == {
         "runner.training.builder.context",
+        "runner.training.builder.model",
         "runner.training.builder.instantiate",
         "runner.training.builder.job",
         "runner.training.builder.part_kinds",

@@ -47,11 +47,9 @@ def make_parser() -> VerbParser:
         "exported whole, to the last bit; nothing is compiled again.",
         examples=("apply model delta-1 delta-2 --out newer",),
     )
-    parser.add_argument("folders", nargs="*", metavar="MODEL DELTA...", help="in their order")
-    parser.add_argument("--out", metavar="NEW", help="the folder to write; must not exist")
-    parser.add_argument(
-        "--trust-native-code",
-        action="store_true",
-        help="run the model's machine code (aoti) for its example rows",
+    parser.add_words("folders", "MODEL DELTA...", "in their order")
+    parser.add_value("--out", "NEW", "the folder to write; must not exist")
+    parser.add_switch(
+        "--trust-native-code", "run the model's machine code (aoti) for its example rows"
     )
     return parser

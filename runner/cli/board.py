@@ -59,7 +59,5 @@ def make_parser() -> VerbParser:
         metavar="DIR",
         help="default: outputs",
     )
-    parser.add_argument(
-        "--port", type=int, default=_PORT, metavar="N", help=f"default: {_PORT}; 0: any free one"
-    )
+    parser.add_value("--port", "N", f"default: {_PORT}; 0: any free one", int, default=_PORT)
     return parser

@@ -47,14 +47,10 @@ def make_parser() -> VerbParser:
         "List runs that failed or ended before their first checkpoint; delete them with --yes.",
         examples=("clean", "clean outputs/sweeps --interrupted --older-than 7d --yes"),
     )
-    parser.add_argument("folders", nargs="*", metavar="DIR", help="where to look; default: outputs")
-    parser.add_argument(
-        "--older-than", metavar="AGE", help="also finished runs of this age, such as 12h, 7d, 4w"
-    )
-    parser.add_argument(
-        "--interrupted", action="store_true", help="also runs that could be resumed"
-    )
-    parser.add_argument("--yes", action="store_true", help="delete what is listed")
+    parser.add_words("folders", "DIR", "where to look; default: outputs")
+    parser.add_value("--older-than", "AGE", "also finished runs of this age, such as 12h, 7d, 4w")
+    parser.add_switch("--interrupted", "also runs that could be resumed")
+    parser.add_switch("--yes", "delete what is listed")
     return parser
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, raise_combined
 
+DRAIN_S = 5.0  # for what is under way; trainings ask elsewhere for what is cut off
+
 
 def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve a dataset until a signal.
@@ -147,11 +149,8 @@ def _run(server: Any, given: Namespace) -> int:
     ended.wait()
     closing = threading.Thread(target=server.shutdown, daemon=True)
     closing.start()
-    closing.join(DRAIN_S)  # for what is under way; trainings ask elsewhere for what is cut off
+    closing.join(DRAIN_S)
     return 128 + received[0]
-
-
-DRAIN_S = 5.0
 
 
 def _read(flag: str, path: Path) -> bytes:
@@ -175,9 +174,7 @@ def make_parser() -> VerbParser:
             "--tls-cert cert.pem --tls-key key.pem --token-env DATA_TOKEN",
         ),
     )
-    parser.add_argument(
-        "words", nargs="*", metavar="KEY=VALUE", help="the dataset and its keys, as for a training"
-    )
+    parser.add_words("words", "KEY=VALUE", "the dataset and its keys, as for a training")
     for flag, metavar, kind, default, about in (
         ("--schema", "FILE", Path, None, "the YAML of a table, short for dataset.schema=FILE"),
         ("--host", "ADDRESS", str, "127.0.0.1", "address to listen on; default: this machine only"),
@@ -186,5 +183,5 @@ def make_parser() -> VerbParser:
         ("--tls-key", "FILE", Path, None, "its private key, in PEM"),
         ("--token-env", "NAME", str, None, "environment variable with the token of trainings"),
     ):
-        parser.add_argument(flag, metavar=metavar, type=kind, default=default, help=about)
+        parser.add_value(flag, metavar, about, kind, default=default)
     return parser

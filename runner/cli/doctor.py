@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import shutil
@@ -14,7 +13,13 @@ from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import wrap_words
-from runner.machine import available_memory_bytes, cpu_name, set_thread_environment, usable_cores
+from runner.machine import (
+    available_memory_bytes,
+    cpu_name,
+    is_installed,
+    set_thread_environment,
+    usable_cores,
+)
 
 # torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
 PAIRS = {"2.11": ("1.6", "1.6"), "2.12": ("1.7", "1.7"), "2.13": ("1.8", "1.8")}
@@ -32,6 +37,7 @@ EXTRAS = {
     "ray": ("ray", "remote=ray"),
 }
 _FULL_DISK_BYTES = 5e9
+_SHOWN = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "hydra-core", "pyarrow")
 
 
 def doctor(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -83,17 +89,10 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     yield "bf16", describe_bf16(bf16_speed(cpu_name())), None
     yield "disk", *_disk(Path("outputs"))
     yield "cache", *_cache()
-    missing = [name for name, (module, _) in EXTRAS.items() if not _is_installed(module)]
+    missing = [name for name, (module, _) in EXTRAS.items() if not is_installed(module)]
     have = ", ".join(name for name in EXTRAS if name not in missing) or "none"
     lines = "; ".join(f"{name} ({EXTRAS[name][1]})" for name in missing)
     yield "extras", f"{have}{f'; not installed: {lines}' if missing else ''}", None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it lies in
-        return False
 
 
 def _packages() -> tuple[str, str | None]:
@@ -113,9 +112,6 @@ def _packages() -> tuple[str, str | None]:
     if pair and not all(v.startswith(f"{p}.") for v, p in zip(has, pair, strict=True)):
         return shown, f"torch {torch_minor} goes with FBGEMM {pair[0]} and TorchRec {pair[1]}"
     return shown, None
-
-
-_SHOWN = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "hydra-core", "pyarrow")
 
 
 def _gpus() -> str:

@@ -83,12 +83,8 @@ def make_parser() -> VerbParser:
         "line that set it, and whether another value is another run.",
         examples=("explain trainer.accumulate", "explain model.net.dropout model=dcn recipe=bars"),
     )
-    parser.add_argument(
-        "words", nargs="*", metavar="KEY [OVERRIDE]", help="a dotted key, and overrides of the job"
-    )
-    parser.add_argument(
-        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
-    )
+    parser.add_words("words", "KEY [OVERRIDE]", "a dotted key, and overrides of the job")
+    parser.add_config_dirs()
     return parser
 
 

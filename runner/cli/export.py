@@ -70,22 +70,18 @@ def make_parser() -> VerbParser:
         ),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="such as checkpoint.step=last"
-    )
-    parser.add_argument("--out", metavar="MODEL", help="the folder to write; must not exist")
-    parser.add_argument(
+    parser.add_words("overrides", "KEY=VALUE", "such as checkpoint.step=last")
+    parser.add_value("--out", "MODEL", "the folder to write; must not exist")
+    parser.add_value(
         "--format",
-        metavar="FORMAT",
-        help="pt2 (torch.export, the default), aoti (machine code), onnx; or several: pt2,onnx",
+        "FORMAT",
+        "pt2 (torch.export, the default), aoti (machine code), onnx; or several: pt2,onnx",
     )
-    parser.add_argument(
-        "--quantise", metavar="KIND", help="store the tables as fp16, int8 or int4; default: whole"
-    )
-    parser.add_argument(
+    parser.add_value("--quantise", "KIND", "store the tables as fp16, int8 or int4; default: whole")
+    parser.add_value(
         "--weights",
-        metavar="WHICH",
-        help="ema or trained; default: those that evaluations take (trainer.ema.evaluate)",
+        "WHICH",
+        "ema or trained; default: those that evaluations take (trainer.ema.evaluate)",
     )
     parser.add_argument(
         "--rows-from",
@@ -94,24 +90,16 @@ def make_parser() -> VerbParser:
         help="labelled rows that it is held against in place of the run's test split; a run on a "
         "stream has none. May be given several times; folders, globs and URLs too",
     )
-    parser.add_argument(
-        "--portable",
-        action="store_true",
-        help="aoti: for any x86-64-v3 processor, not only for this machine's",
+    parser.add_switch(
+        "--portable", "aoti: for any x86-64-v3 processor, not only for this machine's"
     )
-    parser.add_argument(
-        "--since",
-        metavar="MODEL",
-        help="write only what changed since this exported model: a delta for `apply`",
+    parser.add_value(
+        "--since", "MODEL", "write only what changed since this exported model: a delta for `apply`"
     )
-    parser.add_argument(
-        "--wandb",
-        action="store_true",
-        help="add MODEL to the run's W&B run as an artifact by reference; nothing is uploaded",
+    parser.add_switch(
+        "--wandb", "add MODEL to the run's W&B run as an artifact by reference; nothing is uploaded"
     )
-    parser.add_argument(
-        "--trust-native-code",
-        action="store_true",
-        help="with --since: run the machine code (aoti) of MODEL, which is yours",
+    parser.add_switch(
+        "--trust-native-code", "with --since: run the machine code (aoti) of MODEL, which is yours"
     )
     return parser

@@ -32,20 +32,29 @@ def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         UserError: for a flag without a package.
     """
+    needs = UserError("--allow: needs a package, such as --allow mymodels")
+    allow, rest = _extract_values(argv, ("--allow",), needs)
+    return rest, allow
+
+
+def _extract_values(
+    argv: Sequence[str], flags: Sequence[str], without_value: UserError
+) -> tuple[list[str], list[str]]:
+    """Return the values of a flag, which may come several times, and the other words."""
+    values: list[str] = []
     rest: list[str] = []
-    allow: list[str] = []
     words = iter(argv)
     for word in words:
-        if word == "--allow":
-            package = next(words, None)
-            if package is None:
-                raise UserError("--allow: needs a package, such as --allow mymodels")
-            allow.append(package)
-        elif word.startswith("--allow="):
-            allow.append(word.removeprefix("--allow="))
+        if word in flags:
+            value = next(words, None)
+            if value is None:
+                raise without_value
+            values.append(value)
+        elif word.startswith(f"{flags[0]}="):
+            values.append(word.removeprefix(f"{flags[0]}="))
         else:
             rest.append(word)
-    return rest, allow
+    return values, rest
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -117,20 +126,8 @@ def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         UserError: for a flag without a folder.
     """
-    dirs: list[str] = []
-    rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word in ("--config-dir", "-cd"):
-            folder = next(words, None)
-            if folder is None:
-                raise UserError("--config-dir: needs a folder")
-            dirs.append(folder)
-        elif word.startswith("--config-dir="):
-            dirs.append(word.removeprefix("--config-dir="))
-        else:
-            rest.append(word)
-    return dirs, rest
+    needs = UserError("--config-dir: needs a folder")
+    return _extract_values(argv, ("--config-dir", "-cd"), needs)
 
 
 def is_search(overrides: Sequence[str]) -> bool:

@@ -46,13 +46,12 @@ def make_parser() -> VerbParser:
             "dataset.on_bad_rows=skip",
         ),
     )
-    parser.add_argument(
+    parser.add_words(
         "words",
-        nargs="*",
-        metavar="DIR EVENTS... KEY=VALUE",
-        help="the run (of a sweep the best job, of another folder the newest run), then files, "
+        "DIR EVENTS... KEY=VALUE",
+        "the run (of a sweep the best job, of another folder the newest run), then files, "
         "folders, globs or URLs of events with the columns of the training, "
         "and settings that differ from the run's",
     )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="the Parquet file to write")
+    parser.add_value("--out", "FILE", "the Parquet file to write", Path)
     return parser

@@ -76,30 +76,25 @@ def make_parser() -> VerbParser:
         ),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as loop.split=test")
-    parser.add_argument(
+    parser.add_words("overrides", "KEY=VALUE", "such as loop.split=test")
+    parser.add_value(
         "--method",
-        metavar="METHOD",
-        default="both",
-        help="shark (first order, and the metric with each feature at its mean), permutation, or "
+        "METHOD",
+        "shark (first order, and the metric with each feature at its mean), permutation, or "
         "both (the default)",
+        default="both",
     )
-    parser.add_argument(
-        "--rows",
-        metavar="N",
-        type=int,
-        help="the first N rows of the validation split; default: up to 40,960",
+    parser.add_value(
+        "--rows", "N", "the first N rows of the validation split; default: up to 40,960", int
     )
-    parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="default: importance.json in the run directory"
-    )
-    parser.add_argument(
+    parser.add_value("--json", "FILE", "default: importance.json in the run directory", Path)
+    parser.add_value(
         "--keep",
-        metavar="N",
-        type=int,
-        help="write the YAML of the table's columns with the N most important features",
+        "N",
+        "write the YAML of the table's columns with the N most important features",
+        int,
     )
-    parser.add_argument("--out", metavar="FILE", help="that YAML; it must not exist")
+    parser.add_value("--out", "FILE", "that YAML; it must not exist")
     return parser
 
 

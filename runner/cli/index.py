@@ -75,33 +75,27 @@ def make_parser() -> VerbParser:
         ),
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a folder of `export`")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the evaluation"
+    parser.add_words("overrides", "KEY=VALUE", "settings of the evaluation")
+    parser.add_value(
+        "--kind", "KIND", "exact (the default up to a million items), or hnsw or ivf of faiss"
     )
-    parser.add_argument(
-        "--kind",
-        metavar="KIND",
-        help="exact (the default up to a million items), or hnsw or ivf of faiss",
-    )
-    parser.add_argument(
+    parser.add_value(
         "--out",
-        metavar="DIR",
-        type=Path,
-        help="the folder to write; default: MODEL.KIND, or MODEL.index without --kind",
+        "DIR",
+        "the folder to write; default: MODEL.KIND, or MODEL.index without --kind",
+        Path,
     )
-    parser.add_argument(
+    parser.add_value(
         "--recall",
-        metavar="SHARE",
-        type=float,
+        "SHARE",
+        "of the exact best items, which hnsw and ivf are to find; default 0.95",
+        float,
         default=0.95,
-        help="of the exact best items, which hnsw and ivf are to find; default 0.95",
     )
-    parser.add_argument(
-        "--top-k", metavar="K", type=int, default=100, help="how many best items; default 100"
-    )
-    parser.add_argument(
+    parser.add_value("--top-k", "K", "how many best items; default 100", int, default=100)
+    parser.add_value(
         "--evaluate",
-        metavar="DIR",
-        help="also rank the rows of this run's test split, as loop=eval does, through the index",
+        "DIR",
+        "also rank the rows of this run's test split, as loop=eval does, through the index",
     )
     return parser

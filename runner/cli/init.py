@@ -62,7 +62,7 @@ def make_parser() -> VerbParser:
         "and a test, which train at once.",
         examples=("init my_project",),
     )
-    parser.add_argument("name", nargs="*", metavar="NAME", help="the folder, and its package")
+    parser.add_words("name", "NAME", "the folder, and its package")
     return parser
 
 

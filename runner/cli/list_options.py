@@ -59,10 +59,8 @@ def make_parser() -> VerbParser:
         "List the groups of the configuration, their options, and the fields of an option.",
         examples=("ls", "ls trainer", "ls optimizer=adam"),
     )
-    parser.add_argument("group", nargs="*", metavar="GROUP[=OPTION]", help="default: all groups")
-    parser.add_argument(
-        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
-    )
+    parser.add_words("group", "GROUP[=OPTION]", "default: all groups")
+    parser.add_config_dirs()
     return parser
 
 

@@ -53,36 +53,31 @@ def make_parser() -> VerbParser:
             "predict outputs/mine data/ --top-k 10 trainer.num_processes=2",
         ),
     )
-    parser.add_argument(
+    parser.add_words(
         "words",
-        nargs="*",
-        metavar="DIR INPUT... KEY=VALUE",
-        help="the run (of a sweep the best job, of another folder the newest run), then files, "
+        "DIR INPUT... KEY=VALUE",
+        "the run (of a sweep the best job, of another folder the newest run), then files, "
         "folders, globs or URLs of any format that a table may have, "
         "and settings that differ from the run's",
     )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="default: below outputs/predict")
-    parser.add_argument("--keep", metavar="COLUMN,...", help="columns of the input to carry over")
-    parser.add_argument("--rows", metavar="N", type=int, help="rows of a part; about 65,536")
-    parser.add_argument(
-        "--logits", action="store_true", help="write logits in place of probabilities"
-    )
-    parser.add_argument(
+    parser.add_value("--out", "DIR", "default: below outputs/predict", Path)
+    parser.add_value("--keep", "COLUMN,...", "columns of the input to carry over")
+    parser.add_value("--rows", "N", "rows of a part; about 65,536", int)
+    parser.add_switch("--logits", "write logits in place of probabilities")
+    parser.add_value(
         "--embeddings",
-        metavar="NAME,...",
-        help="write vectors too: user and item of a retrieval model, pooled of any model",
+        "NAME,...",
+        "write vectors too: user and item of a retrieval model, pooled of any model",
     )
-    parser.add_argument(
+    parser.add_value(
         "--top-k",
-        metavar="K",
-        type=int,
+        "K",
+        "write the K best items of each row too, for a retrieval model",
+        int,
         default=0,
-        help="write the K best items of each row too, for a retrieval model",
     )
-    parser.add_argument(
-        "--index",
-        metavar="DIR",
-        help="search them in a folder of `index`; default: all items are compared",
+    parser.add_value(
+        "--index", "DIR", "search them in a folder of `index`; default: all items are compared"
     )
     return parser
 

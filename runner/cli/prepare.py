@@ -171,9 +171,7 @@ def make_parser() -> VerbParser:
             "prepare --schema clicks.yaml --ray auto --workers 64",
         ),
     )
-    parser.add_argument(
-        "words", nargs="*", metavar="KEY=VALUE", help="the dataset and its keys, as for a training"
-    )
+    parser.add_words("words", "KEY=VALUE", "the dataset and its keys, as for a training")
     for flag, metavar, kind, about in (
         ("--schema", "FILE", Path, "the YAML of a table, short for dataset.schema=FILE"),
         ("--workers", "N", int, "parts that are worked on at once; default: one for each core"),
@@ -182,5 +180,5 @@ def make_parser() -> VerbParser:
         ("--ray", "ADDRESS", str, "work on a Ray cluster: auto, its address, or local, which "
          "starts one here; its nodes share the files and $RUNNER_CACHE"),
     ):  # fmt: skip
-        parser.add_argument(flag, metavar=metavar, type=kind, help=about)
+        parser.add_value(flag, metavar, about, kind)
     return parser

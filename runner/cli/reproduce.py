@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.rundir.location import fill_template
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta, read_result
 
@@ -56,11 +56,8 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
         print_status(f"drift: {folder} {status}: the repetition will have another length")
     target = _new_run_dir(composed, spec.signature)
     print_status(f"running {folder} again in {target}")
-    code = launch(
-        replace(composed, run_dir=str(target)),
-        allowed=allowed,
-        command=sys.orig_argv,
-    )
+    again = replace(composed, run_dir=str(target))
+    code = launch(again, allowed=allowed, command=sys.orig_argv)
     return code or _compare(folder, target)
 
 
@@ -74,9 +71,7 @@ def make_parser() -> VerbParser:
         examples=("reproduce outputs/dlrm", "reproduce outputs/dlrm trainer.num_threads=1"),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that are not signed"
-    )
+    parser.add_words("overrides", "KEY=VALUE", "settings that are not signed")
     return parser
 
 
@@ -183,13 +178,7 @@ def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
     Raises:
         UserError: if the directory that was asked for exists.
     """
-    text = composed.run_dir
-    for mark, value in (
-        ("{name}", composed.name),
-        ("{time}", time.strftime("%Y-%m-%d_%H-%M-%S")),
-        ("{signature}", signature),
-    ):
-        text = text.replace(mark, value)
+    text = fill_template(composed.run_dir, name=composed.name, signature=signature)
     target, number = Path(text), 1
     if text == composed.run_dir and target.exists():
         raise UserError(

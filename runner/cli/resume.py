@@ -59,16 +59,13 @@ def make_parser() -> VerbParser:
         examples=("resume outputs/dlrm", "resume outputs/dlrm trainer.max_steps=20000"),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run or sweep")
-    parser.add_argument(
+    parser.add_words(
         "overrides",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="settings to change; of a sweep launcher.KEY and search.num_trials",
+        "KEY=VALUE",
+        "settings to change; of a sweep launcher.KEY and search.num_trials",
     )
-    parser.add_argument("--dry-run", action="store_true", help="of a sweep: only list its jobs")
-    parser.add_argument(
-        "--rerun", metavar="changed", help="of a sweep: repeat jobs that other code has run"
-    )
+    parser.add_switch("--dry-run", "of a sweep: only list its jobs")
+    parser.add_value("--rerun", "changed", "of a sweep: repeat jobs that other code has run")
     return parser
 
 

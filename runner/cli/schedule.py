@@ -153,14 +153,10 @@ def make_parser() -> VerbParser:
         "Draw the learning rates of a configuration, or of a run, over its updates.",
         examples=("schedule scheduler=cosine trainer.max_steps=10000", "schedule outputs/dlrm"),
     )
-    parser.add_argument("words", nargs="*", metavar="DIR|KEY=VALUE", help="a run, and overrides")
-    parser.add_argument(
-        "--rows", metavar="N", type=_rows, help="rows of the train split; default: from the data"
-    )
-    parser.add_argument("--out", metavar="FILE", type=_picture, help="a .png, .svg or .html file")
-    parser.add_argument(
-        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
-    )
+    parser.add_words("words", "DIR|KEY=VALUE", "a run, and overrides")
+    parser.add_value("--rows", "N", "rows of the train split; default: from the data", _rows)
+    parser.add_value("--out", "FILE", "a .png, .svg or .html file", _picture)
+    parser.add_config_dirs()
     return parser
 
 

@@ -101,7 +101,7 @@ def make_parser() -> VerbParser:
             "schema ratings.csv --task next_item --out ratings.yaml",
         ),
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a folder, a glob, a URL")
+    parser.add_words("paths", "PATH", "a file, a folder, a glob, a URL")
     for name, value, about in (
         ("validation", "PATH", "the files of the validation split"),
         ("test", "PATH", "the files of the test split"),
@@ -114,7 +114,7 @@ def make_parser() -> VerbParser:
         ("task", "TASK", "next_item: histories and the next item; label: predict a column"),
         ("delimiter", "CHARACTER", "what separates the columns of a text file"),
     ):
-        parser.add_argument(f"--{name}", metavar=value, help=about)
+        parser.add_value(f"--{name}", value, about)
     for name, about in (
         ("label", "what is predicted"),
         ("numeric", "quantities"),

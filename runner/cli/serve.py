@@ -72,10 +72,8 @@ def make_parser() -> VerbParser:
         ("--batch-rows", "N", int, "rows scored together; 1: each request alone; default: 1024"),
         ("--batch-wait-ms", "MS", float, "how long a request waits for others; default: 0"),
     ):
-        parser.add_argument(flag, metavar=metavar, type=kind, help=about)
-    parser.add_argument(
-        "--trust-native-code",
-        action="store_true",
-        help="load machine code (aoti), which runs with all your rights",
+        parser.add_value(flag, metavar, about, kind)
+    parser.add_switch(
+        "--trust-native-code", "load machine code (aoti), which runs with all your rights"
     )
     return parser

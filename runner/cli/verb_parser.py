@@ -6,8 +6,8 @@ import argparse
 import os
 import re
 import textwrap
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from runner.errors import UserError, nearest_hint
 
@@ -41,6 +41,37 @@ class VerbParser(argparse.ArgumentParser):
             exit_on_error=False,
         )
         self.verb = verb
+
+    def add_words(self, name: str, metavar: str, about: str) -> None:
+        """Add the words that are no flags, any number of them."""
+        self.add_argument(name, nargs="*", metavar=metavar, help=about)
+
+    def add_value(
+        self,
+        flag: str,
+        metavar: str,
+        about: str,
+        kind: Callable[[str], Any] = str,
+        *,
+        default: Any = None,
+    ) -> None:
+        """Add a flag with a value; `kind` makes it of the text."""
+        self.add_argument(flag, metavar=metavar, help=about, type=kind, default=default)
+
+    def add_switch(self, flag: str, about: str) -> None:
+        """Add a flag without a value."""
+        self.add_argument(flag, action="store_true", help=about)
+
+    def add_config_dirs(self) -> None:
+        """Add `--config-dir`, which may be given several times."""
+        self.add_argument(
+            "--config-dir",
+            "-cd",
+            metavar="DIR",
+            action="append",
+            default=[],
+            help="your own groups",
+        )
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -49,10 +49,6 @@ def signed_as(key: str) -> Signed:
     return "yes"
 
 
-def _unsigned_keys() -> list[str]:
-    return [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]
-
-
 def signature_fields(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -63,7 +59,7 @@ def signature_fields(
         data_fingerprint: of the dataset.
         source: for an evaluation, which checkpoint of which run it takes.
     """
-    unsigned = _unsigned_keys()
+    unsigned = [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]
     prefixes = tuple(f"{key}." for key in unsigned)
     signed = {
         key: value

@@ -83,6 +83,11 @@ class LocalShards(Tensor):
         raise ValueError(f"no shard at {index.offset} of {self!r}")
 
 
+def local_tensors(tensor: Tensor) -> list[Tensor]:
+    """Return what this rank has of a tensor."""
+    return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
+
+
 def is_in_file(tensor: Tensor) -> bool:
     """Return whether a tensor is a map of a file that it writes to, and not memory."""
     return tensor.device.type == "cpu" and tensor.untyped_storage().filename is not None

@@ -8,17 +8,16 @@ B batch, F features, V values, R rows stored, U distinct rows of a batch, D widt
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
-from runner.embeddings.interface import EmbeddingTables, Layout
+from runner.embeddings.interface import Layout
 from runner.embeddings.row_copies import put_rows, take_rows
+from runner.embeddings.row_update_tables import RowUpdateTables
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
@@ -45,7 +44,7 @@ class _WidthGroup:
         return int(self.features.stop - self.features.start)
 
 
-class CpuTables(EmbeddingTables):
+class CpuTables(RowUpdateTables):
     """Tables on CPU whose updates have the results of FBGEMM's CUDA kernels."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
@@ -57,13 +56,8 @@ class CpuTables(EmbeddingTables):
         self._first_row_F1 = _first_rows(layout)[:, None]
         self._num_rows_F = torch.tensor([layout.tables[t].num_rows for t in layout.table_of])
         self._sorted_apart = _first_features(layout)
-        self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
-        self._next_update = UpdateStep(settings, settings.lr, 0)
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
         self._rows_and_bags_cache = (-1, torch.empty(0), torch.empty(0))  # first: its batch size
-
-    def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._next_update = UpdateStep(self.settings, lr, step)
 
     def state(self) -> dict[str, Tensor]:
         names = STATE_NAMES[self.settings.kind]
@@ -80,12 +74,6 @@ class CpuTables(EmbeddingTables):
                 for name, state in zip(names, group.states, strict=True):
                     tensors[f"{spec.name}/{name}"] = state[rows]
         return tensors
-
-    def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        pooled_BE: Tensor = _LookupWithUpdate.apply(  # type: ignore[no-untyped-call]
-            self._anchor, self, values_V, offsets, weights_V
-        )
-        return pooled_BE
 
     def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         if self.settings.dtype == "bf16":
@@ -138,7 +126,6 @@ class CpuTables(EmbeddingTables):
     ) -> None:
         if values_V.numel() == 0:
             return
-        assert update.step > 0, "set_lr_and_step() comes before the look-up"
         rows_V, bags_V, weights_V = self._sort_ids(values_V, offsets, weights_V, grad_BE.shape[0])
         rows_U, counts_U = torch.unique_consecutive(rows_V, return_counts=True)
         ends_U = counts_U.cumsum(0)
@@ -205,30 +192,6 @@ class CpuTables(EmbeddingTables):
             rows_FB = self._first_row_F1.expand(bags_FB.shape).contiguous()
             self._rows_and_bags_cache = (batch_size, rows_FB, bags_FB)
         return self._rows_and_bags_cache[1:]
-
-
-class _LookupWithUpdate(torch.autograd.Function):
-    """A look-up whose backward updates the tables and sends no gradient on."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        tables: CpuTables,
-        values_V: Tensor,
-        offsets: Tensor,
-        weights_V: Tensor | None,
-    ) -> Tensor:
-        ctx.tables = tables
-        ctx.looked_up = (tables._next_update, values_V, offsets, weights_V)
-        return tables._look_up_only(values_V, offsets, weights_V)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
-        assert not ctx.needs_input_grad[4], "the weights of ids get no gradient from these tables"
-        ctx.tables._update(*ctx.looked_up, grad_BE)
-        return None, None, None, None, None
 
 
 def _sort_pairs(

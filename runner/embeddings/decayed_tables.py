@@ -13,29 +13,28 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.distributed.shards import LocalShard, LocalShards
-from runner.embeddings.interface import EmbeddingTables, Placement
+from runner.distributed.shards import LocalShard, LocalShards, local_tensors
+from runner.embeddings.interface import EmbeddingTables, WrappedTables
 from runner.errors import ConfigError
 
 _LEAST_SCALE = 1e-3  # below it, c goes into the stored numbers, in one pass over all rows
 
 
-class DecayedTables(EmbeddingTables):
+class DecayedTables(WrappedTables):
     """The tables of another engine under plain SGD, with L2 of all rows.
 
     `state` has copies of the weights, so a save needs the memory of the tables twice. What is
     written into them counts after `take_over_weights`. `resume_state` has v and c, from which a
-    training goes on bit for bit. Methods are collective where those of the engine are.
+    training goes on bit for bit.
     """
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
-        super().__init__(engine.layout, engine.settings, device)
+        super().__init__(engine, device=device)
         assert self.settings.kind == "sgd" and not self.settings.every_row, self.settings
-        self._engine = engine
         # c of each table on the host: it is the same, unless a resume has put groups together
         self._scale_T = torch.ones(len(self.layout.tables), dtype=torch.float64)
         self._next_scale = 1.0
@@ -70,20 +69,13 @@ class DecayedTables(EmbeddingTables):
 
     def take_over_weights(self) -> None:
         for key, copy in self._copies.items():
-            for stored, written in zip(_parts(self._engine.state()[key]), _parts(copy)):
+            for stored, written in zip(
+                local_tensors(self._engine.state()[key]), local_tensors(copy)
+            ):
                 stored.copy_(written)
         self._scale_T.fill_(1.0)
         if self._lr_and_step is not None:  # which is a multiple of c
             self.set_lr_and_step(*self._lr_and_step)
-
-    def placement(self) -> list[Placement]:
-        return self._engine.placement()
-
-    def torchrec_modules(self) -> list[nn.Module]:
-        return self._engine.torchrec_modules()
-
-    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
-        return self._engine.torchrec_inputs(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         pooled_BE: Tensor = _ScaledLookup.apply(  # type: ignore[no-untyped-call]
@@ -104,7 +96,7 @@ class DecayedTables(EmbeddingTables):
 
     def _fold_scale(self) -> None:
         for spec, scale in zip(self.layout.tables, self._scale_T.tolist(), strict=True):
-            for stored in _parts(self._stored(spec.name)):
+            for stored in local_tensors(self._stored(spec.name)):
                 stored.mul_(scale)
         self._scale_T.fill_(1.0)
 
@@ -123,11 +115,6 @@ class _ScaledLookup(torch.autograd.Function):
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[Tensor, None]:
         ctx.tables._scale_T.fill_(ctx.tables._next_scale)
         return grad_BE, None
-
-
-def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return what this rank has of a tensor."""
-    return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def _times(tensor: Tensor, scale: float) -> Tensor:

@@ -7,14 +7,12 @@ R rows, D width, B batch, E width of all pooled embeddings.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
-from runner.embeddings.interface import EmbeddingTables, Layout
+from runner.embeddings.interface import Layout
+from runner.embeddings.row_update_tables import RowUpdateTables
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.optim.settings import SparseSettings
 
@@ -22,7 +20,7 @@ from runner.optim.settings import SparseSettings
 _SUMS_GRADIENTS = SparseSettings(kind="sgd", lr=-1.0)
 
 
-class DenseTables(EmbeddingTables):
+class DenseTables(RowUpdateTables):
     """Tables on any device, looked up by FBGEMM and updated whole by the rules of `row_updates`."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
@@ -41,20 +39,12 @@ class DenseTables(EmbeddingTables):
             for spec in layout.tables
             for name in STATE_NAMES[settings.kind]
         }
-        self._anchor = torch.zeros(0, requires_grad=True, device=device)
-        self._next_update = UpdateStep(settings, settings.lr, 0)
-
-    def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._next_update = UpdateStep(self.settings, lr, step)
 
     def state(self) -> dict[str, Tensor]:
         return {**self._weights[0].state(), **self._states}
 
-    def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        pooled_BE: Tensor = _DenseLookup.apply(  # type: ignore[no-untyped-call]
-            self._anchor, self, values_V, offsets, weights_V
-        )
-        return pooled_BE
+    def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        return self._weights[0]._look_up(values_V, offsets, weights_V)
 
     def _update(
         self,
@@ -64,7 +54,6 @@ class DenseTables(EmbeddingTables):
         weights_V: Tensor | None,
         grad_BE: Tensor,
     ) -> None:
-        assert update.step > 0, "set_lr_and_step() comes before the look-up"
         with torch.enable_grad():
             pooled_BE = self._gradients[0]._look_up(values_V, offsets, weights_V)
         torch.autograd.backward([pooled_BE], [grad_BE])  # adds to the rows
@@ -76,27 +65,3 @@ class DenseTables(EmbeddingTables):
             states = [self._states[f"{spec.name}/{n}"] for n in STATE_NAMES[self.settings.kind]]
             UPDATE_RULES[self.settings.kind](weight_RD, states, grad_RD, update)
             grad_RD.zero_()
-
-
-class _DenseLookup(torch.autograd.Function):
-    """A look-up whose backward updates all rows and sends no gradient on."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        tables: DenseTables,
-        values_V: Tensor,
-        offsets: Tensor,
-        weights_V: Tensor | None,
-    ) -> Tensor:
-        ctx.tables = tables
-        ctx.looked_up = (tables._next_update, values_V, offsets, weights_V)
-        return tables._weights[0]._look_up(values_V, offsets, weights_V)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
-        assert not ctx.needs_input_grad[4], "the weights of ids get no gradient from these tables"
-        ctx.tables._update(*ctx.looked_up, grad_BE)
-        return None, None, None, None, None

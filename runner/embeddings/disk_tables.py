@@ -25,7 +25,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.shards import is_in_file
 from runner.embeddings.huge_pages import ZerosFrom
-from runner.embeddings.interface import EmbeddingTables, Layout, Placement
+from runner.embeddings.interface import EmbeddingTables, Layout, WrappedTables
 from runner.errors import ConfigError
 from runner.machine import advise_random_reads
 
@@ -83,7 +83,7 @@ def build_in_files(
     return DiskTables(engine, device=device)
 
 
-class DiskTables(EmbeddingTables):
+class DiskTables(WrappedTables):
     """The tables of another engine, whose memory is in files.
 
     Before a look-up, several threads touch its rows, since the disk serves many reads at once and
@@ -91,19 +91,9 @@ class DiskTables(EmbeddingTables):
     """
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
-        super().__init__(engine.layout, engine.settings, device)
-        self._engine = engine
+        super().__init__(engine, device=device)
         self._regions = _regions(self.layout, engine.state())
         self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="table-reader")
-
-    def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._engine.set_lr_and_step(lr, step)
-
-    def state(self) -> dict[str, Tensor]:
-        return self._engine.state()
-
-    def placement(self) -> list[Placement]:
-        return self._engine.placement()
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         self._read_ahead(kjt)

@@ -22,12 +22,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.factory import build_uninitialized_tables
-from runner.embeddings.interface import EmbeddingTables, Layout, Placement, TableSpec
+from runner.embeddings.interface import Layout, Placement, TableSpec, WrappedTables
 from runner.embeddings.row_exchange import RowExchange, RowRange
 from runner.optim.settings import SparseSettings
 
 
-class ReplicatedTables(EmbeddingTables):
+class ReplicatedTables(WrappedTables):
     """All tables on every rank.
 
     Collective: the constructor, and the backward of a look-up.
@@ -36,18 +36,12 @@ class ReplicatedTables(EmbeddingTables):
     def __init__(
         self, layout: Layout, settings: SparseSettings, ranks: Ranks, *, device: torch.device
     ) -> None:
-        super().__init__(layout, settings, device)
-        self._ranks = ranks
-        self._engine = build_uninitialized_tables(
+        engine = build_uninitialized_tables(
             _sum_pooled(layout.tables), layout.feature_order, settings, device
         )
+        super().__init__(engine, layout, settings, device=device)
+        self._ranks = ranks
         self._anchor = torch.zeros(0, requires_grad=True, device=device)
-
-    def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._engine.set_lr_and_step(lr, step)
-
-    def state(self) -> dict[str, Tensor]:
-        return self._engine.state()
 
     def placement(self) -> list[Placement]:
         return [
@@ -86,7 +80,7 @@ class _ReplicatedLookup(torch.autograd.Function):
         return None, None, None
 
 
-class RowShardedTables(EmbeddingTables):
+class RowShardedTables(WrappedTables):
     """Tables whose rows are split over the ranks.
 
     Collective: a look-up and its backward.
@@ -114,9 +108,6 @@ class RowShardedTables(EmbeddingTables):
             row_ranges: by table, the rows of every rank, in order and without gaps.
             scratch: a folder for files in which the rows lie; None: they lie in memory.
         """
-        super().__init__(layout, settings, device)
-        self._ranks, self._plans, self._row_ranges = ranks, plans, row_ranges
-        self._device = device
         local = {name: ranges[ranks.rank] for name, ranges in row_ranges.items()}
         # a rank without rows of a table has one that is never read, since engines need at least one
         local_specs = [
@@ -125,17 +116,17 @@ class RowShardedTables(EmbeddingTables):
             )
             for t in _sum_pooled(layout.tables)
         ]
-        self._engine = build_uninitialized_tables(
+        engine = build_uninitialized_tables(
             local_specs, layout.feature_order, settings, device, scratch
         )
+        super().__init__(engine, layout, settings, device=device)
+        self._ranks, self._plans, self._row_ranges = ranks, plans, row_ranges
+        self._device = device
         table_of = {name: t for t in layout.tables for name in t.features}
         tables = [table_of[name] for name in layout.feature_order]
         ranges, widths = [row_ranges[t.name] for t in tables], [t.dim for t in tables]
         self._exchange = RowExchange(ranks, ranges, widths, device)
         self._anchor = torch.zeros(0, requires_grad=True, device=device)
-
-    def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._engine.set_lr_and_step(lr, step)
 
     def state(self) -> dict[str, Tensor]:
         sizes = {t.name: t.num_rows for t in self.layout.tables}

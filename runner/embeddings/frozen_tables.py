@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.interface import EmbeddingTables, Placement
+from runner.embeddings.interface import EmbeddingTables, WrappedTables
 from runner.optim.settings import SparseSettings
 
 # For the engine under frozen tables: SGD keeps no state, and its backward is never called.
 FROZEN_SETTINGS = SparseSettings(kind="sgd", lr=0.0)
 
 
-class FrozenTables(EmbeddingTables):
-    """The tables of another engine with fixed weights.
-
-    Its methods are collective where those of the engine are.
-    """
+class FrozenTables(WrappedTables):
+    """The tables of another engine with fixed weights."""
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
         """Wrap tables that were built with `FROZEN_SETTINGS`."""
         assert engine.settings == FROZEN_SETTINGS, engine.settings
-        super().__init__(engine.layout, engine.settings, device)
-        self._engine = engine
+        super().__init__(engine, device=device)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
         return
-
-    def state(self) -> dict[str, Tensor]:
-        return self._engine.state()
-
-    def placement(self) -> list[Placement]:
-        return self._engine.placement()
-
-    def torchrec_modules(self) -> list[nn.Module]:
-        return self._engine.torchrec_modules()
-
-    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
-        return self._engine.torchrec_inputs(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         with torch.no_grad():

@@ -209,6 +209,40 @@ class EmbeddingTables(nn.Module):
         raise NotImplementedError
 
 
+class WrappedTables(EmbeddingTables):
+    """The tables of another engine, to which they leave what they do not change.
+
+    Methods are collective where those of the engine are.
+    """
+
+    def __init__(
+        self,
+        engine: EmbeddingTables,
+        layout: Layout | None = None,
+        settings: SparseSettings | None = None,
+        *,
+        device: torch.device,
+    ) -> None:
+        """Wrap tables; layout and settings are those of the engine where they are None."""
+        super().__init__(layout or engine.layout, settings or engine.settings, device)
+        self._engine = engine
+
+    def set_lr_and_step(self, lr: float, step: int) -> None:
+        self._engine.set_lr_and_step(lr, step)
+
+    def state(self) -> dict[str, Tensor]:
+        return self._engine.state()
+
+    def placement(self) -> list[Placement]:
+        return self._engine.placement()
+
+    def torchrec_modules(self) -> list[nn.Module]:
+        return self._engine.torchrec_modules()
+
+    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        return self._engine.torchrec_inputs(kjt)
+
+
 def permute_columns(x_BE: Tensor, order_E: Tensor, inverse_E: Tensor) -> Tensor:
     """Return the columns in another order, [B, E]; `inverse_E` is the inverse of `order_E`."""
     permuted_BE: Tensor = _PermuteColumns.apply(  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -29,6 +29,7 @@ from runner.embeddings.interface import (
     Layout,
     Placement,
     TableSpec,
+    WrappedTables,
     make_layout,
 )
 from runner.embeddings.row_updates import ROWWISE_STATES
@@ -79,11 +80,8 @@ def build_any_width(
     return CompositeTables(layout, settings, members, device=device)
 
 
-class PaddedTables(EmbeddingTables):
-    """The tables of another engine without their padding.
-
-    Its methods are collective where those of the engine are.
-    """
+class PaddedTables(WrappedTables):
+    """The tables of another engine without their padding."""
 
     def __init__(
         self,
@@ -103,8 +101,7 @@ class PaddedTables(EmbeddingTables):
             scale: what gradients are multiplied with.
             device: where the tables are.
         """
-        super().__init__(layout, settings, device)
-        self._engine = engine
+        super().__init__(engine, layout, settings, device=device)
         self._scale = scale
         self._rate_scale = 1.0 if settings.kind == "partial_rowwise_lamb" else 1 / scale
         self._widths = {spec.name: spec.dim for spec in layout.tables}
@@ -134,12 +131,6 @@ class PaddedTables(EmbeddingTables):
             if columns > 0:
                 shards.append(replace(shard, num_columns=columns))
         return shards
-
-    def torchrec_modules(self) -> list[nn.Module]:
-        return self._engine.torchrec_modules()
-
-    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
-        return self._engine.torchrec_inputs(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         stored_BE = self._engine._pool(kjt)

@@ -37,7 +37,8 @@ class RowRounding:
         self._starts_T = torch.from_numpy(starts[1:-1])
         # Added to the number of a stored row, its table's key and place make it that of the table
         offsets = [spec.first_row - int(start) for spec, start in zip(tables, starts)]
-        keys = [int.from_bytes(_hash(f"{seed}/{spec.name}")[:8], "little") for spec in tables]
+        digests = [hashlib.sha256(f"{seed}/{spec.name}".encode()).digest() for spec in tables]
+        keys = [int.from_bytes(digest[:8], "little") for digest in digests]
         self._keys_T = np.array(keys, np.uint64)
         self._offsets_T = np.array(offsets, np.int64).astype(np.uint64)
 
@@ -75,10 +76,6 @@ class RowRounding:
 
 def _low_int32(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.astype(np.uint32).view(np.int32))
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

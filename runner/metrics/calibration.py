@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import (
     NO_ROW,
     add_task_means,
@@ -21,7 +22,7 @@ from runner.metrics.result_keys import (
 )
 
 
-class CalibrationError:
+class CalibrationError(Metrics):
     """Expected calibration error of each binary task (Guo et al. 2017, arXiv:1706.04599, eq. 3).
 
     It is the sum over bins of |sum of labels - sum of probabilities|, over the weight of all rows.
@@ -92,10 +93,6 @@ class CalibrationError:
 
     def state(self) -> dict[str, Tensor]:
         return {"bins": self._sums_T3K}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         self._sums_T3K += state["bins"].to(self._sums_T3K.device)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
+from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import UNDEFINED_NOTE, result_key
 
 # in `Prediction.aux` of a model with an open catalogue
@@ -20,7 +21,7 @@ LISTS_KEY = "top_BK"  # the ids of the best items, best first
 POPULARITY_KEY = "popularity_I"  # how often each item occurs in the train split
 
 
-class RecommendedLists:
+class RecommendedLists(Metrics):
     """Metrics of the lists of best items that the rows of label 1 get.
 
     Implements `Metrics`. Rows of weight 0 are left out, other weights do not matter.
@@ -61,10 +62,6 @@ class RecommendedLists:
     def state(self) -> dict[str, Tensor]:
         counts = {f"lists/{k}": counts_I for k, counts_I in self._counts_I.items()}
         return {**counts, "popularity": self._popularity_I}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         if not len(state["popularity"]):  # of a rank without a row

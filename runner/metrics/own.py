@@ -16,6 +16,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError, nearest_hint
+from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import NO_ROW, add_task_means, result_key, undefined_note
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class OwnMetric:
         return self.tasks is None or task.name in self.tasks
 
 
-class OwnMetrics:
+class OwnMetrics(Metrics):
     """Metrics that get the probabilities of a binary task, or the predictions of a regression task.
 
     Implements `Metrics`. The target is the label, a whole number for a binary task. Rows of
@@ -126,15 +127,10 @@ class OwnMetrics:
             for key in metric._defaults:
                 value = getattr(metric, key)
                 if isinstance(value, list):
-                    value = torch.cat(
-                        [v.reshape(-1) if v.ndim == 0 else v for v in value] or [_none()]
-                    )
+                    parts = [v.reshape(-1) if v.ndim == 0 else v for v in value]
+                    value = torch.cat(parts or [torch.zeros(0)])
                 state[f"{name}/{index}/{key}"] = value
         return state
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         self._merged.append(state)
@@ -202,7 +198,3 @@ def _combine(metric: Metric, prefix: str, parts: Sequence[Mapping[str, Tensor]])
     combined._update_count = len(parts)  # or its compute() would warn
     combined._computed = None
     return combined
-
-
-def _none() -> Tensor:
-    return torch.zeros(0)

@@ -41,7 +41,8 @@ class Metrics(Protocol):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Replace the state by one that `state()` returned."""
-        ...
+        self.reset()
+        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""

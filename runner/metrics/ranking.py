@@ -15,6 +15,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
+from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import (
     add_task_means,
     names_for_task,
@@ -27,7 +28,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-class PerUserMetrics:
+class PerUserMetrics(Metrics):
     """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
     Implements `Metrics`. A user is a value of a group column. Users without a row of label 1 are
@@ -100,10 +101,6 @@ class PerUserMetrics:
         groups = self._groups or [torch.zeros(0, dtype=torch.int64, device=self._device)]
         count = torch.tensor([self._num_rows], device=self._device)
         return {"rows": torch.cat(rows), "groups": torch.cat(groups), "count": count}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         rows = state["rows"].to(self._device)

@@ -18,7 +18,7 @@ from runner.metrics.result_keys import UNDEFINED_NOTE
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
 
-class SlicedMetrics:
+class SlicedMetrics(Metrics):
     """Metrics named `<metric>/<column>=<value>` for each value that occurs, in ascending order.
 
     Implements `Metrics`, for evaluation only: an update synchronises.
@@ -92,10 +92,6 @@ class SlicedMetrics:
             for value, metrics in sorted(self._slices.items())
             for name, tensor in metrics.state().items()
         }
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         by_value: dict[int, dict[str, Tensor]] = {}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_threshold
+from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import (
     add_task_means,
     names_for_task,
@@ -21,7 +22,7 @@ from runner.metrics.result_keys import (
 from runner.metrics.sums import ratio
 
 
-class ThresholdMetrics:
+class ThresholdMetrics(Metrics):
     """Metrics such as precision@0.5 of each binary task. Implements `Metrics`.
 
     A row is found if its probability is above the threshold, and right if its label is above 0.5.
@@ -92,10 +93,6 @@ class ThresholdMetrics:
 
     def state(self) -> dict[str, Tensor]:
         return {"sums": self._sums_T3K}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self.merge(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         self._sums_T3K += state["sums"].to(self._sums_T3K.device)

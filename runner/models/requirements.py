@@ -52,14 +52,13 @@ def require_one_binary_task(schema: Schema) -> None:
         )
 
 
-def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) -> list[str]:
+def require_task_kind(schema: Schema, kind: str, loss: str) -> list[str]:
     """Return the names of the tasks.
 
     Args:
         schema: the schema with the tasks.
         kind: the kind that all tasks must have.
         loss: name of the loss, for messages.
-        alternative: what to suggest for `model/loss` in messages.
 
     Raises:
         ValueError: if a task has another kind, or if there is no task.
@@ -70,23 +69,23 @@ def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) ->
         if task.kind != kind:
             raise ValueError(
                 f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
-                f"(model/loss={alternative})"
+                "(model/loss=by_kind takes both)"
             )
     return [task.name for task in schema.tasks]
 
 
-def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
+def find_item_feature(schema: Schema, name: str) -> SparseFeature:
     """Return the sparse feature of this name.
 
     Raises:
-        ValueError: naming the configuration's `key` and the nearest feature, if there is none.
+        ValueError: naming the nearest feature, if there is none.
     """
     for feature in schema.sparse:
         if feature.name == name:
             return feature
     names = [f.name for f in schema.sparse]
     raise ValueError(
-        f"{key}={name}: the dataset has no such sparse feature{nearest_hint(name, names)}; "
+        f"item={name}: the dataset has no such sparse feature{nearest_hint(name, names)}; "
         f"there are {', '.join(names) or 'none'}"
     )
 
@@ -138,7 +137,7 @@ def find_history_and_item(
             f"needs a sparse feature that reads table {history.table_name!r} of sequence "
             f"{history.name!r}: the item that follows it; the dataset has none"
         )
-    found = find_feature(schema, item or readers[0], "item")
+    found = find_item_feature(schema, item or readers[0])
     if found.table_name != history.table_name:
         raise ValueError(
             f"item={item}: reads table {found.table_name!r}, but sequence {history.name!r} "
@@ -206,7 +205,7 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
             f"its id first. The dataset has {', '.join(known) or 'none'}"
             f"{nearest_hint('item', known)}"
         )
-    features = [find_feature(schema, name, "item") for name in names or readers[:1]]
+    features = [find_item_feature(schema, name) for name in names or readers[:1]]
     known_before = [f for f in schema.sparse if f not in features]
     for feature in known_before:
         of_events = [s.name for s in schema.sequences if s.table_name == feature.table_name]

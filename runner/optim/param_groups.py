@@ -33,23 +33,20 @@ class ParameterGroup:
     schedule: Mapping[str, Any] | None = None  # None: the schedule of the dense half or tables
 
 
-def parse_parameter_groups(
-    optimizer: Mapping[str, Any], *, where: str = "optimizer"
-) -> tuple[ParameterGroup, ...]:
+def parse_parameter_groups(optimizer: Mapping[str, Any]) -> tuple[ParameterGroup, ...]:
     """Check the entries of `parts`, and complete their settings from those of the optimizer.
 
     `dense` without a `_target_` and `sparse` without a `kind` change only the keys that they name.
 
     Args:
         optimizer: the `optimizer` group.
-        where: its dotted key, for messages.
 
     Raises:
         ConfigError: with the key, the rule and the nearest right name.
     """
     groups: list[ParameterGroup] = []
     for i, entry in enumerate(optimizer.get("parts") or []):
-        key = f"{where}.parts[{i}]"
+        key = f"optimizer.parts[{i}]"
         group = _parse_group(entry, optimizer, i, key)
         if group.name in _TAKEN or group.name in [other.name for other in groups]:
             raise ConfigError(f"{key}.name={group.name}: is taken; each part has a name of its own")
@@ -82,7 +79,7 @@ def _parse_group(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> 
     return ParameterGroup(name, pattern, frozen, **settings)
 
 
-def check_schedules(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> None:
+def check_schedules(optimizer: Mapping[str, Any]) -> None:
     """Check the schedules of the tables and of the dense half.
 
     Raises:
@@ -90,21 +87,15 @@ def check_schedules(optimizer: Mapping[str, Any], *, where: str = "optimizer") -
     """
     for kind, node in (optimizer.get("schedules") or {}).items():
         if node is not None:
-            check_schedule(node, where=f"{where}.schedules.{kind}")
+            check_schedule(node, where=f"optimizer.schedules.{kind}")
 
 
-def check_group_settings(
-    groups: Sequence[ParameterGroup],
-    owner: Mapping[str, int | None],
-    *,
-    where: str = "optimizer.parts",
-) -> None:
+def check_group_settings(groups: Sequence[ParameterGroup], owner: Mapping[str, int | None]) -> None:
     """Check that a group with settings for tables, or for dense parameters, owns any of them.
 
     Args:
         groups: the groups.
         owner: for every parameter and table, the number of the group that owns it.
-        where: the dotted key of the groups, for messages.
 
     Raises:
         ConfigError: for a group that has settings for parameters of which it owns none.
@@ -113,35 +104,33 @@ def check_group_settings(
         names = [name for name, number in owner.items() if number == i]
         tables = [name for name in names if name.startswith(TABLE_PREFIX)]
         if group.sparse is not None and not tables:
-            raise ConfigError(f"{where}[{i}].sparse: {group.pattern!r} owns no table")
+            raise ConfigError(f"optimizer.parts[{i}].sparse: {group.pattern!r} owns no table")
         if group.dense is not None and len(names) == len(tables):
-            raise ConfigError(f"{where}[{i}].dense: {group.pattern!r} owns tables only")
+            raise ConfigError(f"optimizer.parts[{i}].dense: {group.pattern!r} owns tables only")
 
 
-def match_patterns(
-    names: Iterable[str], patterns: Sequence[str], *, where: str = "optimizer.parts"
-) -> dict[str, int | None]:
+def match_patterns(names: Iterable[str], patterns: Sequence[str]) -> dict[str, int | None]:
     """Return, for every name, the number of the first pattern that it matches, or None.
 
-    A pattern may match anywhere in a name; anchor it with ^ and $. The key of pattern i in error
-    messages is `where[i].pattern`.
+    A pattern may match anywhere in a name; anchor it with ^ and $.
 
     Raises:
         ConfigError: for a pattern that is not a regular expression, that matches no name, or that
             owns none because earlier patterns own all that it matches.
     """
-    compiled = [_compile(p, f"{where}[{i}].pattern") for i, p in enumerate(patterns)]
+    keys = [f"optimizer.parts[{i}].pattern" for i in range(len(patterns))]
+    compiled = [_compile(pattern, key) for pattern, key in zip(patterns, keys)]
     matches = {
         name: [i for i, pattern in enumerate(compiled) if pattern.search(name)] for name in names
     }
     for i, pattern in enumerate(patterns):
-        matched = matching_names(matches, pattern, f"{where}[{i}].pattern")
+        matched = matching_names(matches, pattern, keys[i])
         if all(matches[name][0] < i for name in matched):
             first = matches[matched[0]][0]
             raise ConfigError(
-                f"{where}[{i}].pattern {pattern!r} owns nothing: all that it matches, such as "
-                f"{matched[0]!r}, belongs to {where}[{first}].pattern {patterns[first]!r}; "
-                "the first match wins, so put it earlier"
+                f"optimizer.parts[{i}].pattern {pattern!r} owns nothing: all that it matches, such "
+                f"as {matched[0]!r}, belongs to optimizer.parts[{first}].pattern "
+                f"{patterns[first]!r}; the first match wins, so put it earlier"
             )
     return {name: numbers[0] if numbers else None for name, numbers in matches.items()}
 

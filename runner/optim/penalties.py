@@ -34,8 +34,6 @@ def resolve_penalties(
     penalties: Sequence[Penalty],
     parameters: Mapping[str, nn.Parameter],
     tables: Sequence[str],
-    *,
-    where: str = "trainer.penalties",
 ) -> tuple[ParameterPenalty, ...]:
     """Find the parameters to which each penalty applies.
 
@@ -43,7 +41,6 @@ def resolve_penalties(
         penalties: the entries of `trainer.penalties`.
         parameters: the dense parameters by name.
         tables: the names of the model's tables, to which no penalty can apply.
-        where: the dotted key of the entries, for messages.
 
     Raises:
         ConfigError: for a pattern that matches no parameter, or a table.
@@ -51,11 +48,11 @@ def resolve_penalties(
     resolved = []
     names = [*parameters, *(f"{TABLE_PREFIX}{name}" for name in tables)]
     for i, penalty in enumerate(penalties):
-        matched = matching_names(names, penalty.pattern, f"{where}[{i}].pattern")
+        matched = matching_names(names, penalty.pattern, f"trainer.penalties[{i}].pattern")
         matched_tables = [name for name in matched if name.startswith(TABLE_PREFIX)]
         if matched_tables:
             raise ConfigError(
-                f"{where}[{i}].pattern {penalty.pattern!r} matches the table "
+                f"trainer.penalties[{i}].pattern {penalty.pattern!r} matches the table "
                 f"{matched_tables[0]!r}: tables have penalties of their own: l2_tables of "
                 "optimizer.sparse reaches every row at every update, l2_lookups what a batch looks "
                 "up, and weight_decay of adam or lamb decays the rows of the batch"

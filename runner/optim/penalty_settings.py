@@ -20,7 +20,7 @@ class Penalty:
     l2: float
 
 
-def parse_penalties(node: Any, *, where: str = "trainer.penalties") -> tuple[Penalty, ...]:
+def parse_penalties(node: Any) -> tuple[Penalty, ...]:
     """Check the entries of `trainer.penalties`.
 
     Raises:
@@ -28,7 +28,7 @@ def parse_penalties(node: Any, *, where: str = "trainer.penalties") -> tuple[Pen
     """
     penalties = []
     for i, entry in enumerate(node or []):
-        key = f"{where}[{i}]"
+        key = f"trainer.penalties[{i}]"
         example = "pattern: REGEX, l1: 0.0, l2: 0.0"
         pattern = check_pattern_entry(entry, _KEYS, key, "a penalty", example=example)
         l1, l2 = (check_number(entry.get(name, 0.0), f"{key}.{name}") for name in ("l1", "l2"))

@@ -145,7 +145,7 @@ class JsonlFile:
             return None
         with open(open_regular(self.path), "rb") as file:
             lines = file.read(num_bytes).split(b"\n")
-        torn = [number for number, line in enumerate(lines[:-1], 1) if not _is_row(line)]
+        torn = [number for number, line in enumerate(lines[:-1], 1) if parse_row(line) is None]
         row = f": row {torn[0]:,} is no row" if torn else ""
         return f"{self.path} was changed in its first {num_bytes:,} bytes{row}"
 
@@ -197,11 +197,13 @@ class JsonlFile:
             self._file = None
 
 
-def _is_row(line: bytes) -> bool:
+def parse_row(line: str | bytes) -> dict[str, Any] | None:
+    """Return the row in a line; None if it is no JSON object."""
     try:
-        return isinstance(json.loads(line), dict)
+        row = json.loads(line)
     except ValueError:
-        return False
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -223,11 +225,6 @@ def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
             return
         while line := file.readline(_MAX_ROW_BYTES):
-            if not line.endswith(b"\n"):  # without its line break a row may not be whole
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
+            # without its line break a row may not be whole
+            if line.endswith(b"\n") and (row := parse_row(line)) is not None:
                 yield row

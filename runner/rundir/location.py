@@ -18,12 +18,7 @@ MOST_RUNS_OF_A_NAME = 1000
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
 # those of a sweep. Any other file means that the folder belongs to somebody else.
-_FILES_BEFORE_META = {
-    ".lock",
-    "config.yaml",
-    "log.txt",
-    "job.log",
-}
+_FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log"}
 _FILES_OF_A_START = (
     "result.json",
     "meta.json",
@@ -47,13 +42,7 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
     Raises:
         UserError: if the folder cannot be written, belongs to somebody else, or is locked.
     """
-    text = template
-    for placeholder, value in (
-        ("{name}", name),
-        ("{time}", time.strftime("%Y-%m-%d_%H-%M-%S")),
-        ("{signature}", signature),
-    ):
-        text = text.replace(placeholder, value)
+    text = fill_template(template, name=name, signature=signature)
     is_fresh = text != template
     for attempt in range(1, MOST_RUNS_OF_A_NAME):
         folder = Path(text if attempt == 1 else f"{text}_{attempt}")
@@ -71,6 +60,12 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
         f"{text}: {MOST_RUNS_OF_A_NAME:,} runs of this name exist already; `python -m runner "
         "clean` shows what can go, and hydra.run.dir=DIR names another folder"
     )
+
+
+def fill_template(template: str, *, name: str, signature: str) -> str:
+    """Put name, signature and today's time into the template of a run directory."""
+    text = template.replace("{name}", name).replace("{time}", time.strftime("%Y-%m-%d_%H-%M-%S"))
+    return text.replace("{signature}", signature)
 
 
 def check_not_foreign(folder: Path) -> None:

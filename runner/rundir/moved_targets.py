@@ -35,11 +35,6 @@ def current_target(path: str) -> str:
     return _rename(path, MOVED)
 
 
-def signed_target(path: str) -> str:
-    """Return the name of a target in signatures: the first under which it was released."""
-    return _rename(path, _FIRST_NAMES)
-
-
 def with_current_targets(node: Any) -> Any:
     """Copy a node of a configuration, with every `_target_` by today's name."""
     return _rename_targets(node, MOVED)

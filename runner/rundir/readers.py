@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.json_files import read_json
+from runner.rundir.json_files import parse_row, read_json
 from runner.rundir.regular_files import open_regular
 
 _TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
@@ -68,14 +67,8 @@ def read_optional_json(path: Path) -> dict[str, Any]:
 
 def last_row(path: Path) -> dict[str, Any]:
     """Return the last whole row of a `.jsonl` file, reading only its end; {} if there is none."""
-    for line in reversed(read_tail(path).split("\n")):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            return row
-    return {}
+    rows = map(parse_row, reversed(read_tail(path).split("\n")))
+    return next((row for row in rows if row is not None), {})
 
 
 def last_line(path: Path, start: int = 0) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,9 @@ def apply_deltas(
     for path in deltas:
         delta = open_delta(path)
         delta.check_base(artifact)
-        for spec in base.graphs:
-            new = delta.new_weights(spec.name, partial(_weight, weights, spec.name))
-            named = {f"{spec.name}/{name}": values for name, values in new.items()}
-            weights |= named
-            changed |= named.keys()
+        new = delta.changed_weights(base.graphs, weights)
+        weights |= new
+        changed |= new.keys()
         artifact = delta.applied_to(artifact)
         opened.append(delta)
     with write_aside(out) as folder:
@@ -85,10 +82,6 @@ def apply_deltas(
             write_queries(folder, scorer, read_query_rows(base))
             write_manifest(folder, facts, artifact.version)
     return open_artifact(out)
-
-
-def _weight(weights: Mapping[str, np.ndarray], graph: str, name: str) -> np.ndarray | None:
-    return weights.get(f"{graph}/{name}")
 
 
 def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:

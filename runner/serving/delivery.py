@@ -213,14 +213,7 @@ class FolderDelivery:
         weights = read_artifact_weights(artifact)
         while (path := find_delta(artifact.version, self.folder)) is not None:
             delta = open_delta(path)
-            for spec in artifact.graphs:
-                own = {
-                    key.partition("/")[2]: values
-                    for key, values in weights.items()
-                    if key.partition("/")[0] == spec.name
-                }
-                new = delta.new_weights(spec.name, own.get)
-                weights |= {f"{spec.name}/{name}": values for name, values in new.items()}
+            weights |= delta.changed_weights(artifact.graphs, weights)
             artifact = delta.applied_to(artifact)
         return artifact, weights
 

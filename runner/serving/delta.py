@@ -6,7 +6,7 @@ docs/export.md describes the format. Nothing here imports torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from runner.serving.artifact import (
     MANIFEST,
     SCHEMA,
     Artifact,
+    GraphSpec,
     hash_values,
     read_schema,
     verify_files,
@@ -107,6 +108,18 @@ class Delta:
                     f"{self.path}: tables of {key} begin elsewhere than in the base, which an ONNX "
                     f"graph cannot follow: {EXPORT_WHOLE}, or serve pt2 or aoti"
                 )
+        return changed
+
+    def changed_weights(
+        self, graphs: Sequence[GraphSpec], weights: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return `new_weights` of several graphs; the names of weights are `<graph>/<weight>`."""
+        changed: dict[str, np.ndarray] = {}
+        for spec in graphs:
+            prefix = f"{spec.name}/"
+            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+            new = self.new_weights(spec.name, own.get)
+            changed |= {f"{prefix}{name}": values for name, values in new.items()}
         return changed
 
     def _new_weight(self, key: str, old: np.ndarray, values: np.ndarray) -> np.ndarray:

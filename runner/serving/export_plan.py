@@ -115,7 +115,8 @@ def plan_export(
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)
     else:
-        if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not _chooses_dataset(overrides):
+        has_own = any(word.startswith("dataset=") for word in overrides)
+        if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not has_own:
             raise UserError(
                 f"export: {folder} has learnt from a stream, which has no test split to hold the "
                 "artifact against: --rows-from FILE names labelled rows"
@@ -123,10 +124,6 @@ def plan_export(
         composed = compose_job(words)
     check_composed(composed, allowed)
     return composed
-
-
-def _chooses_dataset(overrides: Sequence[str]) -> bool:
-    return any(word.startswith("dataset=") for word in overrides)
 
 
 def _compose_with_rows(

@@ -46,7 +46,7 @@ def save_graph(
     """
     try:
         if format_ == "pt2":
-            _drop_example_inputs(program)
+            program.example_inputs = None  # loading them is what would unpickle
             torch.export.save(program, str(path))
         elif format_ == "aoti":
             _compile(program, path, portable)
@@ -61,11 +61,6 @@ def save_graph(
             f"--format {format_}: the graph {spec.name} cannot be written: {type(error).__name__}: "
             f"{first}; try another of {', '.join(FORMATS)}"
         ) from error
-
-
-def _drop_example_inputs(program: torch.export.ExportedProgram) -> None:
-    """Leave out the inputs of the trace: loading them is what would unpickle."""
-    program.example_inputs = None
 
 
 def _compile(program: torch.export.ExportedProgram, path: Path, portable: bool) -> None:

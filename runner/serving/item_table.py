@@ -124,9 +124,7 @@ def read_queries(artifact: Artifact) -> np.ndarray:
     Raises:
         UserError: if it has none.
     """
-    if QUERIES not in artifact.manifest["files"]:
-        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; {EXPORT_AGAIN}")
-    return vectors_as_matrix(pq.read_table(artifact.path / QUERIES)["vector"])
+    return vectors_as_matrix(_read_listed(artifact, QUERIES)["vector"])
 
 
 def read_query_rows(artifact: Artifact) -> pa.Table:
@@ -135,9 +133,13 @@ def read_query_rows(artifact: Artifact) -> pa.Table:
     Raises:
         UserError: if there are none.
     """
-    if QUERY_ROWS not in artifact.manifest["files"]:
-        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERY_ROWS}; {EXPORT_AGAIN}")
-    return pq.read_table(artifact.path / QUERY_ROWS)
+    return _read_listed(artifact, QUERY_ROWS)
+
+
+def _read_listed(artifact: Artifact, name: str) -> pa.Table:
+    if name not in artifact.manifest["files"]:
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {name}; {EXPORT_AGAIN}")
+    return pq.read_table(artifact.path / name)
 
 
 def vectors_as_lists(vectors_RD: np.ndarray) -> pa.Array:

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import yaml
 
 from runner.errors import ConfigError, UserError, nearest_hint
+from runner.machine import is_installed
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (
@@ -72,18 +72,11 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
             "launcher.slots=N runs N jobs at once on this machine"
         )
     module, extra = LAUNCHER_PLUGINS[name]
-    if not _is_installed(module):
+    if not is_installed(module):
         raise ConfigError(f"hydra/launcher={name}: is not installed: pip install 'runner[{extra}]'")
     if name == "submitit_slurm" and shutil.which("sbatch") is None:
         raise ConfigError(f"hydra/launcher={name}: there is no sbatch on this machine")
     return name, settings
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.errors import ConfigError, UserError, combined_error
+from runner.errors import ConfigError, UserError, raise_combined
 from runner.sweep.settings import LauncherSettings, read_launcher_settings
 
 # Keys of the sweep as a whole. They enter neither a job nor its identity nor the sweep's hash.
@@ -171,12 +171,10 @@ def plan_sweep(
         excerpt = {"seed": job.config.get("seed"), "processes": processes}
         slim_job = replace(job, config=excerpt)
         checked.append((slim_job, {k: values[k] for k in varying if k in values}))
-    if problems:
-        error = combined_error(
-            _describe_problem(numbers, text, overrides_by_job, varying)
-            for text, numbers in problems.items()
-        )
-        raise error
+    raise_combined(
+        _describe_problem(numbers, text, overrides_by_job, varying)
+        for text, numbers in problems.items()
+    )
     assert first is not None
     planned, notes = _make_jobs(overrides_by_job, checked)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.settings import RESULT_SPLITS, SearchSettings
-from runner.errors import UserError, combined_error, nearest_hint
+from runner.errors import UserError, nearest_hint, raise_combined
 from runner.metrics.result_keys import measured_names
 from runner.sweep.plan import (
     CheckedJob,
@@ -63,15 +63,7 @@ def plan_search(
     """
     check_sweep_overrides([[*fixed, *(f"{d.key}=" for d in space)]])
     fixed_of_jobs = job_overrides(fixed)
-    first, problems = None, []
-    for corner in corners(space):
-        try:
-            first = check([*fixed, *corner])
-        except UserError as error:
-            problems.append(f"the search's space: {error}")
-    if problems or first is None:
-        combined = combined_error(problems)
-        raise combined
+    first = _check_corners(fixed, space, check)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     monitored = {str(monitor.get("metric")): str(monitor.get("direction"))}
     objectives = dict(settings.objectives or monitored)
@@ -88,9 +80,7 @@ def plan_search(
     if settings.sampler == "grid":
         count = sum(1 for _ in combinations(space))  # raises if they cannot be counted
         total = min(total or count, count)
-    if problems:
-        combined = combined_error(problems)
-        raise combined
+    raise_combined(problems)
     # The number of trials does not make another search: a longer one goes on with the same.
     # What `each_job` sets is among the fixed overrides.
     unsigned = ("num_trials", "space", "each_job")
@@ -116,6 +106,19 @@ def plan_search(
         has_pruner=settings.pruner != "none",
     )
     return plan, SearchSpec(space, settings, fixed_of_jobs, check, objectives)
+
+
+def _check_corners(fixed: Sequence[str], space: Space, check: CheckJob) -> CheckedJob:
+    """Check jobs with the ends of all dimensions, and return the last one."""
+    job, problems = None, []
+    for corner in corners(space):
+        try:
+            job = check([*fixed, *corner])
+        except UserError as error:
+            problems.append(f"the search's space: {error}")
+    raise_combined(problems)
+    assert job is not None, "a space has corners"
+    return job
 
 
 def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:

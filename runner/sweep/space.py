@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
 from runner.config.overrides import parse_overrides
-from runner.errors import ConfigError, combined_error
+from runner.errors import ConfigError, raise_combined
 
 _DIGITS = 6  # of a chosen number, so that a person can read it; sampler and job get the same
 _FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1e-4, 1))"
@@ -107,9 +107,7 @@ def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[
         elif key in dimensions:
             del dimensions[key]
             notes.append(f"{text}: held fixed, so it is not searched")
-    if problems:
-        combined = combined_error(problems)
-        raise combined
+    raise_combined(problems)
     if not dimensions:
         raise ConfigError(
             "search.space: is empty; key=interval(0,1) or key=choice(a,b), on the command line or "

@@ -110,6 +110,7 @@ def load_sweep_state(
         _close_try(database, unfinished, directory)
     done = [j for j in plan.jobs if outcomes[j.key].is_done]
     database.set_statuses((j.key, outcomes[j.key].status, None) for j in done)
+    of_this_code = drop_runs_of_other_code([matched[j.key] for j in done])
     return SweepState(
         plan=plan,
         jobs=list(plan.jobs),
@@ -120,7 +121,7 @@ def load_sweep_state(
         folder_names=names,
         outcomes=outcomes,
         num_unrelated_runs=sum(r.signature != UNREADABLE_SIGNATURE for r in runs) - len(matched),
-        num_jobs_of_other_code=_count_other_code([matched[j.key] for j in done]),
+        num_jobs_of_other_code=len(done) - len(of_this_code),
     )
 
 
@@ -181,11 +182,6 @@ def write_leaderboard(state: SweepState, pareto_front: Collection[str] = ()) -> 
         path = state.directory / LEADERBOARD_FILE
         return f"{path} could not be written: {error.strerror or error}"
     return None
-
-
-def _count_other_code(done: Sequence[RunDirectory]) -> int:
-    """Return how many runs were made by another commit or other changes than today's."""
-    return len(done) - len(drop_runs_of_other_code(done))
 
 
 def drop_runs_of_other_code(runs: Sequence[RunDirectory]) -> list[RunDirectory]:

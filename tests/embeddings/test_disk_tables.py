@@ -13,8 +13,13 @@ from runner.embeddings.factory import build_tables
 from runner.embeddings.interface import TableSpec
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
-from runner.rundir.checkpoint import Checkpointer, file_tensors, load_tensors, open_checkpoint
-from runner.rundir.checkpoint import tensors as checkpoint_tensors
+from runner.rundir.checkpoint import (
+    Checkpointer,
+    file_tensors,
+    load_tensors,
+    open_checkpoint,
+    staging,
+)
 from tests.embeddings.test_row_dtypes import CPU, ORDER, SPECS, random_ids
 
 LARGE = tuple(
@@ -90,7 +95,7 @@ def test_a_save_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path, 
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_tensors, "write_file", full)
+    monkeypatch.setattr(staging, "write_file", full)
     with pytest.raises(Exception, match=r"step 2 was not saved.*the one of step 1 is intact"):
         saver.save(2, tables.state(), {}, wait=True)
     assert saver.saved_steps() == [1]

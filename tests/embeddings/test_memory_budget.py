@@ -14,7 +14,8 @@ from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
-from runner.training.builder.optimizers import assign_parameters, make_table_builder
+from runner.training.builder.optimizers import assign_parameters
+from runner.training.builder.tables import make_table_builder
 
 CPU = torch.device("cpu")
 TWO = Ranks(world_size=2, local_world_size=2)

@@ -14,7 +14,7 @@ from runner.models.mlp import MLP
 from runner.models.table_widths import auto_width, check_widths, one_width, resolve_widths
 from runner.models.wide_and_deep import WideAndDeep
 from runner.optim.settings import SparseSettings
-from runner.training.builder.context import with_table_widths
+from runner.training.builder.model import with_table_widths
 from tests.tiny import CPU, SCHEMA, random_batch
 
 ROWS = {"user": 1_000_000, "user_city": 300, "day": 7}

@@ -180,10 +180,10 @@ def test_a_plugin_that_is_not_installed_is_reported_at_once(tmp_path, monkeypatc
     from runner.errors import ConfigError
     from runner.sweep import hydra_launcher
 
-    monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: False)
+    monkeypatch.setattr(hydra_launcher, "is_installed", lambda module: False)
     with pytest.raises(ConfigError, match=r"is not installed: pip install 'runner\[ray\]'"):
         hydra_launcher.parse_launcher(["hydra/launcher=ray"])
-    monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: True)
+    monkeypatch.setattr(hydra_launcher, "is_installed", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
         hydra_launcher.parse_launcher(["hydra/launcher=submitit_slurm"])

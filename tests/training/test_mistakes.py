@@ -21,10 +21,11 @@ from runner.errors import ConfigError
 from runner.metrics.settings import MetricSettings
 from runner.reporting.console.view import View
 from runner.training import feature_importance
-from runner.training.builder.context import get_table_lookup, set_up_task
+from runner.training.builder.context import set_up_task
 from runner.training.builder.growing import check_growth
 from runner.training.builder.metrics import check_monitors
 from runner.training.builder.own_schedule import OwnSchedule
+from runner.training.builder.tables import get_table_lookup
 from runner.training.catalogue import check_rankings
 from runner.training.health import compare
 from runner.training.job import Job, Result

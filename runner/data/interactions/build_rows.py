@@ -71,7 +71,8 @@ class RowBuilder:
         for name in self.splits:
             code = SPLITS.index(name)
             rows = self.find_rows(events, code, self.settings)
-            seen = find_seen(events, code, rows.row_R) if self._has_seen(name) else None
+            has_seen = self.with_seen and name != "train"
+            seen = find_seen(events, code, rows.row_R) if has_seen else None
             if seen is not None and len(rows.row_R):
                 items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
                 blocks.append((pool_name(name), pa.table({ITEM: items})))
@@ -90,9 +91,6 @@ class RowBuilder:
                 blocks.append((name, block))
         path.unlink()
         return blocks
-
-    def _has_seen(self, split: str) -> bool:
-        return self.with_seen and split != "train"
 
 
 def find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:

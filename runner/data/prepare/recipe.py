@@ -61,10 +61,10 @@ class Recipe(Protocol):
         """Return the columns of the prepared files, from `PreparedFiles.learnt`."""
 
 
-def hash_json(value: Any, length: int = 16) -> str:
-    """Return the first hex digits of a JSON value's SHA-256, whatever the order of its keys."""
+def hash_json(value: Any) -> str:
+    """Return the first 16 hex digits of a JSON value's SHA-256, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, default=_to_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def cache_key(recipe: Recipe) -> str:

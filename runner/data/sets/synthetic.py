@@ -194,7 +194,8 @@ class Synthetic:
                 rows = model.draw_rows(rng, size, age_R)
                 for oracle, *task in zip(oracles, rows.labels_TR, rows.probability_TR):
                     oracle.update(*task)
-                table = self._make_table(rows)
+                arrays = list(self._iterate_arrays(rows))
+                table = pa.Table.from_arrays(arrays, schema=self._arrow_schema)
                 for first_row in range(0, size, BLOCK_ROWS):
                     writer.write(table.slice(first_row, BLOCK_ROWS))
                 advance(size)
@@ -304,9 +305,6 @@ class Synthetic:
                 ),
             ]
         )
-
-    def _make_table(self, rows: PlantedRows) -> pa.Table:
-        return pa.Table.from_arrays(list(self._iterate_arrays(rows)), schema=self._arrow_schema)
 
     def _iterate_arrays(self, rows: PlantedRows) -> Iterator[pa.Array]:
         yield from map(pa.array, rows.labels_TR)

@@ -36,7 +36,7 @@ class SelfDistillation(nn.Module):
         self, schema: Schema, *, weight: Annotated[float, Key("of the blocks", ge=0)] = 1.0
     ) -> None:
         super().__init__()
-        self.names = require_task_kind(schema, "binary", "SelfDistillation", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "SelfDistillation")
         if not weight >= 0:
             raise ValueError(f"weight={weight}: must be from 0")
         self.weight = weight

@@ -47,7 +47,7 @@ class JRC(nn.Module):
     ) -> None:
         super().__init__()
         self.within = require_row_scope(within)
-        self.names = require_task_kind(schema, "binary", "JRC", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "JRC")
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha={alpha}: must be from 0 to 1")
         if group is not None and group not in schema.groups:

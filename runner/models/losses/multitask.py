@@ -31,9 +31,7 @@ class ByKind(nn.Module):
     def __init__(self, schema: Schema, *, weights: ByTask = None) -> None:
         super().__init__()
         self.tasks = require_tasks(schema)
-        self.weights = expand_per_task(
-            weights, [t.name for t in self.tasks], "weights", default=1.0
-        )
+        self.weights = expand_per_task(weights, [t.name for t in self.tasks], "weights")
         if not any(self.weights):
             raise ValueError(f"weights={weights}: at least one task must have a weight above 0")
 

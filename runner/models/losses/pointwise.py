@@ -39,11 +39,11 @@ class BCE(nn.Module):
         pos_weight: ByTask = None,
     ) -> None:
         super().__init__()
-        self.names = require_task_kind(schema, "binary", "BCE", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "BCE")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing}: must be from 0 to below 1")
         self.label_smoothing = label_smoothing
-        weights = expand_per_task(pos_weight, self.names, "pos_weight", default=1.0)
+        weights = expand_per_task(pos_weight, self.names, "pos_weight")
         buffer = None if pos_weight is None else torch.tensor(weights)
         self.register_buffer("pos_weight", buffer, persistent=False)
 
@@ -74,7 +74,7 @@ class Focal(nn.Module):
 
     def __init__(self, schema: Schema, *, gamma: FromZero = 2.0, alpha: ShareOrNone = None) -> None:
         super().__init__()
-        self.names = require_task_kind(schema, "binary", "Focal", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "Focal")
         if not gamma >= 0:
             raise ValueError(f"gamma={gamma}: must be from 0")
         if alpha is not None and not 0 < alpha < 1:
@@ -101,7 +101,7 @@ class MSE(nn.Module):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        self.names = require_task_kind(schema, "regression", "MSE", "by_kind takes both")
+        self.names = require_task_kind(schema, "regression", "MSE")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses_BT = (prediction.logits_BT - prediction.labels_BT).square()

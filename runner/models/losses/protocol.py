@@ -35,21 +35,20 @@ def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
 
 
 def expand_per_task(
-    values: float | Mapping[str, float] | None, names: list[str], key: str, *, default: float
+    values: float | Mapping[str, float] | None, names: list[str], key: str
 ) -> list[float]:
     """Return a setting for each task, in the order of `names`.
 
     Args:
-        values: one number for all tasks, or numbers by task; None for the default.
+        values: one number for all tasks, or numbers by task; None for 1.
         names: the names of the tasks.
         key: the key of the setting, for messages.
-        default: the setting of tasks without one.
 
     Raises:
         ValueError: if a task does not exist, or if a number is below 0.
     """
     if values is None:
-        return [default] * len(names)
+        return [1.0] * len(names)
     if not isinstance(values, Mapping):
         values = dict.fromkeys(names, values)
     for name, value in values.items():
@@ -58,4 +57,4 @@ def expand_per_task(
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
             raise ValueError(f"{key}.{name}={value}: must be a number from 0")
-    return [float(values.get(name, default)) for name in names]
+    return [float(values.get(name, 1.0)) for name in names]

@@ -61,7 +61,7 @@ class SampledSoftmax(nn.Module):
             raise ValueError("corrected=true: corrects log q; set log_q=true")
         self.corrected = corrected
         self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", type(self).__name__, "by_kind takes both")
+        [self.name] = require_task_kind(schema, "binary", type(self).__name__)
         self.log_q = log_q
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ class BPR(nn.Module):
     def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
         super().__init__()
         self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", "BPR", "by_kind takes both")
+        [self.name] = require_task_kind(schema, "binary", "BPR")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)
@@ -126,7 +126,7 @@ class SampledBCE(nn.Module):
     def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
         super().__init__()
         self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", "SampledBCE", "by_kind takes both")
+        [self.name] = require_task_kind(schema, "binary", "SampledBCE")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)

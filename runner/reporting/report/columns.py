@@ -168,17 +168,14 @@ def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
         notes.append(f"made by {len(codes)} states of the code: {listed}")
     packages: dict[str, Counter[str]] = {}
     for run in started:
-        for name, version in {"python": run.meta.get("python"), **_versions(run.meta)}.items():
+        versions_of_run = {"python": run.meta.get("python"), **(run.meta.get("versions") or {})}
+        for name, version in versions_of_run.items():
             packages.setdefault(name, Counter())[str(version)] += 1
     for name, versions in packages.items():
         if len(versions) > 1:
             listed = ", ".join(f"{v} ({n})" for v, n in versions.most_common(6))
             notes.append(f"made with different versions of {name}: {listed}")
     return notes
-
-
-def _versions(meta: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(meta.get("versions") or {})
 
 
 def _code(meta: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,12 @@ def show_metric_differences(
     out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]
 ) -> None:
     """Print every metric of either run, with the difference."""
+    count = "{:,}".format
     facts = [
         ("status", one.status, two.status, ""),
-        ("step", _count(one.step), _count(two.step), ""),
-        ("best step", _count(one.best_step), _count(two.best_step), ""),
-        ("time", _time(one.seconds), _time(two.seconds), ""),
+        ("step", _known(one.step, count), _known(two.step, count), ""),
+        ("best step", _known(one.best_step, count), _known(two.best_step, count), ""),
+        ("time", _known(one.seconds, format_duration), _known(two.seconds, format_duration), ""),
         ("error", one.error or "", two.error or "", ""),
     ]
     rows = [f for f in facts if f[1] or f[2]]
@@ -82,7 +83,7 @@ def show_metric_differences(
         change = ""
         if a is not None and b is not None:
             change = "=" if a == b or (a != a and b != b) else f"{b - a:+.3g}"
-        rows.append((name, _value(a), _value(b), change))
+        rows.append((name, _known(a, format_number), _known(b, format_number), change))
     out.print(_table("results", ["", *names, "difference"], rows, right=True))
 
 
@@ -258,13 +259,5 @@ def _table(
     return table
 
 
-def _value(value: float | None) -> str:
-    return "" if value is None else format_number(value)
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else format_duration(seconds)
+def _known(value: Any, form: Callable[[Any], str]) -> str:
+    return "" if value is None else form(value)

@@ -58,7 +58,7 @@ class Page:
         )
         return f'<div class="figure">{head}{place}</div>'
 
-    def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
+    def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]]) -> str:
         """Add figures of which one is shown, and return HTML with a list to choose from."""
         if not figures:
             return ""
@@ -71,7 +71,7 @@ class Page:
                 self.figures[names[title]] = figure
         options = "".join(f'<option value="{n}">{escape(t)}</option>' for t, n in names.items())
         select = f'<select data-draws="{names[first]}">{options}</select>'
-        return f'<label class="note">{escape(label)}{select}</label>{place}'
+        return f'<label class="note">Metric{select}</label>{place}'
 
     def body(self) -> str:
         """Return the page's HTML without its scripts."""

@@ -208,7 +208,7 @@ def _curves(page: Page, overview: Overview) -> str:
         parts.append("where runs diverged the axis is cut: a double click shows all")
     text = "; ".join(parts)
     note = f'<p class="note">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
-    body = page.add_figure_choice(figures, "Metric")
+    body = page.add_figure_choice(figures)
     return note + body if body else ""
 
 

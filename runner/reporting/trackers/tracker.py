@@ -6,7 +6,6 @@ Rank 0 only. Imports no torch.
 from __future__ import annotations
 
 import inspect
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from runner.errors import ConfigError
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
-from runner.rundir.regular_files import read_bytes
+from runner.rundir.readers import read_optional_json
 from runner.rundir.secrets import mask_values
 
 FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
@@ -103,7 +102,7 @@ class Trackers:
                 run directory, so that a run killed before its first checkpoint keeps its identity.
         """
         path = Path(run["dir"]) / TRACKERS_FILE
-        self._states = dict(state or _read_states(path))
+        self._states = dict(state or read_optional_json(path))
 
         masked: RunInfo = {**run, "config": mask_values(run["config"])}
 
@@ -176,11 +175,3 @@ class Trackers:
             self._warn(f"tracker {name}: {text}; the run goes on without it")
             return False
         return True
-
-
-def _read_states(path: Path) -> dict[str, Any]:
-    try:
-        states = json.loads(read_bytes(path))
-    except (OSError, ValueError):  # a new run, or a file that a killed run left incomplete
-        return {}
-    return states if isinstance(states, dict) else {}

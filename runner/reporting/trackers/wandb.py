@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.errors import UserError
+from runner.machine import child_import_path
 from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.trackers.histogram import Histogram
 from runner.reporting.trackers.tracker import TRACKERS_FILE, RunInfo
@@ -81,13 +82,12 @@ class WandB:
             self._run_dir = Path(run["dir"])
             init = (run["config"].get("checkpoint") or {}).get("init_from")
             self._parent = Path(init) if init else None
-        root = str(Path(__file__).resolve().parents[3])
         # without this, the telemetry of wandb can delay the end by 8 s
         env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
         # -P, so that a folder `wandb` in the working directory is not imported as the library
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.reporting.trackers.wandb_process"],
-            env=env | {"PYTHONPATH": os.pathsep.join(_import_paths(root))},
+            env=env | {"PYTHONPATH": child_import_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -224,8 +224,3 @@ def parent_artifact(source: Path) -> str | None:
     run, alias = (source, "best") if is_run else (source.parent.parent, source.name)
     state = read_optional_json(run / TRACKERS_FILE).get("wandb") or {}
     return f"checkpoint-{state['id']}:{alias}" if state.get("id") else None
-
-
-def _import_paths(root: str) -> list[str]:
-    inherited = os.environ.get("PYTHONPATH")
-    return [root, inherited] if inherited else [root]

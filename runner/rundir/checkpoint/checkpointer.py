@@ -38,7 +38,7 @@ from runner.rundir.checkpoint.manifest import (
     encode_manifest,
     link_to,
 )
-from runner.rundir.checkpoint.tensors import HostBuffer, StagedFile, stage_tensors, write_staged
+from runner.rundir.checkpoint.staging import HostBuffer, StagedFile, stage_tensors, write_staged
 from runner.rundir.json_files import sync_folder
 from runner.rundir.secrets import mask_values
 

@@ -8,16 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from runner.distributed.shards import LocalShard, LocalShards, is_in_file
+from runner.distributed.shards import LocalShard, LocalShards, is_in_file, local_tensors
 from runner.machine import advise_random_reads
 
 BLOCK_BYTES = 16 << 20  # held in memory at a time
 _WHOLE_BYTES = 256 << 20  # of a tensor in memory that is read as a whole
-
-
-def local_tensors(tensor: Tensor) -> list[Tensor]:
-    """Return what this rank has of a tensor."""
-    return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:

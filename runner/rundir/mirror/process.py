@@ -16,6 +16,7 @@ from pathlib import Path
 
 from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
+from runner.machine import child_import_path
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.mirror.push import MirrorWriter
@@ -34,12 +35,10 @@ class MirrorProcess:
             UserError: if the store refuses it.
         """
         self.url = url
-        root = str(Path(__file__).resolve().parents[3])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         # -P, so that nothing in the working directory is imported in place of a library
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(folder), url],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=os.environ | {"PYTHONPATH": child_import_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -89,7 +89,8 @@ class MirrorWriter:
         with ExitStack() as stack, store_errors(self.url):
             opened = self._open_all(stack)
             there = set(self._written.files.values()) if self._written else set()
-            index = Index(self._run_id(), _newest_step(opened), self._upload(opened, there))
+            run_id = read_optional_json(self.folder / "meta.json").get("run_id")
+            index = Index(run_id, _newest_step(opened), self._upload(opened, there))
             if index != self._written:
                 self._attempted = index
                 with files.open_output_stream(f"{root}/{INDEX_FILE}") as file:
@@ -99,9 +100,6 @@ class MirrorWriter:
                 self._remove_others(files, root, index)
                 self._is_tidy = True
         return index.step
-
-    def _run_id(self) -> str | None:
-        return read_optional_json(self.folder / "meta.json").get("run_id")
 
     def _open_all(self, stack: ExitStack) -> list[_OpenFile]:
         """Open all files of the run as they are at one instant.

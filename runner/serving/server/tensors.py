@@ -86,14 +86,14 @@ def parse_request(body: bytes, header_length: str | None) -> InferRequest:
         raise DataError(f"the request is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise DataError("the request is no JSON object")
-    parameters = _mapping(content, "parameters", "the request")
+    parameters = _parameters(content, "the request")
     inputs: dict[str, Tensor] = {}
     at = end
     for spec in _objects(content, "inputs"):
         name = _name(spec, "inputs")
         if name in inputs:
             raise DataError(f"inputs: two tensors are called {name!r}")
-        size = _mapping(spec, "parameters", name).get("binary_data_size")
+        size = _parameters(spec, name).get("binary_data_size")
         inputs[name] = _parse_tensor(name, spec, body[at : at + size] if _is_size(size) else size)
         at += size if _is_size(size) else 0
     if at != len(body):
@@ -102,9 +102,7 @@ def parse_request(body: bytes, header_length: str | None) -> InferRequest:
         raise DataError("inputs: the request has none")
     binary = bool(parameters.get("binary_data_output", False))
     outputs = {
-        _name(spec, "outputs"): bool(
-            _mapping(spec, "parameters", "outputs").get("binary_data", binary)
-        )
+        _name(spec, "outputs"): bool(_parameters(spec, "outputs").get("binary_data", binary))
         for spec in _objects(content, "outputs")
     }
     return InferRequest(str(content.get("id", "")), parameters, inputs, outputs, binary)
@@ -120,10 +118,10 @@ def _is_size(size: Any) -> TypeGuard[int]:
     return type(size) is int and size >= 0
 
 
-def _mapping(content: Mapping[str, Any], key: str, owner: str) -> Mapping[str, Any]:
-    found = content.get(key) or {}
+def _parameters(content: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
+    found = content.get("parameters") or {}
     if not isinstance(found, dict):
-        raise DataError(f"{owner}: {key} is no object")
+        raise DataError(f"{owner}: parameters is no object")
     return found
 
 

@@ -30,13 +30,7 @@ from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.identity import check_belongs
 from runner.rundir.run import Run
-from runner.training.builder.context import (
-    base_learning_rates,
-    get_table_lookup,
-    make_context,
-    make_learning_rates,
-    set_up_task,
-)
+from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.data import (
     count_steps_per_epoch,
     make_checked_dataset,
@@ -47,10 +41,12 @@ from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.metrics import build_metrics
+from runner.training.builder.optimizers import base_learning_rates, make_learning_rates
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
 from runner.training.builder.precision_probe import bf16_speed, describe_bf16
 from runner.training.builder.preflight import RunLength, preflight_warnings
+from runner.training.builder.tables import get_table_lookup
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
 from runner.training.growing_dataset import with_rows

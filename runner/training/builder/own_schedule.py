@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from runner.errors import ConfigError
 from runner.optim.lr_schedule import LRFactor, build_schedule
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS
+from runner.training.callbacks.callback_set import check_json_state
 
 STATE_METHODS = ("state", "load_state")
 
@@ -66,15 +66,7 @@ class OwnSchedule:
         """
         if not self._has_state:
             return None
-        state = self._schedule.state()
-        rule = f"{self._where}: state() must return a dict of JSON values"
-        if not isinstance(state, dict):
-            raise ConfigError(f"{rule}: not a dict but {type(state).__name__}")
-        try:
-            json.dumps(state, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{rule}: {error}") from error
-        return dict(state)
+        return dict(check_json_state(self._where, self._schedule.state()))
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
         """Take back a state that was saved."""

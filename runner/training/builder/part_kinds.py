@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn, optim
@@ -38,11 +39,6 @@ def is_dataset(target: Any) -> bool:
     return has_methods(target, ["batches"]) and first_argument(target, "batches") == "split"
 
 
-def is_loop(target: Any) -> bool:
-    """Return whether it is a marked function."""
-    return is_marked(target, "loop")
-
-
 def is_model(target: Any) -> bool:
     """Return whether it is a module of two halves, as a `Recommender` is."""
     return has_methods(target, MODEL_METHODS) and issubclass(target, nn.Module)
@@ -65,26 +61,11 @@ def is_optimizer(target: Any) -> bool:
     return issubclass(target, optim.Optimizer)
 
 
-def is_task(target: Any) -> bool:
-    """Return whether it is a class with the methods of a `Task`."""
-    return has_methods(target, TASK_METHODS)
-
-
 def is_schedule(target: Any) -> bool:
     """Return whether it is a marked function, or a class whose objects are called by `update`."""
     if is_marked(target, "scheduler"):
         return True
     return is_concrete_class(target) and first_argument(target, "__call__") == "update"
-
-
-def is_tracker(target: Any) -> bool:
-    """Return whether it is a class with the methods of a `Tracker`."""
-    return has_methods(target, TRACKER_METHODS)
-
-
-def is_delivery(target: Any) -> bool:
-    """Return whether it is a class with the methods of a `Delivery`."""
-    return has_methods(target, DELIVERY_METHODS)
 
 
 def is_callback(target: Any) -> bool:
@@ -141,12 +122,12 @@ KINDS: Mapping[str, PartKind] = {
         attributes=("schema", "num_rows"),
     ),
     "loop": PartKind(
-        is_loop,
+        partial(is_marked, group="loop"),
         "a function marked with @runner.loop_option",
         "put the mark on a function of your own",
     ),
     "delivery": PartKind(
-        is_delivery,
+        partial(has_methods, names=DELIVERY_METHODS),
         "a class with the methods of a Delivery",
         "yours has the methods start, deliver, protected_steps and finish",
         methods=DELIVERY_METHODS,
@@ -174,13 +155,13 @@ KINDS: Mapping[str, PartKind] = {
         "put the mark on a function of your own; a class needs __call__(self, update)",
     ),
     "task": PartKind(
-        is_task,
+        partial(has_methods, names=TASK_METHODS),
         "a class of tasks",
         "yours needs train_step and eval_step; runner.Supervised has both",
         methods=TASK_METHODS,
     ),
     "tracker": PartKind(
-        is_tracker,
+        partial(has_methods, names=TRACKER_METHODS),
         "a class of trackers",
         f"yours needs {', '.join(TRACKER_METHODS)}, as runner.Tracker says",
         methods=TRACKER_METHODS,

@@ -17,8 +17,9 @@ from runner.models.losses import Loss
 from runner.optim.param_groups import parse_parameter_groups
 from runner.rundir.checkpoint import check_tensors
 from runner.rundir.find_checkpoint import find_checkpoint
-from runner.training.builder.context import build_model_and_loss, get_table_lookup
+from runner.training.builder.model import build_model_and_loss
 from runner.training.builder.optimizers import assign_parameters
+from runner.training.builder.tables import get_table_lookup
 from runner.training.update.parameters import dense_parameters
 
 _ROWS = 1000  # of tables whose rows follow from the data: no name depends on them

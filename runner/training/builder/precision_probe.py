@@ -15,7 +15,8 @@ import torch
 from runner.data.core.cache import cache_root
 from runner.errors import UserError
 from runner.models.layers.linear import Linear
-from runner.rundir.json_files import read_json, write_json
+from runner.rundir.json_files import write_json
+from runner.rundir.readers import read_optional_json
 
 _ROWS, _WIDTH = 1024, 512  # a layer of an MLP: 0.5 GFLOP, some milliseconds on a core
 _REPEATS = 5
@@ -56,13 +57,8 @@ def describe_bf16(speed: float) -> str:
 
 
 def _read(path: Path) -> dict[str, float]:
-    try:
-        known = read_json(path) if path.is_file() else {}
-    except UserError:
-        return {}
-    if not isinstance(known, dict):
-        return {}
-    return {k: v for k, v in known.items() if isinstance(v, float) and v > 0}
+    known = read_optional_json(path).items()
+    return {name: speed for name, speed in known if isinstance(speed, float) and speed > 0}
 
 
 def _measure() -> float:

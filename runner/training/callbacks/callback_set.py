@@ -106,8 +106,16 @@ def get_json_state(name: str, callback: StatefulCallback) -> dict[str, Any]:
     Raises:
         ConfigError: if the state is not a dict of JSON values.
     """
-    rule = f"{_describe(name, callback)}: state() must return a dict of JSON values"
-    state = callback.state()
+    return check_json_state(_describe(name, callback), callback.state())
+
+
+def check_json_state(where: str, state: Any) -> dict[str, Any]:
+    """Return what an object of one's own gives as its state, if JSON can hold it.
+
+    Raises:
+        ConfigError: if it is not a dict of JSON values.
+    """
+    rule = f"{where}: state() must return a dict of JSON values"
     if not isinstance(state, dict):
         raise ConfigError(f"{rule}: not a dict but {type(state).__name__}")
     try:

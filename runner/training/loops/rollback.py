@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.distributed.shards import LocalShards, local_row
+from runner.distributed.shards import local_row, local_tensors
 from runner.training.job import Job
 from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
 from runner.training.state import (
@@ -81,8 +81,7 @@ def _live_tensors(ctx: Context) -> list[Tensor]:
     tensors += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:
         tensors.append(ctx.loss_scale.state)
-    local = [s.tensor for t in tensors if isinstance(t, LocalShards) for s in t.shards]
-    local += [t for t in tensors if not isinstance(t, LocalShards)]
+    local = [part for t in tensors for part in local_tensors(t)]
     return list({(t.data_ptr(), t.shape, t.dtype): t for t in local if t.numel()}.values())
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from runner.batch import SequenceFeature, SparseFeature
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
 from runner.metrics.settings import MetricSettings
 from runner.rundir.json_files import dumps
-from runner.rundir.regular_files import read_bytes, replacing
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import replacing
 from runner.rundir.secrets import mask_values
 from runner.training.job import Job
 
@@ -37,30 +37,19 @@ def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> No
         {
             "num_rows": dict(dataset.num_rows),
             "dense": list(schema.dense),
-            "sparse": [
-                {
-                    "name": f.name,
-                    "table": f.table_name,
-                    "num_rows": f.num_rows,
-                    "length": f.mean_length,
-                }
-                for f in schema.sparse
-            ],
-            "sequences": [
-                {
-                    "name": f.name,
-                    "table": f.table_name,
-                    "num_rows": f.num_rows,
-                    "length": f.max_length,
-                }
-                for f in schema.sequences
-            ],
+            "sparse": [_describe(f, f.mean_length) for f in schema.sparse],
+            "sequences": [_describe(f, f.max_length) for f in schema.sequences],
             "tasks": [{"name": t.name, "kind": t.kind} for t in schema.tasks],
             "reachable": dataset.reachable,
             "bad_rows": dataset.bad_rows,
             **({"features": list(features)} if features else {}),
         },
     )
+
+
+def _describe(feature: SparseFeature | SequenceFeature, length: float) -> dict[str, Any]:
+    table, num_rows = feature.table_name, feature.num_rows
+    return {"name": feature.name, "table": table, "num_rows": num_rows, "length": length}
 
 
 def write_warm_start(job: Job, report: str) -> None:
@@ -78,7 +67,7 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
         return
     tasks = compute_reliability(metrics.state(), job.dataset.schema.tasks)
     if tasks:
-        splits = _read(job.run.dir / CALIBRATION_FILE)
+        splits = read_optional_json(job.run.dir / CALIBRATION_FILE)
         _write(job, CALIBRATION_FILE, {**splits, split: {"step": step, "tasks": tasks}})
 
 
@@ -95,16 +84,8 @@ def write_hardest(job: Job, split: str, step: int, hardest: HardestRows | None) 
     found = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
     rows = sorted((row for rows in found for row in rows), key=lambda row: -row["loss"])
     limit = MetricSettings(**job.config["metrics"]).hardest_rows
-    splits = _read(job.run.dir / HARDEST_FILE)
+    splits = read_optional_json(job.run.dir / HARDEST_FILE)
     _write(job, HARDEST_FILE, {**splits, split: {"step": step, "rows": rows[:limit]}})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(read_bytes(path))
-    except (OSError, ValueError):  # missing, or torn by a power cut: it is begun anew
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:

@@ -28,7 +28,9 @@ class RunningMeans:
 
         Collective. Synchronises.
         """
-        return _means(_merge(ranks.all_gather_object(self.state())))
+        sums = _merge(ranks.all_gather_object(self.state()))
+        # sorted, since a checkpoint does not keep the order and equal runs must write equal rows
+        return {name: total / count for name, (total, count) in sorted(sums.items())}
 
     def reset(self) -> None:
         self._sums.clear()
@@ -58,8 +60,3 @@ def _merge(states: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
             total_before, count_before = merged.get(name, (0.0, 0))
             merged[name] = [total_before + float(total), count_before + count]
     return merged
-
-
-def _means(sums: Mapping[str, list[Any]]) -> dict[str, float]:
-    # sorted, since a checkpoint does not keep the order and equal runs must write equal rows
-    return {name: total / count for name, (total, count) in sorted(sums.items())}

@@ -20,10 +20,10 @@ from runner.rundir.checkpoint import (
     load_tensors,
     open_checkpoint,
     read_tensors,
+    staging,
     tensor_shapes,
-    tensors,
 )
-from runner.rundir.checkpoint.tensors import HostBuffer, stage_tensors
+from runner.rundir.checkpoint.staging import HostBuffer, stage_tensors
 from tests.rundir.checkpoint.saving import make_checkpointer, save
 
 DTYPES = (
@@ -172,8 +172,8 @@ def test_memory_is_allocated_for_the_shards_of_this_rank_and_not_for_whole_tenso
 
 
 def test_without_room_for_a_copy_large_tensors_are_written_and_read_in_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(tensors, "available_memory_bytes", lambda: 1000.0)
-    monkeypatch.setattr(tensors, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(staging, "available_memory_bytes", lambda: 1000.0)
+    monkeypatch.setattr(staging, "BLOCK_BYTES", 500)
     for name, value in (("BLOCK_BYTES", 700), ("_WHOLE_BYTES", 800)):
         monkeypatch.setattr(file_tensors, name, value)
     table = torch.randn(101, 7)

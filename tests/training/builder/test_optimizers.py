@@ -17,14 +17,13 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.losses import BCE
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import parse_sparse
-from runner.training.builder.context import base_learning_rates
 from runner.training.builder.optimizers import (
     assign_parameters,
+    base_learning_rates,
     build_dense_optimizers,
-    build_table_groups,
     group_schedules,
-    make_table_builder,
 )
+from runner.training.builder.tables import build_table_groups, make_table_builder
 from runner.training.job import LearningRates
 from runner.training.state import TrainState
 from runner.training.steps import learning_rates_at, set_learning_rates

@@ -1,0 +1,65 @@
+"""Builds the model with its loss, and chooses the widths of its tables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.batch import Schema
+from runner.config.targets import resolve_part
+from runner.errors import ConfigError
+from runner.models.layers.recommender import Recommender
+from runner.models.losses import Loss, check_loss_inputs
+from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS
+from runner.training.update.unsaved_state import check_extra_state
+
+
+def build_model_and_loss(
+    node: Mapping[str, Any], schema: Schema, allowed: Sequence[str]
+) -> tuple[Recommender, Loss]:
+    """Build `model.net` and `model.loss`, and check that they fit each other.
+
+    Raises:
+        ConfigError: if the loss reads what the model does not provide, or if one of them keeps
+            state that no checkpoint holds.
+    """
+    node = {**node, "net": with_table_widths(node["net"], schema, allowed)}
+    model: Recommender
+    model, loss = (
+        instantiate(
+            node[name], KINDS[f"model.{name}"], key=f"model.{name}", allowed=allowed, schema=schema
+        )
+        for name in ("net", "loss")
+    )
+    try:
+        check_loss_inputs(model, loss)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    check_extra_state("model.net", model)
+    check_extra_state("model.loss", loss)
+    return model, loss
+
+
+def with_table_widths(
+    net: Mapping[str, Any], schema: Schema, allowed: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return `model.net` with the numbers that its `embedding_dim` means for these tables.
+
+    A model whose constructor is annotated with `TableWidths` may get a width for each table.
+
+    Raises:
+        ConfigError: for widths that do not fit the tables or the model.
+    """
+    value = net.get("embedding_dim")
+    num_rows = {f.table_name: f.num_rows for f in schema.sparse}
+    num_rows |= {s.table_name: s.num_rows for s in schema.sequences}
+    if not (value == AUTO or isinstance(value, Mapping)) or not num_rows:
+        return net  # without tables the model says what it needs
+    cls = resolve_part(net["_target_"], allowed, KINDS["model.net"], "model.net")
+    annotation = inspect.get_annotations(cls.__init__).get("embedding_dim")
+    if annotation in ("TableWidths", TableWidths) and not schema.sequences:
+        return {**net, "embedding_dim": resolve_widths(value, num_rows)}
+    return {**net, "embedding_dim": one_width(value, num_rows, cls.__name__)}

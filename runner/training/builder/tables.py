@@ -1,0 +1,291 @@
+"""Builds the embedding tables of a job: those of each group of `optimizer.parts` by its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from runner.config.settings import TrainerSettings, make_settings
+from runner.data.core.cache import cache_root
+from runner.distributed.global_batch import rank_batch_size
+from runner.distributed.ranks import Ranks, current_ranks
+from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
+from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
+from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
+from runner.embeddings.memory_budget import table_bytes_per_rank
+from runner.embeddings.padded_tables import BuildTables
+from runner.embeddings.placement import describe_placement, shard_tables
+from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
+from runner.embeddings.sharding_settings import (
+    DISK,
+    ShardingSettings,
+    check_table_names,
+    placed_kind,
+)
+from runner.errors import ConfigError
+from runner.models.layers.embedding import TableLookup
+from runner.optim.param_groups import TABLE_PREFIX
+from runner.optim.settings import SparseSettings, parse_sparse
+from runner.reporting.console import View
+from runner.rundir.json_files import write_json
+from runner.rundir.run import Run
+from runner.training.builder.optimizers import ParameterGroups, lr_name
+
+SCRATCH_FOLDER = "tables"  # of the cache; its files have no names
+
+
+@dataclass(frozen=True)
+class BuiltTables:
+    """The embedding tables of a job, with the learning rates that the configuration gives them."""
+
+    tables: EmbeddingTables  # all of them
+    trained: dict[str, EmbeddingTables]  # those that are not frozen, by the name of their rate
+    base_lrs: dict[str, float]  # by the same names, before the schedule scales them
+
+    def l2_lookups(self) -> float:
+        """Return the strength of the penalty on look-ups, which all trained tables share.
+
+        Raises:
+            ConfigError: if they have several.
+        """
+        values = sorted({tables.settings.l2_lookups for tables in self.trained.values()})
+        if len(values) > 1:
+            raise ConfigError(
+                f"optimizer.sparse.l2_lookups: the tables have {values[0]:g} and {values[-1]:g}: "
+                "it is a penalty on all look-ups of a row of data, so give every part the same; "
+                "l2_tables may differ between parts"
+            )
+        return values[0] if values else 0.0
+
+
+def get_table_lookup(model: nn.Module) -> TableLookup:
+    """Return the one look-up that holds all tables of the model.
+
+    Raises:
+        ConfigError: if the model has none or several.
+    """
+    lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
+    if len(lookups) != 1:
+        raise ConfigError(
+            f"model.net: {type(model).__name__} must hold one TableLookup for all its tables, not "
+            f"{len(lookups)}"
+        )
+    return lookups[0]
+
+
+def build_embedding_tables(
+    lookup: TableLookup,
+    config: Mapping[str, Any],
+    parameter_groups: ParameterGroups,
+    trainer: TrainerSettings,
+    device: torch.device,
+) -> BuiltTables:
+    """Give the model's tables memory, initial weights and their fused optimizers.
+
+    Collective.
+    """
+    sparse = parse_sparse(config["optimizer"]["sparse"])
+    build = make_table_builder(
+        make_settings(ShardingSettings, config["sharding"]),
+        current_ranks() if dist.is_initialized() else None,
+        parameter_groups,
+        sparse,
+        seed=config["seed"],
+        device=device,
+        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
+    )
+    built = build_table_groups(
+        lookup.specs, lookup.features, sparse, parameter_groups, build, device=device
+    )
+    lookup.attach_tables(built.tables)
+    return built
+
+
+def report_placement(
+    placement: Sequence[Placement], world_size: int, run: Run | None, view: View
+) -> None:
+    """Show which rank has which part of which table, and write it into the run directory.
+
+    A single process holds all tables whole: nothing is shown, and the file that the same run has
+    left while it had several ranks is removed.
+    """
+    file = None if run is None else run.dir / "sharding.json"
+    if not placement:
+        if file is not None:
+            file.unlink(missing_ok=True)
+        return
+    view.note(describe_placement(placement, world_size))
+    if file is not None:
+        pieces = [asdict(piece) for piece in placement]
+        write_json(file, {"world_size": world_size, "pieces": pieces})
+
+
+def build_table_groups(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    parameter_groups: ParameterGroups,
+    build: BuildTables,
+    *,
+    device: torch.device,
+) -> BuiltTables:
+    """Build the tables of each group, and join them to one look-up.
+
+    Collective where `build` is.
+
+    Args:
+        specs: all tables of the model.
+        feature_order: all features, in the order of their columns in a look-up.
+        settings: the rule of tables that no part owns.
+        parameter_groups: who owns which table.
+        build: makes the tables of one rule.
+        device: where the joined look-up stands.
+
+    Returns:
+        The tables and their learning rates.
+    """
+    check_table_specs(specs)
+    built: list[EmbeddingTables] = []
+    trained: dict[str, EmbeddingTables] = {}
+    base_lrs: dict[str, float] = {}
+    for i, group in enumerate((None, *parameter_groups.groups)):
+        where = f"optimizer.parts[{i - 1}].sparse" if group else "optimizer.sparse"
+        names = {
+            name.removeprefix(TABLE_PREFIX)
+            for name in parameter_groups.names_in(group, tables=True)
+        }
+        if not names:
+            continue
+        group_specs = [spec for spec in specs if spec.name in names]
+        group_features = {feature for spec in group_specs for feature in spec.features}
+        order = [feature for feature in feature_order if feature in group_features]
+        if group is not None and group.frozen:
+            frozen = build(group_specs, order, FROZEN_SETTINGS)
+            built.append(FrozenTables(frozen, device=device))
+            continue
+        rule = settings if group is None or group.sparse is None else parse_sparse(group.sparse)
+        check_every_row(group_specs, rule, where)
+        built.append(build(group_specs, order, rule))
+        name = lr_name(parameter_groups, group, tables=True)
+        trained[name], base_lrs[name] = built[-1], rule.lr
+    if not trained:
+        check_no_table_penalty(settings)
+    if len(built) == 1:
+        return BuiltTables(built[0], trained, base_lrs)
+    layout = make_layout(specs, feature_order, by_dim=False)
+    return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+
+
+def check_no_table_penalty(settings: SparseSettings) -> None:
+    """Check that a job whose tables are all frozen asks for nothing that moves them.
+
+    Raises:
+        ConfigError: for a setting that would have no effect.
+    """
+    for name in ("every_row", "l2_tables", "l2_lookups"):
+        if getattr(settings, name):
+            raise ConfigError(
+                f"optimizer.sparse.{name}: has no effect: optimizer.parts freezes all tables"
+            )
+
+
+def make_table_builder(
+    sharding: ShardingSettings,
+    ranks: Ranks | None,
+    parameter_groups: ParameterGroups,
+    settings: SparseSettings,
+    *,
+    seed: int,
+    device: torch.device,
+    batch_size: int,
+) -> BuildTables:
+    """Return the function that builds tables in this process, or over its ranks.
+
+    Over ranks every call of it is collective, and counts the memory that earlier calls have taken.
+
+    Args:
+        sharding: settings of `sharding`.
+        ranks: None without a process group.
+        parameter_groups: who owns which table.
+        settings: the rule of tables that no part owns.
+        seed: of the initial weights.
+        device: where the tables of this rank lie.
+        batch_size: rows that a rank looks up at once, for the planner.
+
+    Returns:
+        A function from specifications, the order of the features and a rule to tables.
+
+    Raises:
+        ConfigError: for an entry of `sharding.tables` that is no table, in one process too, and
+            for a plan that the optimizer of a table does not support.
+    """
+    tables = [
+        name.removeprefix(TABLE_PREFIX)
+        for name in parameter_groups.group_of
+        if name.startswith(TABLE_PREFIX)
+    ]
+    check_table_names(sharding, tables)
+    rules = TableRules(placed_kind(settings), parameter_groups.groups)
+    if ranks is None:
+        on_disk = [name for name in tables if sharding.plan_of(name) == DISK]
+        check_plans(sharding, on_disk, rules, on_cpu=device.type == "cpu")
+        return _builder_in_one_process(frozenset(on_disk), seed, device)
+    for check in (check_plans, check_bandwidths):
+        check(sharding, tables, rules, on_cpu=device.type == "cpu")
+    used_bytes = [0] * ranks.world_size
+
+    def build(
+        specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
+    ) -> EmbeddingTables:
+        names = {spec.name for spec in specs}
+        plans = {name: plan for name, plan in sharding.tables.items() if name in names}
+        sharded = shard_tables(
+            specs,
+            order,
+            settings,
+            replace(sharding, tables=plans),
+            ranks,
+            seed=seed,
+            device=device,
+            batch_size=batch_size,
+            used_bytes=used_bytes,
+            scratch=cache_root() / SCRATCH_FOLDER,
+        )
+        added = table_bytes_per_rank(sharded.placement(), settings, ranks.world_size)
+        used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
+        return sharded
+
+    return build
+
+
+def _builder_in_one_process(
+    on_disk: Collection[str], seed: int, device: torch.device
+) -> BuildTables:
+    """Return the function that builds tables in this process, some of them on disk."""
+
+    def build(
+        specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
+    ) -> EmbeddingTables:
+        members = []
+        for scratch in (None, cache_root() / SCRATCH_FOLDER):
+            own = [s for s in specs if (s.name in on_disk) == (scratch is not None)]
+            features = {feature for spec in own for feature in spec.features}
+            if own:
+                own_order = [feature for feature in order if feature in features]
+                members.append(
+                    build_tables(
+                        own, own_order, settings, seed=seed, device=device, scratch=scratch
+                    )
+                )
+        if len(members) == 1:
+            return members[0]
+        layout = make_layout(specs, order, by_dim=False)
+        return CompositeTables(layout, settings, members, device=device)
+
+    return build
