@@ -107,7 +107,8 @@ def test_a_second_signal_ends_the_server_at_once(runner, clicks_model):
         server.process.kill(signal.SIGINT)
         assert server.wait() == 130
         assert "Traceback" not in server.process.text
-        assert held.connection.getresponse().status == 500  # it is told that it is cut off
+        # it is told that it is cut off; what uvicorn makes of it depends on the Python
+        assert held.connection.getresponse().status in (408, 500)
 
 
 @pytest.mark.slow

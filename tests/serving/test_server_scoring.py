@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 
 from runner.errors import DataError
 from runner.serving.scorer import Scorer
+from runner.serving.server import app
 from runner.serving.server.prepared import join
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch
 from runner.serving.server.tensors import InferRequest, Tensor
@@ -144,3 +148,12 @@ def test_a_half_of_a_retrieval_model_needs_its_own_columns_only(items):
     np.testing.assert_array_equal(answer["query.vectors"], items.vectors("query", item_rows(4)))
     with pytest.raises(DataError, match=r"no output 'click'; there are query\.vectors"):
         make_work(items.artifact, asked("click", graph="query"), 10)
+
+
+def test_a_folder_that_is_not_installed_has_metadata_without_a_version(monkeypatch):
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(app, "package_version", missing)
+    answer = asyncio.run(app._server_metadata(None))
+    assert json.loads(answer.body)["version"] == "unknown"

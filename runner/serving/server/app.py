@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -128,8 +129,12 @@ async def _ready(request: Request) -> Response:
 
 
 async def _server_metadata(request: Request) -> Response:
-    about = {"name": "runner", "version": package_version("runner")}
-    return JSONResponse({**about, "extensions": ["binary_tensor_data"]})
+    try:
+        version = package_version("runner")
+    except PackageNotFoundError:  # it runs from a folder that is not installed
+        version = "unknown"
+    about = {"name": "runner", "version": version, "extensions": ["binary_tensor_data"]}
+    return JSONResponse(about)
 
 
 async def _metrics(request: Request) -> Response:
