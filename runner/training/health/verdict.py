@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.proposed_length import FEW_UPDATES, propose_length
+from runner.config.proposed_length import FEW_UPDATES, NEXT_ITEM_LENGTH, propose_length
+from runner.models.layers.next_item import NextItemModel
 from runner.training.job import Job
 from runner.training.state import TrainState
 
@@ -98,8 +99,8 @@ def _scale(key: str, value: float) -> float:
 
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     rows = job.dataset.num_rows["train"]
-    proposed = propose_length(rows)
-    length = " ".join(proposed.overrides())
+    of_places = isinstance(job.context.model, NextItemModel)
+    length = NEXT_ITEM_LENGTH if of_places else " ".join(propose_length(rows).overrides())
     if state.step < FEW_UPDATES:
         yield f"only {state.step:,} updates: try {length}"
     elif state.best is not None and state.best.step == state.step and state.stopped is None:

@@ -47,7 +47,8 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     train = read_sample(job.dataset, "train", TRAIN_ROWS)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
-    if not train.num_rows or not samples:
+    columns = [i for i in columns if train.num_rows and np.ptp(train.labels_NT[:, i])]
+    if not columns or not samples:  # of one label, as next items have, nothing can be learnt
         return {}
     matrix_of = Columns(train)
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}

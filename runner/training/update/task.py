@@ -185,7 +185,8 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
         what = type(losses).__name__ if losses is None or not isinstance(losses, Mapping) else "{}"
     else:
         rows = batch.weights_B.shape
-        bad = {name: list(loss.shape) for name, loss in losses.items() if loss.shape != rows}
+        shapes = {name: getattr(loss, "shape", ()) for name, loss in losses.items()}
+        bad = {name: list(shape) for name, shape in shapes.items() if shape != rows}
         what = ", ".join(f"{name!r} of {shape}" for name, shape in bad.items())
     if what:
         raise UserError(

@@ -15,8 +15,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import mean_squared_error, roc_auc_score
 
 from runner.batch import Schema, SparseFeature, TaskSpec
+from runner.config.proposed_length import NEXT_ITEM_LENGTH
+from runner.models.sasrec import SASRec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
+from runner.training.health import yardstick as yardstick_module
 from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import (
     fit_linear_regression,
@@ -167,6 +170,21 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "test/auc 0.6000 is below" in said and "0.7000" in said
     assert "only 2 updates: try trainer.batch_size=128" in said
     assert "act like ids" in said and "overfitting" in said and "another" not in said
+
+
+def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
+    yardstick = {"name": "popularity", "metrics": {"test/recall@10": 0.2}}
+    of_places = job()
+    of_places.context.model = SASRec.__new__(SASRec)
+    said = explain_below(of_places, TrainState(step=2), {"test/recall@10": 0.1}, yardstick, [])
+    assert said is not None and f"only 2 updates: try {NEXT_ITEM_LENGTH}" in said
+
+
+def test_labels_that_are_all_the_same_have_no_yardstick(monkeypatch):
+    ones = make_sample(1)
+    ones = replace(ones, labels_NT=np.ones_like(ones.labels_NT))
+    monkeypatch.setattr(yardstick_module, "read_sample", lambda *_: ones)
+    assert yardstick_module.measure_yardstick(job(), ["train"]) == {}
 
 
 def test_where_the_auc_is_undefined_that_of_a_task_is_compared_or_the_loss_which_may_be_low():

@@ -220,6 +220,7 @@ def test_a_loss_without_a_gradient_is_told():
     [
         (lambda loss: loss["click"], "Tensor"),
         (lambda loss: {}, "{}"),
+        (lambda loss: {"click": loss["click"].mean().item()}, r"'click' of \[\]"),
         (lambda loss: {"click": loss["click"].mean()}, r"'click' of \[\]"),
         (lambda loss: {"click": loss["click"][:, None]}, r"'click' of \[8, 1\]"),
     ],
