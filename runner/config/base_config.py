@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.fit_choices import drop_unfit_settings
-from runner.config.groups import ConfigGroups, GroupComposition
+from runner.config.groups import ConfigGroups
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import drop_unfit_arguments
 from runner.errors import ConfigError
@@ -26,7 +26,6 @@ HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
     ("dataset", "write_to"): None,
 }
 NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a new run is composed
-ComposeChoices = Callable[[Sequence[str]], GroupComposition]
 
 
 @dataclass(frozen=True)
@@ -43,29 +42,28 @@ class BaseConfig:
 
 def base_of_new_run(
     group_choices: Sequence[Override],
-    compose_choices: ComposeChoices,
     groups: ConfigGroups,
     problems: list[str],
 ) -> BaseConfig:
     """Compose today's defaults with the chosen options."""
-    default = compose_choices([])
+    default = groups.compose([])
     bad = {id(o): p for o in group_choices if (p := groups.check_choice(o, default.config))}
     problems += bad.values()
     good = [str(o.input_line) for o in group_choices if id(o) not in bad]
-    base = compose_choices(good) if good else default
+    base = groups.compose(good) if good else default
     plain = base
     config = deepcopy(base.config)
     notes: tuple[str, ...] = ()
     if experiment := base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
-        plain = compose_choices(["~experiments", *options])
+        plain = groups.compose(["~experiments", *options])
         chosen = {o.key_or_group for o in group_choices}
         for group, node in (("dataset", "dataset"), ("model", "model.net")):
             if group in chosen:
                 notes += drop_unfit_settings(config, plain.config, node, experiment)
     recipe = base.choices.get("recipe")
     if recipe and recipe != default.choices.get("recipe"):
-        without = compose_choices(
+        without = groups.compose(
             [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
         )
         notes += drop_unfit_arguments(config, without.config, recipe)
@@ -75,7 +73,6 @@ def base_of_new_run(
 def base_of_saved_run(
     run_dir: Path,
     group_choices: Sequence[Override],
-    compose_choices: ComposeChoices,
     groups: ConfigGroups,
     problems: list[str],
     overridden: Collection[str],
@@ -101,14 +98,14 @@ def base_of_saved_run(
         elif problem := groups.check_choice(override, loaded):
             problems.append(problem)
         else:
-            fresh = compose_choices([text])
+            fresh = groups.compose([text])
             node = group.replace("/", ".")
             value = OmegaConf.select(fresh.config, node)
             OmegaConf.update(loaded, node, value, merge=False, force_add=True)
             choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
     default_config = resolve_interpolations(loaded)[0]
-    return BaseConfig(loaded, default_config, choices, compose_choices([]).hydra, source_config)
+    return BaseConfig(loaded, default_config, choices, groups.compose([]).hydra, source_config)
 
 
 def drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:

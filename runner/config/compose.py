@@ -22,8 +22,6 @@ from runner.config.base_config import (
 )
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import (
-    GroupComposition,
-    compose_groups,
     find_places,
     load_groups,
     set_places,
@@ -177,23 +175,19 @@ def _compose(
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
     hydra_overrides = [o for o in parsed if o.is_hydra_override()]
-    places = find_places(hydra_overrides, config_dirs)
+    places = find_places(hydra_overrides)
     for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
-    groups = load_groups(tuple(for_hydra), tuple(config_dirs))
+    groups = load_groups(for_hydra, config_dirs)
     job_overrides = [o for o in parsed if not o.is_hydra_override()]
     group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
     key_overrides = [o for o in job_overrides if o not in group_choices]
 
-    def compose_choices(choices: Sequence[str]) -> GroupComposition:
-        return compose_groups([*for_hydra, *choices], config_dirs)
-
     if from_run is None:
-        base = base_of_new_run(group_choices, compose_choices, groups, problems)
+        base = base_of_new_run(group_choices, groups, problems)
     else:
         base = base_of_saved_run(
             from_run,
             group_choices,
-            compose_choices,
             groups,
             problems,
             [o.key_or_group for o in job_overrides],

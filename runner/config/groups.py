@@ -1,7 +1,8 @@
 """Hydra's part of composing: where groups lie, which there are, and what chosen options give.
 
-What Hydra composes depends on nothing but the chosen options, so it is cached: a sweep composes
-each combination of options once, not once for each job. A job's folder is set afterwards.
+What Hydra composes depends on nothing but the chosen options and their files, so it is cached: a
+sweep composes each combination of options once, not once for each job. A job's folder is set
+afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.config import messages
-from runner.config.experiments_source import ExperimentsSource
+from runner.config.experiments_source import EXPERIMENTS_GROUP, ExperimentsSource
 from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
 from runner.errors import ConfigError
@@ -54,11 +55,25 @@ class GroupComposition:
         return {k: v for k, v in chosen.items() if not k.startswith("hydra/")}
 
 
+FilesState = tuple[tuple[str, int, int], ...]  # path, time of change and size of each file
+
+
 @dataclass(frozen=True)
 class ConfigGroups:
-    """The groups and options of one search path."""
+    """The groups and options of one search path, as their files are now."""
 
     repository: CachingConfigRepository
+    hydra_overrides: tuple[str, ...]
+    config_dirs: tuple[str, ...]
+    files: FilesState
+
+    def compose(self, choices: Sequence[str]) -> GroupComposition:
+        """Compose the chosen options.
+
+        Raises:
+            ConfigError: with Hydra's reason.
+        """
+        return _compose((*self.hydra_overrides, *choices), self.config_dirs, self.files)
 
     def is_group_choice(self, override: Override) -> bool:
         """Return whether an override chooses an option of a group, as Hydra sees it."""
@@ -116,8 +131,7 @@ def register_search_path(config_dirs: Sequence[str] = ()) -> None:
     plugins.register(Folders)
 
 
-@lru_cache(maxsize=8)
-def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> ConfigGroups:
+def load_groups(hydra_overrides: Sequence[str], config_dirs: Sequence[str]) -> ConfigGroups:
     """Return the groups of a search path.
 
     Args:
@@ -127,6 +141,26 @@ def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) 
     Raises:
         ConfigError: with Hydra's reason.
     """
+    folders = tuple(os.path.abspath(folder) for folder in config_dirs)
+    return _load(tuple(hydra_overrides), folders, _read_files_state(folders))
+
+
+def _read_files_state(config_dirs: Sequence[str]) -> FilesState:
+    """Return what tells the files of all options from those of another time."""
+    found = []
+    for root in (str(CONF), str(PROJECT / EXPERIMENTS_GROUP), *config_dirs):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                if name.endswith(".yaml"):
+                    status = os.stat(path := os.path.join(folder, name))
+                    found.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=8)
+def _load(
+    hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...], files: FilesState
+) -> ConfigGroups:
     with _initialized_hydra(config_dirs):
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
@@ -136,27 +170,17 @@ def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) 
             )
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(messages.hydra_error(error)) from error
-        return ConfigGroups(repository)
+        return ConfigGroups(repository, hydra_overrides, config_dirs, files)
 
 
-def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> GroupComposition:
-    """Compose the chosen options.
-
-    Raises:
-        ConfigError: with Hydra's reason.
-    """
-    return _compose_cached(tuple(overrides), tuple(config_dirs))
-
-
-def find_places(overrides: Sequence[Override], config_dirs: Sequence[str]) -> list[Override]:
+def find_places(overrides: Sequence[Override]) -> list[Override]:
     """Return the overrides that say where results lie, and change nothing that is composed.
 
     Args:
-        overrides: all that are for Hydra.
-        config_dirs: the user's own folders. With these, or with `hydra.searchpath`, none is
-            returned: options may have been edited since, so that nothing is shared.
+        overrides: all that are for Hydra. With `hydra.searchpath` none is returned: options there
+            may have been edited since, so that runs in other folders share nothing.
     """
-    if config_dirs or any(o.key_or_group == "hydra.searchpath" for o in overrides):
+    if any(o.key_or_group == "hydra.searchpath" for o in overrides):
         return []
     return [
         override
@@ -188,7 +212,9 @@ def set_places(
 
 
 @lru_cache(maxsize=64)
-def _compose_cached(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> GroupComposition:
+def _compose(
+    overrides: tuple[str, ...], config_dirs: tuple[str, ...], files: FilesState
+) -> GroupComposition:
     with _initialized_hydra(config_dirs):
         try:
             whole = compose("config", list(overrides), return_hydra_config=True)

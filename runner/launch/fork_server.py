@@ -1,9 +1,10 @@
 """A process that has imported what a training imports, and forks the jobs of a sweep.
 
 Started as `python -m runner.launch.fork_server SOCKET THREADS` by `runner/sweep/forked_jobs.py`,
-where the messages are described. It never builds anything, reads data or draws numbers, and forks
-only while it has one thread: then a fork differs from a new process in nothing but the time that
-the imports took, and in the seed of Python's hashes, which all forks share and no result rests on.
+where the messages are described. It composes the options that jobs choose, once for all jobs that
+choose the same; it never builds anything, reads data or draws numbers, and forks only while it has
+one thread: then a fork differs from a new process in nothing but the time that imports and Hydra
+took, and in the seed of Python's hashes, which all forks share and no result rests on.
 A job is forked twice, so that the kernel gives it to the sweep as its child, which alone waits for
 it, signals it, and takes it along when it dies.
 """
@@ -14,13 +15,17 @@ import gc
 import importlib
 import logging
 import os
+import re
 import runpy
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from runner.distributed.parent_death import become_job
+from runner.errors import UserError
 from runner.machine import set_thread_environment
 from runner.rundir.masked_streams import mask_standard_streams
 
@@ -34,6 +39,8 @@ MODULES = (
 _PACKAGE = Path(__file__).parent.parent
 _JEMALLOC_SETTINGS = "JE_ARROW_MALLOC_CONF"  # of the allocator that comes with Arrow
 _MAX_REQUEST = 1 << 20  # bytes
+# A choice of an option, and what is Hydra's own but for the folder; `run=` would read a run.
+_CHOICE = re.compile(r"(?!run=|hydra\.run\.dir=)([\w/@]+=|~[\w/@]+$|hydra\.)")
 
 
 def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] | None:
@@ -45,10 +52,13 @@ def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] 
     sources = _source_versions()
     problem = _import_all(num_threads)
     connection.send(problem.encode() or b"ready")
+    composed: set[tuple[str, ...]] = set()
     while not problem:
         message, fds, _, _ = socket.recv_fds(connection, _MAX_REQUEST, 2)
         if not message:
             return None
+        command = message.decode(errors="surrogateescape").split("\0")
+        _compose_options(command, composed)
         if _source_versions() != sources:
             problem = "the runner's code has changed since it was imported"
             connection.send(problem.encode())
@@ -57,7 +67,7 @@ def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] 
         if pid == 0:
             connection.close()
             _enter_job(sweep, *fds)
-            return message.decode(errors="surrogateescape").split("\0")
+            return command
         for fd in fds:
             os.close(fd)
         connection.send(b"%d" % pid if pid is not None else b"no further process can be made")
@@ -85,6 +95,24 @@ def _import_all(num_threads: int) -> str:
     gc.freeze()  # the collector of a job need not write to the pages that all jobs share
     num_running = len(os.listdir("/proc/self/task"))
     return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
+
+
+def _compose_options(command: Sequence[str], composed: set[tuple[str, ...]]) -> None:
+    """Compose the options that a job chooses, if no job before did: its fork finds that done.
+
+    Args:
+        command: of the job.
+        composed: what was composed for the jobs before.
+    """
+    has_own_folders = any(word.startswith(("--config-dir", "-cd")) for word in command)
+    words = tuple(word for word in command[3:] if _CHOICE.match(word))
+    if has_own_folders or words in composed or "runner.config.composed_checks" not in sys.modules:
+        return
+    from runner.config.compose import compose_job
+
+    composed.add(words)
+    with suppress(UserError):  # the job tells what is wrong with its command
+        compose_job(words)
 
 
 def _source_versions() -> dict[str, tuple[int, int]]:

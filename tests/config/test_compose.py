@@ -37,10 +37,10 @@ def test_the_default_configuration_has_no_mistakes_and_is_plain():
 def test_where_a_job_lies_is_set_as_hydra_would_and_composes_nothing_anew(places):
     words = ["optimizer=adam", *places]
     compose(["optimizer=adam", *(w for w in places if ".dir=" not in w)])
-    before = groups._compose_cached.cache_info().misses
+    before = groups._compose.cache_info().misses
     found = compose(words).hydra
-    assert groups._compose_cached.cache_info().misses == before
-    wanted = groups._compose_cached(("optimizer=adam", *places), ()).hydra
+    assert groups._compose.cache_info().misses == before
+    wanted = groups._compose(("optimizer=adam", *places), (), ()).hydra
     for node in (found, wanted):
         node._set_flag("readonly", False)
         node.overrides.hydra = sorted(node.overrides.hydra)
@@ -48,11 +48,13 @@ def test_where_a_job_lies_is_set_as_hydra_would_and_composes_nothing_anew(places
     assert compose(["optimizer=adam"]).run_dir == "outputs/{name}/{time}_{signature}"
 
 
-def test_an_option_of_the_user_that_was_edited_is_read_again_for_another_folder(tmp_path):
-    for rate in (0.25, 0.5):
+@pytest.mark.parametrize("places", [(), ("hydra.run.dir={rate}/x",)])
+def test_an_option_of_the_user_that_was_edited_is_read_again(tmp_path, places):
+    for rate in (0.25, 0.5, 0.125):
         text = f"sparse: {{kind: sgd, lr: {rate}}}\ndense: {{_target_: torch.optim.SGD, lr: 0.1}}\n"
         dirs = write_config_folder(tmp_path, optimizer__mine=text)
-        composed = compose(["optimizer=mine", f"hydra.run.dir={rate}/x"], config_dirs=dirs)
+        words = ["optimizer=mine", *(place.format(rate=rate) for place in places)]
+        composed = compose(words, config_dirs=dirs)
         assert composed.config["optimizer"]["sparse"]["lr"] == rate
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.config import composed_checks, groups  # noqa: F401  (the server has both)
+from runner.config.compose import compose_job
+from runner.launch import fork_server
 from runner.sweep import forked_jobs
 from runner.sweep.forked_jobs import ForkedJobs
 from runner.sweep.local_process import LocalProcess
@@ -43,6 +46,26 @@ def start(tmp_path, monkeypatch):
 
     start.jobs, start.log = jobs, tmp_path / "job.log"
     return start
+
+
+def test_options_are_composed_once_for_all_jobs_that_choose_them():
+    def command(*words: str) -> list[str]:
+        return [sys.executable, "-m", "runner", "--allow", "tests", *words, "hydra.mode=RUN"]
+
+    composed: set[tuple[str, ...]] = set()
+    chosen = ("optimizer=adam", "model/loss=focal")
+    for rate, folder in ((0.1, "a"), (0.2, "b")):
+        words = (*chosen, f"optimizer.dense.lr={rate}", f"hydra.run.dir={folder}")
+        fork_server._compose_options(command(*words, "run=none"), composed)
+        before = groups._compose.cache_info().misses
+        job = compose_job([*words, "hydra.mode=RUN"])
+        assert groups._compose.cache_info().misses == before
+        assert job.run_dir == folder and job.config["optimizer"]["dense"]["lr"] == rate
+    assert composed == {(*chosen, "hydra.mode=RUN")}
+    fork_server._compose_options(command("optimizer=adma"), composed)  # the job tells of it
+    for own in (["--config-dir", "mine"], ["--config-dir=mine"], ["-cd", "mine"]):
+        fork_server._compose_options(command("optimizer=mine", *own), composed)
+    assert not any("optimizer=mine" in words for words in composed)
 
 
 def is_fork(one: LocalProcess) -> bool:

@@ -134,7 +134,7 @@ def make_context(
         device.type != "cpu"
         or limit_threads(model, parameters.values(), dataset.schema, lookup.dim, rows_at_once)
     ):
-        dataset.read_ahead()
+        getattr(dataset, "read_ahead", lambda: None)()  # streams and datasets of users may lack it
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs
