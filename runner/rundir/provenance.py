@@ -79,13 +79,14 @@ def own_code(packages: Iterable[str]) -> dict[str, str]:
     """Return a hash of each Python file of packages of the user's own, which are not imported.
 
     Args:
-        packages: names without a dot. One that cannot be found has no files.
+        packages: names. One that cannot be found has no files, and neither has one with a dot,
+            which would be imported to be found: names may come from somebody's run directory.
 
     Returns:
         Hashes by names such as `my_project/model.py`.
     """
     hashes = {}
-    for package in sorted(packages):
+    for package in filter(str.isidentifier, sorted(packages)):
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):

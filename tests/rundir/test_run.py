@@ -16,7 +16,7 @@ from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.identity import signed_settings_at, why_not_done
 from runner.rundir.location import check_writable, create_and_lock
-from runner.rundir.provenance import changed_own_code, collect_provenance, git_state
+from runner.rundir.provenance import changed_own_code, collect_provenance, git_state, own_code
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
 from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.rundir.saved_config import unedited_config
@@ -304,3 +304,11 @@ def test_code_of_the_users_own_is_recorded_and_a_resume_with_other_code_says_so(
         ["ownmodels/more.py", "ownmodels/net.py"],
     ]
     assert changed_own_code(run.meta["own_code"]) == []
+
+
+def test_names_of_a_run_directory_import_nothing(tmp_path, monkeypatch):
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap" / "__init__.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert changed_own_code({"trap.inner/x.py": "0"}) == ["trap.inner/x.py"]
+    assert list(own_code(["trap"])) == ["trap/__init__.py"]
