@@ -104,6 +104,22 @@ def test_ranks_that_memory_has_no_room_for_are_told_with_the_number_that_fits(
     assert problem.endswith("; trainer.num_processes=3 fits")
 
 
+def test_a_sweep_has_no_weights_of_its_own_and_its_best_job_is_named(composed, tmp_path):
+    (tmp_path / "study.db").touch()
+    board, head = tmp_path / "leaderboard.csv", "lr,status,validation/auc,folder\n"
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "meta.json").write_text("{}")
+    checkpoint = {**composed.config["checkpoint"], "init_from": str(tmp_path)}
+    config = {**composed.config, "checkpoint": checkpoint}
+    for row, told in (
+        ("1,failed,,best", "a sweep of which no job has a result yet"),
+        ("1,completed,.8,best", f"is a sweep; its best job is {tmp_path}/best"),
+    ):
+        board.write_text(f"{head}{row}\n")
+        [problem] = check_config(config, composed.default_config, allowed=ALLOWED_PACKAGES)
+        assert problem.startswith(f"checkpoint.init_from={tmp_path}: ") and told in problem
+
+
 PARTS = [
     ({"name": "a b"}, "parts.0..name='a b': must consist of letters, digits"),
     ({"frozen": 1}, "parts.0..frozen=1: must be true or false"),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import NEW_RUN_LOOPS
-from runner.errors import nearest_hint
+from runner.errors import UserError, nearest_hint
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.checkpoint.peek import peek_checkpoint
+from runner.rundir.sweep_folder import find_best_job, is_sweep
 
 
 def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
@@ -42,5 +43,10 @@ def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
 def _check_has_checkpoint(key: str, path: Path) -> Iterator[str]:
     if not path.is_dir() or (path / MANIFEST_FILE).exists():
         return  # another rule reports a folder that does not exist
-    if not saved_steps(path / "checkpoints"):
+    if is_sweep(path):
+        try:
+            yield f"{key}={path}: is a sweep; its best job is {find_best_job(path)[0]}"
+        except UserError as error:
+            yield f"{key}={error}"
+    elif not saved_steps(path / "checkpoints"):
         yield f"{key}={path}: holds no whole checkpoint; name a run directory that holds one"
