@@ -8,6 +8,8 @@ READY := .venv/.ready-$(VARIANT)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: setup run test test-all test-gpu lint docs bench bench-gpu bench-check clean
+# Bytecode is written also where the environment turns that off: each start of a process is faster.
+unexport PYTHONDONTWRITEBYTECODE
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
