@@ -14,6 +14,7 @@ from torch.nn import functional
 
 NUM_SUMS = {"binary": 5, "regression": 3}
 NUM_SUMS_WITH_R2 = {"binary": 5, "regression": 5}  # and those of the labels
+ROUNDING = 1e-12  # of the sum of squared labels, by which the difference of such sums may be wrong
 
 
 def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
@@ -75,15 +76,17 @@ def regression_results(
     """Compute the metrics of a regression task from its weighted sums.
 
     r2 is 1 minus the squared error over that of always predicting the mean label; it is NaN where
-    all labels are equal, or without the sums of the labels.
+    all labels are equal but for rounding, or without the sums of the labels.
     """
     mse = ratio(squared, weight)
     mean_squared = label_squared - label * ratio(label, weight)
+    if mean_squared <= ROUNDING * label_squared:
+        mean_squared = 0.0
     return {
         "mae": ratio(absolute, weight),
         "mse": mse,
         "rmse": math.sqrt(mse),
-        "r2": 1 - ratio(squared, max(mean_squared, 0.0)),
+        "r2": 1 - ratio(squared, mean_squared),
     }
 
 

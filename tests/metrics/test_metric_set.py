@@ -138,6 +138,17 @@ def test_regression_metrics_equal_numpy_and_scikit_learn():
     assert math.isnan(one["r2"]) and one["rmse"] == pytest.approx(2.5**0.5)
 
 
+@pytest.mark.parametrize("label", [0.1, 0.7, 1e-9, -3.3e8])
+@pytest.mark.parametrize("num_rows", [3, 700, 4099])
+def test_r2_is_undefined_where_only_rounding_tells_the_labels_apart(label, num_rows):
+    random = np.random.default_rng(0)
+    weights = random.random(num_rows).astype(np.float32)
+    rows = prediction(random.normal(size=num_rows), np.full(num_rows, label), weights)
+    settings = MetricSettings(eval=["r2"], train=[])
+    found = measure_by(settings, [TaskSpec("rating", "regression")], True, rows)
+    assert math.isnan(found["r2"])
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_several_tasks_of_both_kinds_equal_each_alone(exact):
     tasks = [TaskSpec("click"), TaskSpec("rating", "regression"), TaskSpec("buy")]

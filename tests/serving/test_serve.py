@@ -61,7 +61,15 @@ def test_a_client_of_triton_reads_health_and_metadata(server, clicks_scorer):
         assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
         about = client.get_model_metadata("clicks")
         rows = click_rows(2)
-        found = client.infer("clicks", triton_inputs(rows, binary=True), model_version=version)
+        found = client.infer(
+            "clicks",
+            triton_inputs(rows, binary=True),
+            model_version=version,
+            timeout=10_000_000,
+            priority=1,
+            sequence_id=7,
+            sequence_start=True,
+        )
         with pytest.raises(triton.InferenceServerException, match="no version '7'"):
             client.infer("clicks", triton_inputs(rows, binary=True), model_version="7")
     assert found.as_numpy("click").shape == (2,)

@@ -28,7 +28,9 @@ from runner.serving.server.tensors import InferRequest
 
 LOGIT, VECTORS = ".logit", ".vectors"  # behind a task's and a graph's name
 GRAPH = "graph"  # the parameter of a request that holds prepared ids
-PARAMETERS = (GRAPH, TOP_K, LEAVE_OUT, "binary_data_output")  # what else clients send is theirs
+PARAMETERS = (GRAPH, TOP_K, LEAVE_OUT, "binary_data_output")
+# What clients of Triton send by themselves; "timeout" is no misspelt "leave_out".
+OF_CLIENTS = ("timeout", "priority", "sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def make_work(
         DataError: naming what is wrong.
     """
     for name in request.parameters:
-        if name not in PARAMETERS and (near := nearest_hint(name, PARAMETERS)):
+        is_known = name in PARAMETERS or name in OF_CLIENTS
+        if not is_known and (near := nearest_hint(name, PARAMETERS)):
             raise DataError(f"parameters.{name}: there is no such parameter{near}")
     graph = request.parameters.get(GRAPH)
     names = [spec.name for spec in artifact.graphs]
