@@ -18,6 +18,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import print_status
     from runner.machine import set_thread_environment, usable_cores
     from runner.rundir.json_files import read_json
+    from runner.rundir.provenance import changed_code_note
+    from runner.rundir.run_files import read_meta
     from runner.serving.export_plan import ExportSettings, plan_export, settings_of_base
 
     given = make_parser().parse(words)
@@ -35,6 +37,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
     composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
+    for note in changed_code_note(read_meta(Path(composed.config["run"]))):
+        print_status(note)
     tracked = None
     if given.wandb:
         from runner.reporting.trackers.wandb_export import TrackedExport

@@ -20,14 +20,15 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     run, inputs, overrides = split_run_words(given.words)
-    if not run or not inputs:
+    if not run or bool(inputs) == (given.split is not None):
         raise UserError(
-            "predict: name a run and what to score: predict DIR INPUT... [--out DIR]; "
-            "--help says more"
+            "predict: name a run and what to score: predict DIR INPUT... [--out DIR], or a split "
+            "of its own data: predict DIR --split test; --help says more"
         )
     predict_files(
         run,
         inputs,
+        split=given.split,
         out=given.out,
         keep=_split_names(given.keep),
         rows=given.rows,
@@ -50,6 +51,7 @@ def make_parser() -> VerbParser:
         examples=(
             "predict outputs/latest data/new.parquet --keep user,item",
             "predict outputs/mine 'data/day=*/*.csv' --out scores checkpoint.step=last",
+            "predict outputs/mine --split test --keep user",
             "predict outputs/mine data/ --top-k 10 trainer.num_processes=2",
         ),
     )
@@ -59,6 +61,9 @@ def make_parser() -> VerbParser:
         "the run (of a sweep the best job, of another folder the newest run), then files, "
         "folders, globs or URLs of any format that a table may have, "
         "and settings that differ from the run's",
+    )
+    parser.add_value(
+        "--split", "NAME", "in place of files: train, validation or test of the run, with labels"
     )
     parser.add_value("--out", "DIR", "default: below outputs/predict", Path)
     parser.add_value("--keep", "COLUMN,...", "columns of the input to carry over")

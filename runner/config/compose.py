@@ -45,7 +45,9 @@ from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.find_run import find_run
 from runner.rundir.location import DEFAULT_RUN_DIR
+from runner.rundir.provenance import changed_code_note
 from runner.rundir.regular_files import check_run_files
+from runner.rundir.run_files import read_meta
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     changes = diff_settings(
         _training_settings(composed.source_config), _training_settings(composed.saved_config)
     )
+    composed = replace(composed, notes=(*composed.notes, *changed_code_note(read_meta(source))))
     if not changes:
         return composed
     note = f"differs from the training of {source}:\n{format_changes(changes)}"

@@ -86,6 +86,8 @@ def drop_displaced_length(
     if len(chosen) == 2:
         lines = " and ".join(str(given[k].input_line) for k in chosen)
         problems.append(f"{lines}: give one of them; each says how long the run is")
+        # so that the rules, which hold for what files say too, do not tell the same mistake again
+        return [*parsed, *parse_overrides([f"{chosen[1]}=null"])], None
     if len(chosen) != 1 or len(given) == 2:
         return list(parsed), None
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(chosen[0])]

@@ -107,6 +107,17 @@ def changed_own_code(recorded: Mapping[str, str]) -> list[str]:
     return sorted(n for n in recorded.keys() | now.keys() if recorded.get(n) != now.get(n))
 
 
+def changed_code_note(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is told before a run whose own code has changed is used; nothing if it has not.
+
+    Args:
+        meta: of the run.
+    """
+    changed = changed_own_code(meta.get("own_code") or {})
+    text = f"warning: your code is not what the run had before: {', '.join(changed)} changed"
+    return (text,) if changed else ()
+
+
 def _git(project: Path, *args: str) -> str | None:
     """Return the output of a git command, or None if it fails or git is not installed."""
     try:

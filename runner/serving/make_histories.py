@@ -140,7 +140,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
         DataError: for the first bad row or too many skipped ones, and if no row is left.
     """
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
-    num_unknown = 0
+    num_unknown, users = 0, np.empty(0, np.int64)
     writer = PartitionWriter(folder, "events", num_rows=table.num_rows_estimate())
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
@@ -149,7 +149,9 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             if chunk.table is None:
                 bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
             else:
-                num_unknown += _write_events(writer, chunk, table, transforms, bad)
+                unknown, found = _write_events(writer, chunk, table, transforms, bad)
+                num_unknown += unknown
+                users = np.union1d(users, found)
     builder = RowBuilder(
         table.events, raw_sources(table.events), splits=("train",), find_rows=latest_rows
     )
@@ -163,8 +165,13 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
     report_bad_rows(vars(bad))
     if num_unknown:
         print(
-            f"events of items that the run does not know, which are left out: {num_unknown:,}; "
-            "users who have no others get no row",
+            f"events of items that the run does not know, which are left out: {num_unknown:,}",
+            file=sys.stderr,
+        )
+    if without := len(users) - num_rows:
+        print(
+            f"users without a row: {without:,} of {len(users):,}, since no event of theirs that "
+            f"counts{explain_left_out(table.events)} is of a {item} that the run knows",
             file=sys.stderr,
         )
     if not num_rows:
@@ -178,11 +185,12 @@ def _write_events(
     table: EventTable,
     transforms: Transforms,
     bad: BadRows,
-) -> int:
+) -> tuple[int, np.ndarray]:
     """Write the events of a chunk with their raw columns to the partitions of their users.
 
     Returns:
-        How many are left out, since the run does not know their items.
+        How many are left out, since the run does not know their items; and the users of all good
+        rows, each once.
     """
     assert chunk.table is not None
     settings, features = table.events, table.features
@@ -204,4 +212,4 @@ def _write_events(
         raw = raw.append_column(OWN + name, pa.array(plain))
     rows = np.flatnonzero(usable_R)
     writer.write(raw.take(pa.array(rows)), events.users_R[rows])
-    return num_unknown
+    return num_unknown, np.unique(events.users_R[~validator.bad_R])

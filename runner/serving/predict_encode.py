@@ -160,6 +160,8 @@ class PartEncoder:
         keep: columns that are carried into the output.
         empty_rows: the columns that are read, without a row.
         skip_bad_rows: bad rows are marked; otherwise the first is an error.
+        with_labels: rows have labels, which are checked as in training, and kept as `label_TASK`;
+            so is the `weight` of the rows, if the training has declared one.
     """
 
     def __init__(
@@ -169,8 +171,12 @@ class PartEncoder:
         empty_rows: pa.Table,
         *,
         skip_bad_rows: bool,
+        with_labels: bool = False,
     ) -> None:
-        self._features, self._fitted = transforms.features, transforms.fitted
+        self._fitted, self._with_labels = transforms.fitted, with_labels
+        self._features = transforms.features
+        if with_labels:
+            self._features = replace(transforms.declared, carried=())
         self._declared, self._keep = transforms.declared, list(keep)
         self._skip_bad_rows = skip_bad_rows
         nothing = RowChunk(MEMORY, None, 0, 0, empty_rows)
@@ -233,15 +239,23 @@ class PartEncoder:
     ) -> EncodedPart:
         rows = self._with_unread_columns(rows, bad_R)
         shown = tuple(messages[:MAX_EXAMPLES])
+        if self._with_labels:
+            columns = {name: kept[name] for name in kept.column_names}
+            for label in self._declared.labels:
+                values_R = rows[label.name].to_numpy()
+                columns[f"label_{label.name}"] = pa.array(values_R, mask=bad_R)
+            if self._declared.weight:
+                columns["weight"] = rows[WEIGHT_COLUMN]
+            kept = pa.table(columns)
         return EncodedPart(part.number, part.first_row, rows, kept, bad_R, shown)
 
     def _with_unread_columns(self, rows: pa.Table, bad_R: np.ndarray) -> pa.Table:
         """Add the columns that a batch has and a prediction does not read: labels and groups."""
         zeros_R = pa.array(np.zeros(len(bad_R), np.int8))
-        for label in self._declared.labels:
-            rows = rows.append_column(label.name, zeros_R)
-        for name in self._declared.groups:
-            rows = rows.append_column(GROUP_PREFIX + name, zeros_R)
+        labels = [label.name for label in self._declared.labels]
+        for name in [*labels, *(GROUP_PREFIX + name for name in self._declared.groups)]:
+            if name not in rows.column_names:
+                rows = rows.append_column(name, zeros_R)
         if WEIGHT_COLUMN in rows.column_names:
             return rows
         return rows.append_column(WEIGHT_COLUMN, pa.array((~bad_R).astype(np.float32)))

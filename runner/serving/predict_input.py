@@ -97,6 +97,10 @@ class InputTable(TableRecipe):
             return sum(sum(counts) for counts in self.rows_per_group.values())
         return sum(file.size() // 100 for file in self._all_files)
 
+    def num_rows(self, counted: int) -> int:
+        """Return the number of rows; `counted` are those that were yielded, or passed over."""
+        return self.num_rows_estimate() if self.format == "parquet" else counted
+
     @property
     def rows_per_group(self) -> dict[str, list[int]]:
         """Path -> rows of every row group; empty for text files."""

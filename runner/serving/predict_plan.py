@@ -33,6 +33,7 @@ from runner.serving.predict_parts import (
     manifest_hash,
     part_path,
 )
+from runner.serving.predict_split import open_split
 from runner.serving.transforms import read_transforms
 
 PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
@@ -55,6 +56,7 @@ class PredictionPlan:
     manifest: Mapping[str, Any]
     training: TableRecipe | None = None  # which tells the texts of the best items
     lacks_texts: bool = False  # they are needed, and not known
+    split: str | None = None  # of the run's own data, whose labels are written
 
     def is_done(self, number: int) -> bool:
         return part_path(self.folder, number).exists()
@@ -64,6 +66,7 @@ def make_plan(
     run: str | Path,
     inputs: Sequence[str],
     *,
+    split: str | None = None,
     out: str | Path | None = None,
     keep: Sequence[str] = (),
     rows: int | None = None,
@@ -76,6 +79,8 @@ def make_plan(
     Raises:
         UserError: for every kind of mistake.
     """
+    if bool(inputs) == (split is not None):
+        raise UserError("predict: name files to score, or --split for rows of the run's own data")
     if rows is not None and rows < 1:
         raise UserError(f"--rows {rows}: a part has at least one row")
     folder, allowed = find_run(run), allowed_packages(allow)
@@ -83,8 +88,16 @@ def make_plan(
     config = composed.config
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
     transforms = read_transforms(config["dataset"], folder)
-    check_kept_columns(keep, outputs.column_names(transforms.columns.labels))
-    table = _input_table(config["dataset"], transforms, inputs, tuple(dict.fromkeys(keep)))
+    kept, labels = tuple(dict.fromkeys(keep)), transforms.columns.labels
+    written = outputs.column_names(labels)
+    if split is not None:
+        written += [f"label_{label.name}" for label in labels]
+    check_kept_columns(keep, written)
+    table = (
+        _input_table(config["dataset"], transforms, inputs, kept)
+        if split is None
+        else open_split(config["dataset"], transforms, folder, split, kept)
+    )
     path, input_schema = table.first_schema
     same_format = table.format == config["dataset"].get("format", "parquet")
     check_input_types(transforms, input_schema, path, same_format=same_format)
@@ -98,7 +111,10 @@ def make_plan(
         "format": FORMAT,
         "run": read_meta(folder)["signature"],
         "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
-        "input": input_fingerprint(table.files["train"], table.partitions_read),
+        "input": input_fingerprint(
+            [file for files in table.files.values() for file in files], table.partitions_read
+        ),
+        **({} if split is None else {"split": split}),
         "rows_per_part": part_rows,
         "keep": list(table.keep),
         "outputs": _describe_outputs(outputs, config, checkpoint),
@@ -127,6 +143,7 @@ def make_plan(
         manifest=manifest,
         training=training,
         lacks_texts=needs_texts and training is None,
+        split=split,
     )
 
 

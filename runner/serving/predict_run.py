@@ -27,6 +27,8 @@ from runner.errors import DataError, UserError
 from runner.launch import print_status
 from runner.machine import set_thread_environment, usable_cores
 from runner.rundir.lock import FolderLock
+from runner.rundir.provenance import changed_code_note
+from runner.rundir.run_files import read_meta
 from runner.serving.predict_encode import PartEncoder
 from runner.serving.predict_input import (
     InputPart,
@@ -56,8 +58,9 @@ class PredictedFiles:
 
 def predict_files(
     run: str | Path,
-    inputs: Sequence[str],
+    inputs: Sequence[str] = (),
     *,
+    split: str | None = None,
     out: str | Path | None = None,
     keep: Sequence[str] = (),
     rows: int | None = None,
@@ -69,7 +72,9 @@ def predict_files(
 
     Args:
         run: a run directory, or a folder whose newest run is meant.
-        inputs: files, folders, globs or URLs, of one format.
+        inputs: files, folders, globs or URLs, of one format; none with `split`.
+        split: train, validation or test, of the run's own data: its rows are scored, and their
+            labels written, too.
         out: the folder of the parts; by default one below `outputs/predict`, which the same call
             finds again.
         keep: columns of the input to carry over.
@@ -89,6 +94,7 @@ def predict_files(
     plan = make_plan(
         run,
         inputs,
+        split=split,
         out=out,
         keep=keep,
         rows=rows,
@@ -97,6 +103,8 @@ def predict_files(
         allow=allow,
     )
     open_output(plan.folder, plan.manifest)
+    for note in changed_code_note(read_meta(plan.run)):
+        print_status(note)
     if plan.lacks_texts:
         print_status(
             "warning: top_items are the hashes of texts, since the files of the training cannot be "
@@ -154,8 +162,7 @@ def score_missing_parts(
     seconds = 0.0
     if first is not None:
         seconds = _score_parts(plan, first, parts, threads, rank, num_ranks)
-    total = table.num_rows_estimate() if table.format == "parquet" else num_rows[0]
-    return ProcessResult(0, "completed", json.dumps([total, seconds]))
+    return ProcessResult(0, "completed", json.dumps([table.num_rows(num_rows[0]), seconds]))
 
 
 def _score_parts(
@@ -174,7 +181,11 @@ def _score_parts(
     model = RunModel(config, plan.checkpoint, plan.transforms, plan.allowed)
     table = plan.table
     encoder = PartEncoder(
-        plan.transforms, table.keep, table.empty_rows(), skip_bad_rows=table.skips_bad_rows
+        plan.transforms,
+        table.keep,
+        table.empty_rows(),
+        skip_bad_rows=table.skips_bad_rows,
+        with_labels=plan.split is not None,
     )
     done = summarize_parts(plan.folder)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)

@@ -22,6 +22,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer.max_step=5"], ["nearest: 'trainer.max_steps'"]),
         (["batchsize=8"], ["nearest: 'trainer.batch_size'"]),
         (["modle=dlrm"], ["nearest: 'model'"]),
+        (["model=mpl"], ["nearest: 'mlp'"]),  # letters swapped are one mistake, as in ple two
         (["trainer.batch_size=abc"], ["expected whole number or auto, got text 'abc'"]),
         (["trainer.batch_size=1.5"], ["expected whole number or auto, got number 1.5"]),
         (["trainer.amp=1"], ["trainer.amp=1: expected true or false"]),
@@ -61,7 +62,8 @@ def command(monkeypatch, capsys, tmp_path):
          ["scheduler.at=[50, 40]: must rise"]),
         (["scheduler.warmup=nan"], ["scheduler.warmup=nan: must be updates"]),
         (["model.net=3"], ["model.net is a group of keys"]),
-        (["trainer.max_steps=5", "trainer.max_epochs=2"], ["give one of them"]),
+        (["trainer.max_steps=5", "trainer.max_epochs=2"],
+         ["error: trainer.max_steps=5 and trainer.max_epochs=2: give one of them"]),
         (["trainer.max_epochs=null"], ["exactly one of trainer.max_steps and trainer.max_epochs"]),
         (["checkpoint.monitor.direction=up"], ["one of max, min"]),
         (["checkpoint.monitor.direction=null"], ["direction=null: expected text, got null"]),

@@ -16,7 +16,13 @@ from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.identity import signed_settings_at, why_not_done
 from runner.rundir.location import check_writable, create_and_lock
-from runner.rundir.provenance import changed_own_code, collect_provenance, git_state, own_code
+from runner.rundir.provenance import (
+    changed_code_note,
+    changed_own_code,
+    collect_provenance,
+    git_state,
+    own_code,
+)
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
 from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.rundir.saved_config import unedited_config
@@ -298,12 +304,15 @@ def test_code_of_the_users_own_is_recorded_and_a_resume_with_other_code_says_so(
     done = RunDirectory("run", "0", frozenset(), None, {"status": "completed"}, own_code=recorded)
     unknown = replace(done, own_code={})
     assert drop_runs_of_other_code([done, unknown]) == [unknown]
+    [note] = changed_code_note(read_meta(tmp_path / "run"))
+    assert note.endswith("had before: ownmodels/more.py, ownmodels/net.py changed")
     run = reopen_run(tmp_path / "run", spec)
     assert [note.get("code_changed") for note in run.meta["resumes"]] == [
         None,
         ["ownmodels/more.py", "ownmodels/net.py"],
     ]
     assert changed_own_code(run.meta["own_code"]) == []
+    assert changed_code_note(run.meta) == ()
 
 
 def test_names_of_a_run_directory_import_nothing(tmp_path, monkeypatch):

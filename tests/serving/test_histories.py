@@ -85,6 +85,20 @@ def make_histories(runner: Zygote, run: Path, table: pa.Table, folder: Path) -> 
     return pq.read_table(out)
 
 
+def test_users_without_a_row_are_counted(runner, run, tmp_path):
+    """One has seen unknown items only, one has liked nothing, one is a user with a row."""
+    told = [("a", "p 99", 5), ("b", "p 3", 1), ("b", "p 99", 5), ("c", "p 3", 5), ("a", "x", 5)]
+    columns = zip(
+        *((who, what, f"2026-01-0{n + 1}", stars) for n, (who, what, stars) in enumerate(told))
+    )
+    table = pa.table([pa.array(column) for column in columns], ["who", "what", "when", "stars"])
+    pacsv.write_csv(table, tmp_path / "new.csv")
+    out = tmp_path / "users.parquet"
+    done = runner.run("histories", str(run), str(tmp_path / "new.csv"), "--out", str(out))
+    assert pq.read_table(out)["who"].to_pylist() == ["c"]
+    assert "users without a row: 2 of 3, since no event of theirs that counts" in done.text
+
+
 def test_each_user_has_the_newest_events_that_the_run_would_have_seen(runner, run, tmp_path):
     known = {f"p {n}" for n in range(25)}
     more = pa.table({"who": ["new"], "what": ["p 3"], "when": ["2026-01-01"], "stars": [5]})

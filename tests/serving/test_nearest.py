@@ -121,6 +121,15 @@ def test_items_that_a_request_leaves_out_make_room_for_the_next_best(
     assert answer["top_items"].tolist() == kept
 
 
+def test_the_type_of_the_items_is_read_once_and_not_for_each_request(items, monkeypatch):
+    given = {"top_k": 3, "leave_out": [5]}
+    assert read_left_out(items.artifact, given) == (5,)
+    monkeypatch.setattr("runner.serving.server.nearest.pq", None)  # no file is read from here on
+    assert read_left_out(items.artifact, given) == (5,)
+    with pytest.raises(DataError, match="must be a whole number"):
+        read_left_out(items.artifact, {**given, "leave_out": ["5"]})
+
+
 def test_unsigned_ids_are_left_out_by_their_own_numbers(items, monkeypatch):
     monkeypatch.setattr("runner.serving.server.nearest._item_type", lambda _: pa.uint64())
     given = {"top_k": 3, "leave_out": [2**64 - 2, 5]}

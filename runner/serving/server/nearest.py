@@ -6,6 +6,8 @@ R rows, K items that are asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,7 +125,13 @@ def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
 
 
 def _item_type(artifact: Artifact) -> pa.DataType:
-    return pq.read_schema(artifact.path / ITEMS).field("id").type
+    return _read_item_type(artifact.path, artifact.version)
+
+
+@lru_cache(maxsize=16)
+def _read_item_type(artifact: Path, version: str) -> pa.DataType:
+    """Read it once for each version, and not for each request."""
+    return pq.read_schema(artifact / ITEMS).field("id").type
 
 
 def left_out(artifact: Artifact) -> dict[str, str]:
