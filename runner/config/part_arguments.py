@@ -137,7 +137,8 @@ def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArg
         found = _find_beside(source, base)
         if found is not None:
             above = _arguments(*found)
-            return PartArguments({**above.declared, **own.declared}, above.takes_more)
+            declared = {**own.declared, **above.declared, **own.declared}  # its own come first
+            return PartArguments(declared, above.takes_more)
     # a base class from elsewhere may take anything
     return own if init is not None else PartArguments(own.declared, bool(node.bases))
 
@@ -175,6 +176,8 @@ def _arguments_of_function(source: _Source, node: ast.FunctionDef) -> PartArgume
     for argument, default in zip(
         [*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
     ):
+        if argument in arguments.posonlyargs:
+            continue  # a configuration gives arguments by name
         if argument.annotation is not None and not _is_given_by_code(argument.annotation):
             annotation = _evaluate(source, argument.annotation)
             given = NO_DEFAULT if default is None else GIVEN_IN_CODE

@@ -7,30 +7,25 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
-    Init,
     InnerNorm,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, make_inner_norm, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
 from runner.models.layers.sizes import check_sizes
 
 # Least size of an element whose logarithm is taken. The paper has 1e-7; 1e-5 is what BARS ran with.
@@ -85,7 +80,7 @@ class LogarithmicNeurons(nn.Module):
         return torch.unflatten(normed_RL, 0, (-1, dim)).flatten(1)
 
 
-class AFN(EmbeddingModel):
+class AFN(DeepModel):
     """Logarithmic neurons on one vector per field, then an MLP; with `deep` the paper's AFN+.
 
     AFN+ adds the logits of a deep network that has embeddings of its own: the second half of the
@@ -97,13 +92,11 @@ class AFN(EmbeddingModel):
         num_neurons: logarithmic neurons, each a product of powers of all fields.
         top: hidden widths of the MLP on the neurons.
         deep: hidden widths of the deep network; empty for none.
-        dropout: dropout after each hidden layer, those of `top` first.
         embedding_dropout: dropout of the logarithms, where a dropped element counts as 1 in a
             product, and of the embeddings of the deep network.
         embedding_init: see `TableLookup`.
         inner_norm: batch for a batch norm of logarithms and exponentials; None for none.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`; a list of dropouts has those of `top` first.
 
     Raises:
         ValueError: if the schema has no sparse feature.
@@ -117,37 +110,30 @@ class AFN(EmbeddingModel):
         num_neurons: Count,
         top: Widths,
         deep: Widths,
-        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
         inner_norm: InnerNorm = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         check_sizes(embedding_dim=embedding_dim)
         table_dim = 2 * embedding_dim if deep else embedding_dim
-        super().__init__(
-            TableLookup(schema, table_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        lookup = TableLookup(schema, table_dim, init=embedding_init)
+        super().__init__(lookup, embedding_dropout=embedding_dropout, **shared)
         self.dim = embedding_dim
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, table_dim)
         num_fields = self.fields.num_fields
         self.neurons = LogarithmicNeurons(
-            num_fields, num_neurons, inner_norm, norm_scope, embedding_dropout
+            num_fields, num_neurons, inner_norm, self.hidden.norm_scope, embedding_dropout
         )
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        rates = hidden.dropouts(len(top) + len(deep))
-        first = replace(hidden, dropout=rates[: len(top)])
+        rates = self.hidden.dropouts(len(top) + len(deep))
+        first = replace(self.hidden, dropout=rates[: len(top)])
         self.top = mlp(num_neurons * embedding_dim, [*top, num_tasks], first, last="linear")
         self.deep = None
         if deep:
-            second = replace(hidden, dropout=rates[len(top) :])
+            second = replace(self.hidden, dropout=rates[len(top) :])
             self.deep = mlp(num_fields * embedding_dim, [*deep, num_tasks], second, last="linear")
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(embeddings.pooled_BE, batch.dense_BD)

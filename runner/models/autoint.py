@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
 from runner.models.layers.attention import InteractingLayer
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import Linear
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.sizes import check_sizes
 
 
-class AutoInt(EmbeddingModel):
+class AutoInt(DeepModel):
     """Interacting layers on one vector per field, then a linear layer on all of them, eq. 9.
 
     With `deep` it is the paper's AutoInt+: the logit of a deep network is added.
@@ -41,11 +35,8 @@ class AutoInt(EmbeddingModel):
         attention_dim: width of an interacting layer, over all heads.
         num_heads: heads of an interacting layer.
         deep: hidden widths of the deep network; empty for none.
-        dropout: dropout after each hidden layer of the deep network.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, if no layer is asked for, or if the
@@ -61,20 +52,11 @@ class AutoInt(EmbeddingModel):
         attention_dim: Width,
         num_heads: Count,
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         check_sizes(num_layers=num_layers)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         widths = [embedding_dim, *[attention_dim] * num_layers]
@@ -85,8 +67,8 @@ class AutoInt(EmbeddingModel):
         self.deep = None
         if deep:
             deep = [*deep, num_tasks]
-            self.deep = mlp(self.fields.width, deep, hidden, last="linear")
-        init_linear_layers(self, init)
+            self.deep = mlp(self.fields.width, deep, self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

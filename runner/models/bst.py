@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,18 +12,12 @@ from runner.models.argument_types import (
     Activation,
     Count,
     DropoutRate,
-    EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.history import HistoryModel
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.transformer import PostNormBlock
 
 
@@ -84,13 +80,9 @@ class BST(HistoryModel):
         num_blocks: blocks of attention for each history.
         num_heads: heads of each block.
         top: hidden widths of the MLP; a last linear layer with one logit per task follows.
-        dropout: dropout after each hidden layer of the MLP.
         attention_dropout: dropout of the transformer's input and in its blocks.
-        embedding_dropout: dropout of all embeddings.
-        embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the MLP, see `HiddenLayers`; by default the
-            paper's leaky ReLU.
-        init: see `init_linear_layers`.
+        activation: of the MLP; None for the paper's leaky ReLU.
+        shared: further arguments of `HistoryModel`.
 
     Raises:
         ValueError: if the schema has no such sequence, or if sizes do not fit together.
@@ -104,17 +96,11 @@ class BST(HistoryModel):
         num_blocks: Count,
         num_heads: Count,
         top: Widths,
-        dropout: LayerDropout = 0.0,
         attention_dropout: DropoutRate = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
-        embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
         activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(schema, embedding_dim, init=embedding_init, dropout=embedding_dropout)
+        super().__init__(schema, embedding_dim, activation=activation or "leaky_relu", **shared)
         followed = [s for s, place in zip(self.sequences, self.candidates) if place is not None]
         self.transformers = nn.ModuleList(
             BehaviourTransformer(
@@ -123,9 +109,8 @@ class BST(HistoryModel):
             for s in followed
         )
         width = self.num_inputs + embedding_dim * sum(s.max_length for s in followed)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation or "leaky_relu", dropout)
-        self.top = mlp(width, [*top, len(schema.tasks)], hidden, last="linear")
-        init_linear_layers(self, init)
+        self.top = mlp(width, [*top, len(schema.tasks)], self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     @property
     def interests(self) -> nn.ModuleList:

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     WidthOrNone,
     Widths,
 )
 from runner.models.layers.cross import Cross, MixtureCross
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import Linear
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.table_widths import TableWidths
 
 
-class DCN(EmbeddingModel):
+class DCN(DeepModel):
     """Cross network on embeddings and dense features, with a deep network, figure 1.
 
     Args:
@@ -43,11 +36,8 @@ class DCN(EmbeddingModel):
         structure: parallel (both networks on the input, their outputs concatenated) or stacked
             (the deep network on the crosses).
         deep: hidden widths of the deep network.
-        dropout: dropout after each hidden layer of the deep network.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if the structure is unknown.
@@ -63,32 +53,23 @@ class DCN(EmbeddingModel):
         num_experts: Count,
         structure: Literal["parallel", "stacked"],
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure}: must be parallel or stacked")
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         width = concat_width(schema, embedding_dim)
         self.cross: nn.Module
         if rank is None:
             self.cross = Cross(width, num_layers)
         else:
             self.cross = MixtureCross(width, num_layers, rank=rank, num_experts=num_experts)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.deep = mlp(width, deep, hidden)
+        self.deep = mlp(width, deep, self.hidden)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
         self.head = Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x0_BW = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,19 +12,12 @@ from torch.nn import functional
 from runner.batch import Batch, Embeddings, Schema, SequenceFeature
 from runner.models.argument_types import (
     Activation,
-    DropoutRate,
-    EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
 from runner.models.layers.evolution import InterestEvolution, auxiliary_loss
 from runner.models.layers.history import HistoryModel
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.place_draws import draw_at_places
 
 
@@ -41,11 +35,8 @@ class DIEN(HistoryModel):
         embedding_dim: D, width of every table and of the states.
         top: hidden widths of the MLP; a last linear layer with one logit per task follows.
         auxiliary: whether items are drawn for the auxiliary loss, which `AuxiliaryBCE` adds.
-        dropout: dropout after each hidden layer of the MLP.
-        embedding_dropout: dropout of all embeddings.
-        embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the MLP, see `HiddenLayers`; by default PReLU.
-        init: see `init_linear_layers`.
+        activation: of the MLP; None for PReLU.
+        shared: further arguments of `HistoryModel`.
 
     Raises:
         ValueError: if the schema has no such sequence.
@@ -58,30 +49,18 @@ class DIEN(HistoryModel):
         embedding_dim: Width,
         top: Widths,
         auxiliary: bool = True,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
-        embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
         activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            schema,
-            embedding_dim,
-            init=embedding_init,
-            dropout=embedding_dropout,
-            draws_items=auxiliary,
-        )
+        activation = activation or "prelu"
+        super().__init__(schema, embedding_dim, auxiliary, activation=activation, **shared)
         self.auxiliary = auxiliary
         self.seed = int(torch.randint(2**31, ()))  # from the run's seed, so the same on all ranks
         self.evolutions = nn.ModuleList(
             InterestEvolution(embedding_dim) for place in self.candidates if place is not None
         )
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation or "prelu", dropout)
-        self.top = mlp(self.num_inputs, [*top, len(schema.tasks)], hidden, last="linear")
-        init_linear_layers(self, init)
+        self.top = mlp(self.num_inputs, [*top, len(schema.tasks)], self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     @property
     def provides(self) -> tuple[str, ...]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from runner.batch import Schema
 from runner.models.argument_types import (
     Activation,
-    DropoutRate,
-    EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
@@ -36,12 +31,9 @@ class DIN(HistoryModel):
         embedding_dim: D, width of every table.
         attention: hidden widths of the activation unit.
         top: hidden widths of the MLP; a last linear layer with one logit per task follows.
-        dropout: dropout after each hidden layer of the MLP.
-        embedding_dropout: dropout of all embeddings.
-        embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the MLP, see `HiddenLayers`; by default PReLU.
+        activation: of the MLP; None for PReLU.
         attention_activation: of the activation unit; None for that of the MLP.
-        init: see `init_linear_layers`.
+        shared: further arguments of `HistoryModel`.
 
     Raises:
         ValueError: if the schema has no such sequence.
@@ -54,27 +46,22 @@ class DIN(HistoryModel):
         embedding_dim: Width,
         attention: Widths,
         top: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
-        embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
         activation: Activation = None,
         attention_activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(schema, embedding_dim, init=embedding_init, dropout=embedding_dropout)
-        activation = activation or "prelu"
-        unit = HiddenLayers(norm_scope=norm_scope, activation=attention_activation or activation)
+        super().__init__(schema, embedding_dim, activation=activation or "prelu", **shared)
+        unit = HiddenLayers(
+            norm_scope=self.hidden.norm_scope,
+            activation=attention_activation or self.hidden.activation,
+        )
         self.activations = nn.ModuleList(
             LocalActivation(embedding_dim, attention, unit)
             for p in self.candidates
             if p is not None
         )
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.top = mlp(self.num_inputs, [*top, len(schema.tasks)], hidden, last="linear")
-        init_linear_layers(self, init)
+        self.top = mlp(self.num_inputs, [*top, len(schema.tasks)], self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     @property
     def interests(self) -> nn.ModuleList:

@@ -7,35 +7,28 @@ Models", DLP-KDD and CIKM 2021.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
     InnerNorm,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Positive,
     Width,
 )
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.sizes import check_sizes
 
 
-class EDCN(EmbeddingModel):
+class EDCN(DeepModel):
     """Cross and deep layers side by side, with a bridge after each and a regulation before each.
 
     A bridge joins the outputs of both layers; a regulation makes the next input of each from it,
@@ -48,12 +41,9 @@ class EDCN(EmbeddingModel):
         num_layers: layers of each network.
         bridge: see `Bridge`.
         temperature: of the regulations, see `Regulation`.
-        dropout: dropout after each layer of the deep network.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
         inner_norm: batch for a batch norm of what a regulation makes; None for none.
-        norm, norm_place, norm_scope, activation: of the deep network, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, if the bridge is unknown, or if a number
@@ -70,35 +60,32 @@ class EDCN(EmbeddingModel):
             "hadamard_product", "pointwise_addition", "concatenation", "attention_pooling"
         ],
         temperature: Positive,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
         inner_norm: InnerNorm = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         check_sizes(num_layers=num_layers)
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         width = self.fields.width
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        rates = hidden.dropouts(num_layers)
+        rates = self.hidden.dropouts(num_layers)
         self.regulations = nn.ModuleList(
-            Regulation(self.fields.num_fields, embedding_dim, temperature, inner_norm, norm_scope)
+            Regulation(
+                self.fields.num_fields,
+                embedding_dim,
+                temperature,
+                inner_norm,
+                self.hidden.norm_scope,
+            )
             for _ in rates
         )
         self.crosses = nn.ModuleList(CrossStep(width) for _ in rates)
         self.deep = nn.ModuleList(
-            mlp(width, [width], replace(hidden, dropout=rate)) for rate in rates
+            mlp(width, [width], replace(self.hidden, dropout=rate)) for rate in rates
         )
         self.bridges = nn.ModuleList(Bridge(width, bridge) for _ in rates)
         self.head = nn.Linear(3 * width, len(schema.tasks))
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

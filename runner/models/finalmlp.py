@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,28 +11,22 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest_hint
 from runner.models.argument_types import (
-    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     TwoContexts,
     TwoStreams,
     Width,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.streams import BilinearFusion, FeatureGate
 
 
-class FinalMLP(EmbeddingModel):
+class FinalMLP(DeepModel):
     """Two MLPs, each with its own gated view of the features, fused by a bilinear form.
 
     Args:
@@ -44,11 +39,9 @@ class FinalMLP(EmbeddingModel):
             for every row.
         gate: hidden widths of the gates' MLPs.
         num_heads: heads of the fusion.
-        dropout: dropout after each hidden layer of the streams.
         embedding_dropout: dropout of the streams' input.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the streams, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature or lacks one that makes gates, if there are
@@ -64,32 +57,26 @@ class FinalMLP(EmbeddingModel):
         contexts: TwoContexts,
         gate: Widths,
         num_heads: Count,
-        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         for key, value in (("streams", streams), ("contexts", contexts)):
             if len(value) != 2:
                 raise ValueError(f"{key}={value}: needs a list for each of the two streams")
         if not all(streams):
             raise ValueError(f"streams={list(streams)}: each needs at least one layer")
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init))
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.columns = [context_columns(schema, names, embedding_dim) for names in contexts]
         width = concat_width(schema, embedding_dim)
         self.gates = nn.ModuleList(
             FeatureGate(width, embedding_dim * len(columns), gate) for columns in self.columns
         )
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         self.streams = nn.ModuleList(
-            mlp(width, widths, hidden, input_dropout=embedding_dropout) for widths in streams
+            mlp(width, widths, self.hidden, input_dropout=embedding_dropout) for widths in streams
         )
         self.fusion = BilinearFusion(streams[0][-1], streams[1][-1], len(schema.tasks), num_heads)
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BW = concat_features(embeddings.pooled_BE, batch.dense_BD)

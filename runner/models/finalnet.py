@@ -6,7 +6,7 @@ B batch, N fields, D embedding width, W width of a layer, T tasks, K blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +14,22 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import unknown_choice
 from runner.models.argument_types import (
-    Activation,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers
-from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 
 RESIDUALS = ("concat", "sum")
 
 
-class FinalNet(EmbeddingModel):
+class FinalNet(DeepModel):
     """The mean of the logits of two blocks of factorized interaction layers, or those of one.
 
     Each layer multiplies two linear maps of its input, so degrees double from layer to layer. With
@@ -49,11 +42,8 @@ class FinalNet(EmbeddingModel):
         second: widths of the second block's layers; empty for a single block.
         residual: what a layer makes of the maps, see `FactorizedInteraction`.
         field_gate: whether the first block also reads the fields times their gates.
-        dropout: dropout after each layer of a block.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, if the first block has no layer, if
@@ -69,34 +59,25 @@ class FinalNet(EmbeddingModel):
         second: Widths,
         residual: Literal["concat", "sum"],
         field_gate: bool,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         if not first:
             raise ValueError("first=[]: needs at least one layer")
         if residual not in RESIDUALS:
             raise ValueError(unknown_choice("residual", residual, RESIDUALS))
         check_block_widths(residual, first=first, second=second)
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         self.gate = FieldGate(self.fields.num_fields) if field_gate else None
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         width = self.fields.width
-        blocks = [final_block(width * (2 if field_gate else 1), first, hidden, residual)]
+        blocks = [final_block(width * (2 if field_gate else 1), first, self.hidden, residual)]
         if second:
-            blocks.append(final_block(width, second, hidden, residual))
+            blocks.append(final_block(width, second, self.hidden, residual))
         self.blocks = nn.ModuleList(blocks)
         lasts = [widths[-1] for widths in (first, second) if widths]
         self.heads = nn.ModuleList(nn.Linear(last, len(schema.tasks)) for last in lasts)
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     @property
     def provides(self) -> tuple[str, ...]:

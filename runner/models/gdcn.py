@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Width,
     Widths,
 )
 from runner.models.layers.cross import GatedCross
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 
 
-class GDCN(EmbeddingModel):
+class GDCN(DeepModel):
     """Gated cross network on embeddings and dense features, with a deep network.
 
     The paper's field-level dimension optimisation, which chooses the widths of tables, is left out.
@@ -40,11 +33,8 @@ class GDCN(EmbeddingModel):
         structure: parallel (GDCN-P: both networks on the input, their outputs concatenated) or
             stacked (GDCN-S: the deep network on the crosses).
         deep: hidden widths of the deep network.
-        dropout: dropout after each hidden layer.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if the structure is unknown.
@@ -58,28 +48,19 @@ class GDCN(EmbeddingModel):
         num_layers: Count,
         structure: Literal["parallel", "stacked"],
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure}: must be parallel or stacked")
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         width = concat_width(schema, embedding_dim)
         self.cross = GatedCross(width, num_layers)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.deep = mlp(width, deep, hidden)
+        self.deep = mlp(width, deep, self.hidden)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
         self.head = nn.Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x0_BW = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

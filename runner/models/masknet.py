@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Positive,
     SomeWidths,
     Width,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mask import FieldNorm, MaskBlock
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 
 
-class MaskNet(EmbeddingModel):
+class MaskNet(DeepModel):
     """Blocks whose input is multiplied by a mask that the row's embeddings make, section 3.
 
     Args:
@@ -42,11 +35,9 @@ class MaskNet(EmbeddingModel):
         blocks: width of each block's output.
         reduction: width of a mask's hidden layer in widths of all embeddings together.
         top: hidden widths of the parallel structure's network; the serial structure has none.
-        dropout: dropout after each block and each hidden layer.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the network `top`, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`. `dropout` also follows each block; norm and
+            activation are those of `top`.
 
     Raises:
         ValueError: if the schema has no sparse feature, if the structure is unknown, if there is
@@ -62,14 +53,8 @@ class MaskNet(EmbeddingModel):
         blocks: SomeWidths,
         reduction: Positive,
         top: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         if structure not in ("serial", "parallel"):
             raise ValueError(f"structure={structure}: must be serial or parallel")
@@ -77,9 +62,7 @@ class MaskNet(EmbeddingModel):
             raise ValueError("blocks=[]: needs at least one block")
         if structure == "serial" and top:
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.serial = structure == "serial"
         self.fields = FieldEmbeddings(schema, embedding_dim)
         self.norm = FieldNorm(self.fields.num_fields, embedding_dim)
@@ -89,12 +72,11 @@ class MaskNet(EmbeddingModel):
             MaskBlock(width, before, after, reduction) for before, after in zip(inputs, blocks)
         )
         num_top = blocks[-1] if self.serial else sum(blocks)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        rates = hidden.dropouts(len(blocks) + len(top))
+        rates = self.hidden.dropouts(len(blocks) + len(top))
         self.drops = nn.ModuleList(Dropout(rate) for rate in rates[: len(blocks)])
-        hidden = replace(hidden, dropout=rates[len(blocks) :])
+        hidden = replace(self.hidden, dropout=rates[len(blocks) :])
         self.top = mlp(num_top, [*top, len(schema.tasks)], hidden, last="linear")
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

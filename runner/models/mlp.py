@@ -6,30 +6,25 @@ shared bottom of Caruana 1997 ("Multitask learning", Machine Learning 28).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.table_widths import TableWidths
 
 
-class MLP(EmbeddingModel):
+class MLP(DeepModel):
     """One MLP on all embeddings, the mean of each sequence, and the dense features.
 
     Several tasks share all hidden layers, and each of them has a logit of the last one.
@@ -38,11 +33,8 @@ class MLP(EmbeddingModel):
         schema: needs at least one sparse feature; dense ones and sequences are optional.
         embedding_dim: D, width of every table, or widths by table.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        dropout: dropout after each hidden layer.
-        embedding_dropout: dropout of all embeddings, pooled or averaged.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or sequences and several widths.
@@ -54,14 +46,8 @@ class MLP(EmbeddingModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         if schema.sequences:
@@ -74,13 +60,12 @@ class MLP(EmbeddingModel):
                 sequences=schema.sequences,
                 init=embedding_init,
             )
-        super().__init__(embedding, dropout=embedding_dropout)
+        super().__init__(embedding, **shared)
         self.sequences = schema.sequences
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         width += len(schema.sequences) * self.embedding.dim
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.deep = mlp(width, deep, hidden, last="linear")
-        init_linear_layers(self, init)
+        self.deep = mlp(width, deep, self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE = embeddings.pooled_BE

@@ -6,32 +6,27 @@ Mixture-of-Experts", KDD.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     SomeWidths,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.table_widths import TableWidths
 
 
-class MMoE(EmbeddingModel):
+class MMoE(DeepModel):
     """Shared experts that each task mixes by its own gate, eq. 6 to 8, and a tower per task.
 
     Args:
@@ -41,11 +36,8 @@ class MMoE(EmbeddingModel):
         num_experts: number of experts, which all tasks share.
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer with one logit follows.
-        dropout: dropout after each hidden layer of the towers.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of experts and towers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`; only the towers have dropout.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if there is no expert or no layer in it.
@@ -59,26 +51,17 @@ class MMoE(EmbeddingModel):
         num_experts: Count,
         experts: SomeWidths,
         tower: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         width = concat_width(schema, embedding_dim)
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.experts = Experts(num_experts, width, experts, hidden)
+        self.experts = Experts(num_experts, width, experts, self.hidden)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
         self.towers = nn.ModuleList(
-            mlp(self.experts.width, [*tower, 1], hidden, last="linear") for _ in schema.tasks
+            mlp(self.experts.width, [*tower, 1], self.hidden, last="linear") for _ in schema.tasks
         )
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

@@ -7,29 +7,23 @@ Personalized Recommendations", RecSys.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
     Count,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     SomeWidths,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 from runner.models.table_widths import TableWidths
 
@@ -83,7 +77,7 @@ class Extraction(nn.Module):
         return mixed
 
 
-class PLE(EmbeddingModel):
+class PLE(DeepModel):
     """Levels of task-specific and shared experts, then a tower per task.
 
     Args:
@@ -95,11 +89,8 @@ class PLE(EmbeddingModel):
         num_shared: shared experts on each level.
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer with one logit follows.
-        dropout: dropout after each hidden layer of the towers.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of experts and towers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`; only the towers have dropout.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if there is no level, no expert or no
@@ -116,20 +107,11 @@ class PLE(EmbeddingModel):
         num_shared: Count,
         experts: SomeWidths,
         tower: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
-        super().__init__(
-            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
-        )
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(
@@ -138,15 +120,15 @@ class PLE(EmbeddingModel):
                 num_own=num_own,
                 num_shared=num_shared,
                 widths=experts,
-                hidden=hidden,
+                hidden=self.hidden,
                 is_last=level == num_levels - 1,
             )
             for level in range(num_levels)
         )
         self.towers = nn.ModuleList(
-            mlp(experts[-1], [*tower, 1], hidden, last="linear") for _ in schema.tasks
+            mlp(experts[-1], [*tower, 1], self.hidden, last="linear") for _ in schema.tasks
         )
-        init_linear_layers(self, init)
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     Widths,
 )
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.table_widths import TableWidths
 
 
-class WideAndDeep(EmbeddingModel):
+class WideAndDeep(DeepModel):
     """A linear model plus a deep network, both on ids and dense features, eq. 3.
 
     The paper's crossed columns belong to the dataset, not to the model: a column that holds the
@@ -34,11 +29,8 @@ class WideAndDeep(EmbeddingModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        dropout: dropout after each hidden layer.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature.
@@ -50,24 +42,16 @@ class WideAndDeep(EmbeddingModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
-            dropout=embedding_dropout,
+            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
         )
         self.wide = FirstOrder(schema)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.deep = mlp(width, deep, hidden, last="linear")
-        init_linear_layers(self, init)
+        self.deep = mlp(width, deep, self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)

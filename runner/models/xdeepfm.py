@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
-    Activation,
-    DropoutRate,
     EmbeddingInit,
-    Init,
-    LayerDropout,
-    Norm,
-    NormPlace,
-    NormScope,
     SomeWidths,
     Width,
     Widths,
 )
 from runner.models.layers.cin import CIN
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
-from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.mlp import init_linear_layers, mlp
 
 
-class XDeepFM(EmbeddingModel):
+class XDeepFM(DeepModel):
     """First-order term, compressed interaction network (CIN) and deep network, summed: eq. 9.
 
     Several tasks share the first-order term.
@@ -37,11 +32,8 @@ class XDeepFM(EmbeddingModel):
         embedding_dim: D, width of every table but the first-order ones.
         cin: feature maps of each CIN layer. A layer costs D x fields x maps x maps per row.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        dropout: dropout after each hidden layer.
-        embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
-        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
-        init: see `init_linear_layers`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `cin` has no layer.
@@ -54,18 +46,11 @@ class XDeepFM(EmbeddingModel):
         embedding_dim: Width,
         cin: SomeWidths,
         deep: Widths,
-        dropout: LayerDropout = 0.0,
-        embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
-        norm: Norm = None,
-        norm_place: NormPlace = None,
-        norm_scope: NormScope = None,
-        activation: Activation = None,
-        init: Init = None,
+        **shared: Any,
     ) -> None:
         super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
-            dropout=embedding_dropout,
+            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
         )
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
@@ -73,9 +58,8 @@ class XDeepFM(EmbeddingModel):
         self.cin = CIN(self.fields.num_fields, cin)
         self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
         deep = [*deep, num_tasks]
-        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.deep = mlp(self.fields.width, deep, hidden, last="linear")
-        init_linear_layers(self, init)
+        self.deep = mlp(self.fields.width, deep, self.hidden, last="linear")
+        init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)

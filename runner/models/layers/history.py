@@ -6,18 +6,20 @@ B batch, L sequence length, D embedding width.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema, SequenceFeature
+from runner.models.argument_types import EmbeddingInit
+from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.requirements import find_candidates
 
 
-class HistoryModel(EmbeddingModel):
+class HistoryModel(DeepModel):
     """A vector for each history, then an MLP that also sees all pooled and the dense features.
 
     The model sets `top`, the MLP.
@@ -25,10 +27,10 @@ class HistoryModel(EmbeddingModel):
     Args:
         schema: needs a sequence, and a sparse feature that reads its table: the candidate. A
             sequence whose table no feature reads is averaged.
-        dim: D, width of every table.
-        init: see `TableLookup`.
-        dropout: dropout of all embeddings.
+        embedding_dim: D, width of every table.
         draws_items: whether items of the first candidate's table are looked up besides.
+        embedding_init: see `TableLookup`.
+        shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has no such sequence.
@@ -40,28 +42,30 @@ class HistoryModel(EmbeddingModel):
     def __init__(
         self,
         schema: Schema,
-        dim: int,
-        *,
-        init: float | None,
-        dropout: float,
+        embedding_dim: int,
         draws_items: bool = False,
+        /,
+        *,
+        embedding_init: EmbeddingInit = None,
+        **shared: Any,
     ) -> None:
         # for each sequence, the place of its candidate among the features, or None without one
         candidates = find_candidates(schema)
         table = next(schema.sparse[place].table_name for place in candidates if place is not None)
         embedding = SequenceLookup(
             schema,
-            dim,
+            embedding_dim,
             features=schema.sparse,
             sequences=schema.sequences,
             candidates=table if draws_items else None,
-            init=init,
+            init=embedding_init,
         )
-        super().__init__(embedding, dropout=dropout)
+        super().__init__(embedding, **shared)
         self.sequences, self.candidates = schema.sequences, candidates
         self.candidate_table = table
         # numbers that the MLP sees if the vector of each history has D
-        self.num_inputs = (len(schema.sparse) + len(schema.sequences)) * dim + len(schema.dense)
+        num_vectors = len(schema.sparse) + len(schema.sequences)
+        self.num_inputs = num_vectors * embedding_dim + len(schema.dense)
 
     @property
     @abstractmethod
