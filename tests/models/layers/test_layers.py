@@ -30,17 +30,22 @@ def one_thread():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize("num_columns", [1, 7, 64])
 @pytest.mark.parametrize("at_a_time", [1, 40, 100, 10**9])
-def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_time, device):
-    monkeypatch.setitem(cin._PAIRS_AT_A_TIME, device.type, at_a_time)
-    x, x0 = torch.randn(num_rows, 4), torch.randn(num_rows, 5)
-    weight, grad = torch.randn(3, 20), torch.randn(num_rows, 3)
-    ours = [t.clone().to(device).requires_grad_() for t in (x, x0, weight)]
-    plain = [t.clone().double().requires_grad_() for t in (x, x0, weight)]
-    out = compress(*ours)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_the_chunks_of_a_cin_layer_change_nothing(
+    monkeypatch, num_columns, at_a_time, is_first, device
+):
+    monkeypatch.setitem(cin._NUMBERS_AT_A_TIME, device.type, at_a_time)
+    x0, x = torch.randn(5, num_columns), torch.randn(5 if is_first else 4, num_columns)
+    weight, grad = torch.randn(3, len(x) * 5), torch.randn(3, num_columns)
+    ours = [t.clone().to(device).requires_grad_() for t in (x0, weight, x)]
+    plain = [t.clone().double().requires_grad_() for t in (x0, weight, x)]
+    if is_first:  # its x is x0
+        ours[2], plain[2] = ours[0], plain[0]
+    out = compress(ours[2], ours[0], ours[1])
     out.backward(grad.to(device))
-    expected = torch.einsum("hij,ri,rj->rh", plain[2].unflatten(1, (4, 5)), plain[0], plain[1])
+    expected = torch.einsum("hij,ir,jr->hr", plain[1].unflatten(1, (-1, 5)), plain[2], plain[0])
     expected.backward(grad.double())
     torch.testing.assert_close(out.double().cpu(), expected, rtol=0, atol=1e-5)
     for mine, twin in zip(ours, plain):
@@ -48,7 +53,7 @@ def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_ti
 
 
 def test_a_cin_layer_keeps_no_products_for_its_backward():
-    x, x0 = torch.randn(64, 30, requires_grad=True), torch.randn(64, 20, requires_grad=True)
+    x, x0 = torch.randn(30, 64, requires_grad=True), torch.randn(20, 64, requires_grad=True)
     weight, kept = torch.randn(3, 600, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: kept.append(t.numel()) or t, lambda t: t
