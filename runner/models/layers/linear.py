@@ -14,23 +14,29 @@ from runner.machine import cpu_name
 from runner.models.layers.embedding import LINEAR_COLUMNS
 
 LEAST_PRODUCT = 1 << 25  # multiplications; smaller ones lose more to the call than they gain
+LEAST_PADDED = 128  # numbers of a row; shorter ones are not padded
+ALIGNED, PADDED = 8, 16  # rows that are no multiple of the first are padded to one of the second
 
 
 class Linear(nn.Linear):
-    """A linear map of [..., C], whose products are oneDNN's where it is the faster library.
+    """A linear map of [..., C], whose products in a training take the fastest way on a CPU.
 
-    On AMD's CPUs with AVX-512 the products of PyTorch are MKL's, which takes code for AVX2 there:
-    oneDNN needs 0.84 of its time forward and 0.55 to 0.86 for the gradient of the input. The
-    choice depends on the CPU and the sizes and not on a measurement, so that a run repeats to the
-    bit. An evaluation keeps PyTorch's products, as an exported graph has them, so that both give
-    the same numbers.
+    They are oneDNN's where it is the faster library: on AMD's CPUs with AVX-512 the products of
+    PyTorch are MKL's, which takes code for AVX2 there, and oneDNN needs 0.84 of its time forward
+    and 0.55 to 0.86 for the gradient of the input. Elsewhere rows of odd widths, such as the 429
+    of 26 embeddings of 16 and 13 numbers, are written with room after each, see `multiply`.
+
+    The choice depends on the CPU and the sizes and not on a measurement, so that a run repeats to
+    the bit. An evaluation keeps PyTorch's products, as an exported graph has them, so that both
+    give the same numbers.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., width]."""
-        if takes_onednn(x, self.weight):
-            product: Tensor = _OneDnnLinear.apply(  # type: ignore[no-untyped-call]
-                x, self.weight, self.bias
+        by_onednn = takes_onednn(x, self.weight)
+        if by_onednn or takes_padding(x, self.weight):
+            product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+                x, self.weight, self.bias, by_onednn
             )
             return product
         return super().forward(x)
@@ -50,50 +56,85 @@ def has_faster_onednn() -> bool:
 
 def takes_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether a product that a training's gradient goes through is oneDNN's."""
+    return _is_of_training(x, weight) and has_faster_onednn()
+
+
+def takes_padding(x: Tensor, weight: Tensor) -> bool:
+    """Return whether rows of a training's product, or of the gradient of its input, are padded."""
+    return any(_is_odd(width) for width in weight.shape) and _is_of_training(x, weight)
+
+
+def _is_odd(width: int) -> bool:
+    return width >= LEAST_PADDED and width % ALIGNED != 0
+
+
+def _is_of_training(x: Tensor, weight: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()  # the compiler chooses by itself
         and torch.is_grad_enabled()
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.dim() > 1
-        and x.numel() * weight.shape[0] >= LEAST_PRODUCT
+        and _is_large(x, weight)
         and not torch.is_autocast_enabled("cpu")
-        and has_faster_onednn()
     )
+
+
+def _is_large(x: Tensor, weight: Tensor) -> bool:
+    return x.numel() * weight.shape[0] >= LEAST_PRODUCT
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_onednn: bool) -> Tensor:
-    """Return [..., W] for x of [..., C], a weight of [W, C] and a bias of [W]."""
-    if not by_onednn:
+    """Return [..., W] for x of [..., C], a weight of [W, C] and a bias of [W].
+
+    MKL takes up to 1.8 times as long where rows of the result do not begin at aligned addresses.
+    """
+    width = weight.shape[0]
+    shape = [*x.shape[:-1], width]
+    if by_onednn:
+        flat_BW = torch.ops.mkldnn._linear_pointwise(
+            x.reshape(-1, x.shape[-1]).contiguous(), weight, bias, "none", [], ""
+        )
+        # No view, which what follows could not overwrite.
+        product: Tensor = torch.ops.aten._unsafe_view(flat_BW, shape)
+        return product
+    if not (_is_odd(width) and _is_large(x, weight) and x.dtype == torch.float32):
         return functional.linear(x, weight, bias)
-    flat_BW = torch.ops.mkldnn._linear_pointwise(
-        x.reshape(-1, x.shape[-1]).contiguous(), weight, bias, "none", [], ""
-    )
-    # No view, which what follows could not overwrite.
-    product: Tensor = torch.ops.aten._unsafe_view(flat_BW, [*x.shape[:-1], weight.shape[0]])
+    strides = torch.empty([*shape[:-1], -(-width // PADDED) * PADDED], device="meta").stride()
+    product = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+    flat_BC, flat_BW = x.flatten(0, -2), product.flatten(0, -2)
+    if bias is None:
+        torch.mm(flat_BC, weight.t(), out=flat_BW)
+    else:
+        torch.addmm(bias, flat_BC, weight.t(), out=flat_BW)
     return product
 
 
-class _OneDnnLinear(torch.autograd.Function):
-    """oneDNN's product, whose operator has no gradient of its own."""
+class _Product(torch.autograd.Function):
+    """`multiply`, whose operations have no gradient of their own."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
-        return multiply(x, weight, bias, by_onednn=True)
+        ctx.has_bias, ctx.by_onednn = bias is not None, by_onednn
+        return multiply(x, weight, bias, by_onednn=by_onednn)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, _ = ctx.needs_input_grad
+        needs_x, needs_weight, *_ = ctx.needs_input_grad
         grad_BW, x_BC = grad.flatten(0, -2), x.flatten(0, -2)
         return (
-            _OneDnnLinear.apply(grad, weight.t(), None)  # type: ignore[no-untyped-call]
+            _Product.apply(  # type: ignore[no-untyped-call]
+                grad, weight.t(), None, ctx.by_onednn
+            )
             if needs_x
             else None,
             grad_BW.t() @ x_BC if needs_weight else None,
             grad_BW.sum(0) if ctx.has_bias else None,
+            None,
         )
 
 

@@ -1,4 +1,4 @@
-"""The linear map whose products may be oneDNN's, beside PyTorch's own."""
+"""The linear map whose products may be oneDNN's or have padded rows, beside PyTorch's own."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from torch import nn
 from runner.models.layers import linear
 from runner.models.layers.linear import Linear
 
-needs_onednn = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
-)
-
 
 @pytest.fixture
 def products(monkeypatch):
-    """Make every CPU one on which oneDNN is the faster, and count its products."""
+    """Make every CPU one on which oneDNN is the faster, and count the products that we make."""
     calls = []
     multiply = linear.multiply
 
@@ -28,6 +24,16 @@ def products(monkeypatch):
     monkeypatch.setattr(linear, "LEAST_PRODUCT", 12 * 7)
     monkeypatch.setattr(linear, "multiply", counted)
     return calls
+
+
+@pytest.fixture(params=["onednn", "padded"])
+def either(request, products, monkeypatch):
+    """Take one of both ways, whatever the CPU; rows of 12 and of 7 are padded to 16."""
+    if request.param == "onednn" and not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(linear, "has_faster_onednn", lambda: request.param == "onednn")
+    monkeypatch.setattr(linear, "LEAST_PADDED", 1)
+    return products
 
 
 def pair(bias: bool = True) -> tuple[Linear, nn.Linear]:
@@ -47,21 +53,19 @@ def gradients(layer: nn.Linear, x: torch.Tensor) -> list[torch.Tensor]:
     return [out, *first, *second]
 
 
-@needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(33, 12), (5, 4, 12), (1, 12)])
-def test_values_and_gradients_of_both_orders_are_those_of_pytorch(products, bias, shape):
+def test_values_and_gradients_of_both_orders_are_those_of_pytorch(either, bias, shape):
     ours, plain = pair(bias)
     x = torch.randn(shape) / 4  # small enough for sums of squares
     found, expected = gradients(ours, x), gradients(plain, x)
-    assert len(products) >= 2, "forward, and the gradient of the input"
+    assert len(either) >= 2, "forward, and the gradient of the input"
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert all(torch.equal(a, b) for a, b in zip(found, gradients(ours, x), strict=True))
 
 
-@needs_onednn
 @pytest.mark.parametrize("shape", [(9, 12), (5, 4, 12)])
-def test_a_hook_sees_the_gradient_of_an_output_that_is_overwritten(products, shape):
+def test_a_hook_sees_the_gradient_of_an_output_that_is_overwritten(either, shape):
     seen = []
     x = torch.randn(shape)
     for layer, relu in zip(pair(), (torch.relu_, torch.relu), strict=True):
@@ -71,18 +75,28 @@ def test_a_hook_sees_the_gradient_of_an_output_that_is_overwritten(products, sha
     torch.testing.assert_close(seen[0], seen[1])
 
 
-@needs_onednn
-def test_an_input_that_is_no_part_of_the_graph_and_one_with_strides(products):
+def test_an_input_that_is_no_part_of_the_graph_and_one_with_strides(either):
     ours, plain = pair()
     x = torch.randn(12, 9).t()
     for layer in (ours, plain):
         layer(x).sum().backward()
-    assert len(products) == 1
+    assert len(either) == 1
     torch.testing.assert_close(ours.weight.grad, plain.weight.grad)
     torch.testing.assert_close(ours.bias.grad, plain.bias.grad)
 
 
-def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_pytorch(products):
+def test_rows_of_a_padded_product_begin_at_aligned_addresses(monkeypatch):
+    monkeypatch.setattr(linear, "LEAST_PRODUCT", 1)
+    x, weight = torch.randn(5, 8, 429), torch.randn(429, 429)
+    out = linear.multiply(x, weight, None, by_onednn=False)
+    assert out.stride() == (8 * 432, 432, 1) and out.shape == (5, 8, 429)
+    torch.testing.assert_close(out, nn.functional.linear(x, weight))
+    aligned = linear.multiply(x[..., :400], weight[:, :400], None, by_onednn=False)
+    assert aligned.stride() == (8 * 432, 432, 1), "the width of the result decides"
+    assert linear.multiply(x, weight[:400], None, by_onednn=False).is_contiguous()
+
+
+def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):
     ours, plain = pair()
     x = torch.randn(9, 12)
     with torch.no_grad():
@@ -93,7 +107,7 @@ def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_py
     exported = torch.export.export(ours, (x,)).module()
     assert torch.equal(exported(x), plain(x))
     assert torch.equal(ours.double()(x.double()), plain.double()(x.double()))
-    assert not products
+    assert not either
 
 
 def test_another_cpu_keeps_the_products_of_pytorch(products, monkeypatch):
