@@ -67,8 +67,9 @@ def _update_timer(name: str, given: argparse.Namespace, *, num_threads: int) -> 
 
     total = (given.pairs + 2) * given.updates * given.rows
     words = [*(AUTHORS if name == "authors" else [f"model={name}"]), "trainer.eval_every=null"]
-    words += [f"dataset.rows={{train: {total}, validation: 0, test: 0}}", "trainer.num_threads=2"]
-    chunk = measure([*words, f"trainer.batch_size={given.rows}"], given.updates, by_clock=True)
+    words += [f"dataset.rows={{train: {total}, validation: 0, test: 0}}"]
+    words += [f"trainer.num_threads={num_threads}", f"trainer.batch_size={given.rows}"]
+    chunk = measure(words, given.updates, by_clock=True)
 
     def timed() -> float:
         torch.set_num_threads(num_threads)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from runner.batch import Schema, TaskSpec
 from runner.models.losses import check_loss_inputs
 from runner.optim.dense import build_dense_optimizer
+from runner.training.builder.threads import LEAST_WORK_OF_PART, thread_rows
 from runner.training.update.context import Context
 from runner.training.update.determinism import UnrepeatableSums
 from runner.training.update.parameters import dense_parameters
@@ -85,8 +86,16 @@ def build(model_name: str, loss_name: str, optimizer: str) -> Context:
     return context
 
 
+def config_of(model: str, loss: str) -> dict[str, dict]:
+    net = yaml.safe_load((CONF / f"{model}.yaml").read_text())["net"]
+    node = yaml.safe_load((CONF / "loss" / f"{loss}.yaml").read_text())
+    return {"model": {"net": net, "loss": node}}
+
+
 def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict[str, Tensor]:
+    """Train as a job does on the threads that torch has, with rows in each where they may be."""
     context = build(model, loss, optimizer)
+    context.row_threads = thread_rows(context, config_of(model, loss), LEAST_WORK_OF_PART, ROWS)
     torch.manual_seed(0)
     for step in range(1, updates + 1):
         context.tables.set_lr_and_step(0.0 if optimizer == "lbfgs" else 0.02, step)
@@ -126,6 +135,7 @@ class RepeatedAdds(UnrepeatableSums):
 @pytest.mark.parametrize("model", MODELS)
 def test_no_backward_of_a_model_or_loss_adds_to_an_indexed_place_twice(model):
     num_sums = 0
+    torch.set_num_threads(1)  # which is watched
     for loss in losses_of(model):
         with RepeatedAdds() as seen:
             train(model, loss, "sgd", updates=1)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from runner.models.layers.batch_norm import BatchNorm, RowStatistics
+from runner.models.layers.hooks import is_hooked
 from runner.models.layers.linear import Linear, multiply, takes_onednn
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def are_one_operation(
@@ -33,7 +32,7 @@ def are_one_operation(
         and norm.is_mapped_on_cpu(x_BC)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and not any(getattr(module, name) for module in modules for name in _HOOKS)
+        and not any(map(is_hooked, modules))
         and norm.takes_local_rows(x_BC, weights_B)
     )
 

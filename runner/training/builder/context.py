@@ -35,7 +35,7 @@ from runner.training.builder.tables import (
     get_table_lookup,
     report_placement,
 )
-from runner.training.builder.threads import limit_threads
+from runner.training.builder.threads import count_products, limit_threads, thread_rows
 from runner.training.catalogue import count_ids_for_model
 from runner.training.rng_state import seed_rank
 from runner.training.update.compilation import compile_dense
@@ -130,11 +130,14 @@ def make_context(
     if trainer.compile:
         if not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
             compile_dense(model, device, rows_at_once)  # debug observes modules, which it hides
-    elif trainer.num_threads is None and (
-        device.type != "cpu"
-        or limit_threads(model, parameters.values(), dataset.schema, lookup.dim, rows_at_once)
-    ):
-        getattr(dataset, "read_ahead", lambda: None)()  # streams and datasets of users may lack it
+    else:
+        products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
+        if device.type == "cpu":
+            context.row_threads = thread_rows(context, config, products, rows_at_once)
+        if trainer.num_threads is None and (
+            device.type != "cpu" or limit_threads(model, products, rows_at_once)
+        ):
+            getattr(dataset, "read_ahead", lambda: None)()  # streams, and users' own, may lack it
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs

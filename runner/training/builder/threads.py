@@ -1,42 +1,77 @@
-"""Decides whether an update is large enough for more than one thread."""
+"""Decides what the threads of an update do, and whether it is large enough for more than one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Schema
 from runner.models.layers.mlp import RowSequential
+from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
+from runner.training.update.context import Context
+from runner.training.update.determinism import of_a_user
+from runner.training.update.row_threads import RowThreads
 
 # Multiplications of a forward pass. On two cores a second thread brings 0.9 to 0.95 of the speed up
 # to 3.6e8 of them (DLRM, MLP and DeepFM of 4,096 rows), 1.1 at 3.9e8 and 1.6 at 1.8e9: `python -m
 # bench.threads`. Small updates are many short operations, at each of which the threads wake.
 LEAST_WORK = 380_000_000
 
+# Parts of the rows of an update, each with a thread: Python runs in one of them at a time, so that
+# with many a thread would wait for the others. Further cores share the operations of a part.
+MAX_THREADS = 4
+LEAST_WORK_OF_PART = 25_000_000  # multiplications; less is not worth waking a thread
 
-def limit_threads(
-    model: nn.Module, weights: Collection[Tensor], schema: Schema, width: int, num_rows: int
-) -> bool:
-    """Let this process compute with one thread where more would make it slower.
+
+def thread_rows(
+    context: Context, config: Mapping[str, Any], products: int, num_rows: int
+) -> RowThreads | None:
+    """Return threads that have rows of an update each, where these do not depend on each other.
+
+    They do in a batch norm, and in a loss that compares rows. Dropout draws its numbers one after
+    another, and code of a user's own may not bear several threads: it has those of operations.
+
+    Args:
+        context: has the model and the loss.
+        config: of the whole job.
+        products: multiplications of a row, from `count_products`.
+        num_rows: of a rank, in one forward pass.
+    """
+    parts = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
+    modules = [module for part in parts for module in part.modules()]
+    if (
+        context.update_states
+        or loss_row_scope(config, UPDATE_SCOPE) is not None
+        or any(isinstance(module, nn.Dropout) and module.p for module in modules)
+        or any(map(of_a_user, [*modules, context.loss]))
+    ):
+        return None
+    num_cores, work = torch.get_num_threads(), products * num_rows
+    num_threads = min(num_cores, MAX_THREADS, work // LEAST_WORK_OF_PART)
+    if num_threads < 2:
+        return None
+    return RowThreads(modules, num_threads, num_threads_within=num_cores // num_threads)
+
+
+def limit_threads(model: nn.Module, products: int, num_rows: int) -> bool:
+    """Let operations of this process have one thread where more would make them slower.
 
     The size of the model decides and not a measurement, so that equal runs have equal threads. A
     model of a user's own keeps its threads, since what it computes is not known.
 
     Args:
         model: all of it.
-        weights: of its dense half.
-        schema: of the data.
-        width: of the widest table.
+        products: multiplications of a row, from `count_products`.
         num_rows: of a rank, in one forward pass.
 
     Returns:
         Whether there were more.
     """
     is_ours = type(model).__module__.startswith("runner.")
-    work = count_products(model, weights, schema, width) * num_rows
-    if not is_ours or work >= LEAST_WORK or torch.get_num_threads() == 1:
+    if not is_ours or products * num_rows >= LEAST_WORK or torch.get_num_threads() == 1:
         return False
     torch.set_num_threads(1)
     return True

@@ -35,6 +35,7 @@ from runner.training.update.ema import MovingAverage
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
 from runner.training.update.logged_means import RunningMeans
 from runner.training.update.loss_scale import LossScale
+from runner.training.update.row_threads import RowThreads
 
 if TYPE_CHECKING:  # TorchRec's pipelines are imported where one runs
     from runner.training.update.growing_ids import GrowingIds
@@ -65,6 +66,7 @@ class Context:
     penalties: tuple[ParameterPenalty, ...] = ()
     l2_lookups: float = 0.0  # of `optimizer.sparse`
     log_gradients: str | None = None  # global, parameters
+    row_threads: RowThreads | None = None  # None: one thread begins all operations
     schema: Schema | None = None  # of the dataset
     growing: GrowingIds | None = None  # the maps from ids to rows; None: no table grows
     task_modules: dict[str, nn.Module] = field(default_factory=dict)  # from `add_module`
@@ -177,6 +179,31 @@ class Context:
         """
         scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
         scaled.backward()  # type: ignore[no-untyped-call]
+
+    def part_gradients(self, loss: Tensor, boundary: Embeddings) -> list[Tensor | None]:
+        """Give the boundary its gradient and return those of the dense half.
+
+        Unlike `backward` it may run in several threads at once: `add_gradients` adds what they
+        return, in one order.
+        """
+        leaves = boundary.tensors()
+        scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
+        inputs = [*leaves, *self.dense_parameters]
+        gradients = torch.autograd.grad(scaled, inputs, allow_unused=True)
+        for leaf, gradient in zip(leaves, gradients):
+            leaf.grad = gradient
+        return list(gradients[len(leaves) :])
+
+    def add_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add to the gradients of the dense half, which are given in the order of its parameters.
+
+        They belong to the context from then on.
+        """
+        for parameter, gradient in zip(self.dense_parameters, gradients, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+            elif gradient is not None:
+                parameter.grad += gradient
 
     def add_lookup_penalty(
         self, boundary: Embeddings, weights_B: Tensor, total_weight: Tensor

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -53,6 +55,17 @@ class StepCapture:
     loss_shares: list[Tensor] = field(default_factory=list)  # of the update's loss
 
 
+@dataclass(frozen=True)
+class ComputedPart:
+    """What the forward and backward of some rows leave behind."""
+
+    loss: Tensor  # their share of the update's loss, detached
+    boundary: Embeddings  # with the gradient of these rows
+    prediction: Prediction  # detached
+    losses: dict[str, Tensor]  # per row, by name, detached
+    gradients: Sequence[Tensor | None] | None  # of the dense half; None: its parameters have them
+
+
 class Supervised:
     """One update of a model by a loss, for each batch.
 
@@ -74,6 +87,11 @@ class Supervised:
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         batch = next(batches)
+        with ctx.row_threads.limit_operations() if ctx.row_threads else nullcontext():
+            return self.update(ctx, batch)
+
+    def update(self, ctx: Context, batch: Batch) -> StepOutput:
+        """Make the update of a batch."""
         embeddings = ctx.model.embed(batch)
         # divided by the weight of the whole update, so a short micro-batch counts only its rows
         total_weight = ctx.total_weight(batch)
@@ -108,33 +126,19 @@ class Supervised:
             UserError: if the model or the loss returns something else than it should.
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        num_rows = ctx.rows_at_once(batch.size)
-        for micro_batch, boundary in split_micro_batches(batch, embeddings, num_rows):
-            with ctx.autocast():
-                prediction = ctx.model.dense(boundary, micro_batch)
-            losses = row_losses(ctx, prediction, micro_batch)
-            row_loss_B = (
-                torch.stack(tuple(losses.values())).sum(0)
-                if len(losses) > 1
-                else next(iter(losses.values()))
-            )
-            loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
-            if not loss.requires_grad:
-                raise UserError(
-                    f"model.loss: no gradient leads from {type(ctx.loss).__name__} to the model: "
-                    "something on the way cuts the graph, such as detach(), no_grad, item() or "
-                    "NumPy"
-                )
-            ctx.backward(loss)
-            if ctx.l2_lookups:
-                ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)
-            capture.loss_shares.append(loss.detach())
-            capture.boundaries.append(boundary)
-            capture.predictions.append(prediction.detached())
-            detached = {name: loss_B.detach() for name, loss_B in losses.items()}
-            for name, value in penalties.items():  # the same in every row, so the mean is the value
-                detached[name] = value.to(row_loss_B.dtype).expand(len(row_loss_B))
-            capture.losses.append(detached)
+        threads, num_rows = ctx.row_threads, ctx.rows_at_once(batch.size)
+        if threads is not None:
+            num_rows = -(-min(num_rows, batch.size) // threads.num_threads)
+        at_once = threads is not None and threads.may_run_at_once()
+        compute = partial(compute_part, ctx, total_weight, penalties, at_once)
+        parts = split_micro_batches(batch, embeddings, num_rows)
+        for part in threads.map(compute, parts) if threads and at_once else map(compute, parts):
+            if part.gradients is not None:
+                ctx.add_gradients(part.gradients)
+            capture.loss_shares.append(part.loss)
+            capture.boundaries.append(part.boundary)
+            capture.predictions.append(part.prediction)
+            capture.losses.append(part.losses)
 
     def update_with_closure(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor
@@ -161,6 +165,54 @@ class Supervised:
         with ctx.autocast():
             prediction = ctx.model.dense(ctx.model.embed(batch), batch)
         return prediction, row_losses(ctx, prediction, batch)
+
+
+def compute_part(
+    ctx: Context,
+    total_weight: Tensor,
+    penalties: Mapping[str, Tensor],
+    at_once: bool,
+    rows: tuple[Batch, Embeddings],
+) -> ComputedPart:
+    """Run the dense half forward and backward for some rows of an update.
+
+    Args:
+        ctx: has the model and the loss.
+        total_weight: of the rows of the update, over all ranks.
+        penalties: whose values are part of each row's losses.
+        at_once: whether other threads compute other rows, so that gradients are returned in place
+            of added to those of the parameters.
+        rows: and their look-ups, which get their gradient.
+
+    Raises:
+        UserError: if the model or the loss returns something else than it should.
+    """
+    micro_batch, boundary = rows
+    with ctx.autocast():
+        prediction = ctx.model.dense(boundary, micro_batch)
+    losses = row_losses(ctx, prediction, micro_batch)
+    row_loss_B = (
+        torch.stack(tuple(losses.values())).sum(0)
+        if len(losses) > 1
+        else next(iter(losses.values()))
+    )
+    loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
+    if not loss.requires_grad:
+        raise UserError(
+            f"model.loss: no gradient leads from {type(ctx.loss).__name__} to the model: something "
+            "on the way cuts the graph, such as detach(), no_grad, item() or NumPy"
+        )
+    gradients = None
+    if at_once:
+        gradients = ctx.part_gradients(loss, boundary)
+    else:
+        ctx.backward(loss)
+    if ctx.l2_lookups:
+        ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)
+    detached = {name: loss_B.detach() for name, loss_B in losses.items()}
+    for name, value in penalties.items():  # the same in every row, so the mean is the value
+        detached[name] = value.to(row_loss_B.dtype).expand(len(row_loss_B))
+    return ComputedPart(loss.detach(), boundary, prediction.detached(), detached, gradients)
 
 
 def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, Tensor]:

@@ -51,8 +51,8 @@ def test_no_product_is_left_out(name):
 )
 def test_small_updates_take_one_thread(two_threads, num_rows, expected):
     model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
-    assert count_products(model, weights_of(model), SCHEMA, 4) < 200
-    assert limit_threads(model, weights_of(model), SCHEMA, 4, num_rows) == (expected == 1)
+    assert (products := count_products(model, weights_of(model), SCHEMA, 4)) < 200
+    assert limit_threads(model, products, num_rows) == (expected == 1)
     assert torch.get_num_threads() == expected
 
 
@@ -61,7 +61,7 @@ def test_a_model_of_ones_own_keeps_its_threads(two_threads):
         """Of a user's module."""
 
     model = Mine(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
-    assert not limit_threads(model, weights_of(model), SCHEMA, 4, 1)
+    assert not limit_threads(model, 100, 1)
     assert torch.get_num_threads() == 2
 
 

@@ -1,0 +1,90 @@
+"""Threads that compute the dense half of an update for some of its rows each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.autograd import profiler as autograd_profiler
+from torch.nn.modules.module import _has_any_global_hook
+
+from runner.models.layers.hooks import is_hooked
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+class RowThreads:
+    """Computes parts of the rows of an update at the same time.
+
+    Threads that share each operation wait for each other at its end, some hundred times in an
+    update; threads that have rows of their own wait once. So two of them are worth more, and lose
+    little where another process uses one of the cores.
+
+    Args:
+        modules: of the dense half.
+        num_threads: parts into which the rows that the dense half takes at once are divided.
+        num_threads_within: threads that share an operation of a part.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], num_threads: int, *, num_threads_within: int = 1
+    ) -> None:
+        self.num_threads, self.num_threads_within = num_threads, num_threads_within
+        self._modules = modules
+        self._parameters = [p for module in modules for p in module.parameters(recurse=False)]
+        self._pool: ThreadPoolExecutor | None = None
+
+    def may_run_at_once(self) -> bool:
+        """Return whether nothing watches the dense half that may not bear several threads.
+
+        A hook does, a debugger, and torch's profiler, which records one thread. Parts are computed
+        one after another then, with the same numbers.
+        """
+        return not (
+            sys.gettrace() is not None
+            or autograd_profiler._is_profiler_enabled
+            or torch.is_anomaly_enabled()
+            or _has_any_global_hook()  # type: ignore[no-untyped-call]
+            or any(map(is_hooked, self._modules))
+            or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters)
+        )
+
+    @contextmanager
+    def limit_operations(self) -> Iterator[None]:
+        """Within the block this thread has as many threads for an operation as a part has.
+
+        Operations on tables lose by more, and all threads share one setting for matrix products.
+        """
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.num_threads_within)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def map(self, work: Callable[[Part], Result], parts: Iterator[Part]) -> Iterator[Result]:
+        """Yield the results of the parts in their order.
+
+        An error in a part is raised when no thread computes any more.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                self.num_threads - 1,
+                thread_name_prefix="rows",
+                initializer=torch.set_num_threads,
+                initargs=(self.num_threads_within,),
+            )
+        while wave := list(islice(parts, self.num_threads)):
+            others = [self._pool.submit(work, part) for part in wave[1:]]
+            try:
+                first = work(wave[0])
+            finally:
+                wait(others)
+            yield from [first, *(other.result() for other in others)]

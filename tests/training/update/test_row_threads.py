@@ -1,0 +1,229 @@
+"""Parts of an update in threads of their own: the numbers of the same parts one after another."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from runner.errors import UserError
+from runner.models.layers.dropout import Dropout
+from runner.training.builder import threads as policy
+from runner.training.builder.threads import thread_rows
+from runner.training.update.row_threads import RowThreads
+from runner.training.update.task import Supervised
+from tests.models.scene import SMALL, make_model
+from tests.tiny import SCHEMA, make_context, random_batch, snapshot
+
+ROWS = 45  # so that parts differ in size
+CONFIG = {"model": {"net": {}, "loss": {"_target_": "runner.models.losses.BCE"}}}
+PLENTY = 1 << 40  # multiplications of a row
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def threads_of(context, num_threads=2):
+    modules = [*context.model.modules(), *context.loss.modules()]
+    return RowThreads(modules, num_threads)
+
+
+def train(context, *, updates=3, rows=ROWS):
+    """Return the weights and all losses after some updates."""
+    outputs = []
+    for step in range(1, updates + 1):
+        context.tables.set_lr_and_step(0.1, step)
+        outputs.append(Supervised().train_step(context, iter([random_batch(rows, step)])))
+        assert outputs[-1].applied
+    losses = [torch.cat([loss["click"] for loss in output.losses]) for output in outputs]
+    return snapshot(context), torch.cat(losses)
+
+
+def assert_equal(found, expected):
+    assert torch.equal(found[1], expected[1])
+    assert [n for n, t in expected[0].items() if not torch.equal(found[0][n], t)] == []
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_threads_give_the_numbers_of_parts_one_after_another(name):
+    torch.set_num_threads(2)
+    context = make_context("rowwise_adagrad", model=make_model(name))
+    if thread_rows(context, CONFIG, PLENTY, ROWS) is None:
+        pytest.skip("its rows depend on each other")
+    context.row_threads = threads_of(context)
+    found = train(context)
+    torch.set_num_threads(1)
+    in_order = make_context("rowwise_adagrad", model=make_model(name), micro_batch_size=23)
+    assert_equal(found, train(in_order))
+
+
+@pytest.mark.parametrize("num_threads", [2, 3])
+@pytest.mark.parametrize("amp", [False, True])
+def test_so_do_micro_batches_bf16_and_what_is_added_to_gradients(num_threads, amp):
+    """An update has micro-batches of 20, 20 and 5 rows, and each 2 or 3 parts."""
+    torch.set_num_threads(1)
+    at_a_time = -(-20 // num_threads)
+    results = []
+    for size in (20, at_a_time):
+        context = make_context("adagrad", amp=amp, micro_batch_size=size)
+        context.l2_lookups = 0.1
+        if size == 20:
+            context.row_threads = threads_of(context, num_threads)
+        results.append(train(context))
+    assert_equal(*results)
+
+
+def test_they_are_those_of_the_whole_batch_up_to_rounding():
+    threaded, whole = make_context("adagrad"), make_context("adagrad")
+    threaded.row_threads = threads_of(threaded)
+    (ours, losses), (theirs, expected) = train(threaded), train(whole)
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_every_thread_computes_a_part_and_the_operations_around_have_as_many_threads():
+    torch.set_num_threads(2)
+    context = make_context()
+    context.row_threads = threads_of(context)
+    seen, dense, embed = [], context.model.dense, context.model.embed
+
+    def noted(*args):
+        seen.append((threading.current_thread().name, torch.get_num_threads(), len(args[1].rows_B)))
+        barrier.wait(timeout=30)  # both threads are here at once
+        return dense(*args)
+
+    def looked_up(batch):
+        seen.append(("embed", torch.get_num_threads(), batch.size))
+        return embed(batch)
+
+    barrier = threading.Barrier(2)
+    context.model.dense, context.model.embed = noted, looked_up
+    Supervised().train_step(context, iter([random_batch(ROWS)]))
+    assert torch.get_num_threads() == 2
+    assert sorted(seen) == [("MainThread", 1, 23), ("embed", 1, ROWS), ("rows_0", 1, 22)]
+
+
+@pytest.mark.parametrize("failing", [23, 22])
+def test_an_error_of_a_part_ends_the_update_when_all_threads_have_ended(failing):
+    context = make_context()
+    context.row_threads = threads_of(context)
+    dense, ended = context.model.dense, []
+
+    def fails(embeddings, batch):
+        if batch.size == failing:
+            raise UserError(f"part of {failing} rows")
+        prediction = dense(embeddings, batch)
+        ended.append(batch.size)
+        return prediction
+
+    context.model.dense = fails
+    before = snapshot(context)
+    with pytest.raises(UserError, match=f"part of {failing} rows"):
+        Supervised().train_step(context, iter([random_batch(ROWS)]))
+    assert ended == [ROWS - failing]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in snapshot(context).items())
+
+
+def hook_of(kind):
+    def hook(context):
+        if kind == "module":
+            return context.model.top.register_forward_hook(lambda *_: None)
+        if kind == "parameter":
+            return context.dense_parameters[0].register_hook(lambda grad: None)
+        if kind == "accumulated":
+            return context.dense_parameters[0].register_post_accumulate_grad_hook(lambda p: None)
+        return nn.modules.module.register_module_forward_hook(lambda *_: None)
+
+    return hook
+
+
+@pytest.mark.parametrize("kind", ["module", "parameter", "accumulated", "everywhere"])
+def test_a_hook_is_called_in_one_thread_and_changes_no_number(kind):
+    results = []
+    for watched in (False, True):
+        context = make_context("adagrad")
+        context.row_threads = threads_of(context)
+        assert context.row_threads.may_run_at_once()
+        handle = hook_of(kind)(context) if watched else None
+        assert context.row_threads.may_run_at_once() == (not watched)
+        results.append(train(context))
+        if handle is not None:
+            handle.remove()
+            assert context.row_threads.may_run_at_once()
+    assert_equal(*results)
+
+
+def test_a_debugger_anomaly_detection_and_a_profiler_see_one_thread():
+    threads = RowThreads([nn.Linear(2, 2)], 2)
+    with torch.autograd.detect_anomaly(check_nan=False):
+        assert not threads.may_run_at_once()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert not threads.may_run_at_once()
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        assert not threads.may_run_at_once()
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "expected"), [(1, None), (2, (2, 1)), (3, (3, 1)), (8, (4, 2)), (11, (4, 2))]
+)
+def test_cores_share_parts_and_then_their_operations(num_cores, expected):
+    torch.set_num_threads(num_cores)
+    found = thread_rows(make_context(), CONFIG, PLENTY, 1)
+    assert (found and (found.num_threads, found.num_threads_within)) == expected
+
+
+def test_small_updates_have_fewer_parts():
+    torch.set_num_threads(4)
+    least, context = policy.LEAST_WORK_OF_PART, make_context()
+    assert thread_rows(context, CONFIG, least - 1, 2) is None
+    assert thread_rows(context, CONFIG, least, 2).num_threads == 2
+    assert thread_rows(context, CONFIG, 3, least).num_threads == 3
+
+
+class Mine(nn.Linear):
+    """Of a user's module."""
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda model: Dropout(0.1),
+        lambda model: nn.Dropout(0.5),
+        lambda model: Mine(1, 1),
+    ],
+)
+def test_what_may_not_bear_threads_keeps_those_of_operations(add):
+    torch.set_num_threads(2)
+    context = make_context()
+    assert thread_rows(context, CONFIG, PLENTY, 1) is not None
+    context.model.added = add(context.model)
+    assert thread_rows(context, CONFIG, PLENTY, 1) is None
+
+
+def test_a_batch_norm_and_a_loss_that_compares_rows_keep_all_rows_together():
+    torch.set_num_threads(2)
+    model = make_model("finalnet", norm="batch") if "finalnet" in SMALL else None
+    assert thread_rows(make_context(model=model), CONFIG, PLENTY, 1) is None
+    for loss in ("JRC", "InBatchSoftmax"):
+        node = {"_target_": f"runner.models.losses.{loss}"}
+        assert thread_rows(make_context(), {"model": {"loss": node}}, PLENTY, 1) is None
+
+
+def test_a_loss_of_ones_own_keeps_the_threads_of_operations():
+    torch.set_num_threads(2)
+    context = make_context()
+    context = replace(context, loss=lambda prediction: {"click": prediction.logits_BT.sum(1)})
+    assert thread_rows(context, CONFIG, PLENTY, 1) is None
+    assert SCHEMA.tasks
