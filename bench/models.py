@@ -2,6 +2,10 @@
 
     python -m bench.models [--only dcn,masknet] [--updates 8] [--threads 1] [--write docs/speed.md]
 
+`products` is the time that the matrix products of an update would take by themselves, at the speed
+of the fastest product of this machine (4,096 x 1,024 by 1,024 x 1,024), beside the whole update:
+what is left to gain by anything but fewer multiplications.
+
 Every model as its YAML has it, on synthetic rows read from Parquet, in eager updates with hooks on
 every module, as `loop=debug loop.summary=true` has them; what the hooks take is left out, and so is
 reading. Times are processor times of the thread that trains: other work does not stretch them. With
@@ -11,6 +15,7 @@ reading. Times are processor times of the thread that trains: other work does no
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
@@ -101,14 +106,50 @@ def parts_of(look: DebugObservers) -> dict[str, float]:
     return found
 
 
-def row(name: str, size: int, parts: Mapping[str, float]) -> str:
+def product_ms(job: Job) -> float:
+    """Return the milliseconds that the products of an update take at the machine's own speed."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from runner.training.loops.start import start_training
+    from runner.training.steps import steps
+    from runner.training.stop_signal import StopSignal
+
+    def count_linear(x: Sequence[int], weight: Sequence[int], *_: object, **__: object) -> int:
+        return 2 * math.prod(x) * weight[0]
+
+    updates = steps(job, start_training(job), StopSignal(job.context.ranks))
+    onednn = torch.ops.mkldnn._linear_pointwise
+    with FlopCounterMode(display=False, custom_mapping={onednn: count_linear}) as counter:
+        next(updates)
+    return 1000 * counter.get_total_flops() / fastest_product()
+
+
+def fastest_product() -> float:
+    """Return the operations a second of the faster of both libraries of matrix products."""
+    import torch
+
+    x, weight = torch.randn(ROWS, 1024), torch.randn(1024, 1024)
+    seconds = []
+    for multiply, more in (
+        (torch.nn.functional.linear, ()),
+        (torch.ops.mkldnn._linear_pointwise, (None, "none", [], "")),
+    ):
+        for _ in range(8):
+            began = time.thread_time()
+            multiply(x, weight, *more)
+            seconds.append(time.thread_time() - began)
+    return 2 * x.numel() * len(weight) / min(seconds)
+
+
+def row(name: str, size: int, parts: Mapping[str, float], products: float) -> str:
     total = sum(parts.values())
-    shares = [f"{parts[part] / total:.0%}" for part in PARTS]
+    shares = [f"{part / total:.0%}" for part in (*(parts[part] for part in PARTS), products)]
     return f"| {' | '.join([f'`{name}`', f'{size:,}', f'{total:.1f}', *shares])} |"
 
 
 def page(rows: Sequence[str], said: str) -> str:
-    header = ["model", "rows", "ms", *PARTS]
+    header = ["model", "rows", "ms", *PARTS, "products"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *rows]
     return "\n".join([*lines, "", said.replace("\n", "; ") + "."])
 
@@ -130,11 +171,13 @@ def one(name: str, options: argparse.Namespace) -> int:
     """Print the row of one model."""
     words = words_of(name, updates=options.updates, threads=options.threads)
     try:
-        job = job_without_run(prepared([*words, *options.overrides]))
+        composed = prepared([*words, *options.overrides])
+        job = job_without_run(composed)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(row(name, job.trainer.batch_size, parts_of(profiled(job))), flush=True)
+    products = product_ms(job_without_run(composed))
+    print(row(name, job.trainer.batch_size, parts_of(profiled(job)), products), flush=True)
     return 0
 
 

@@ -142,10 +142,12 @@ def test_the_limit_refuses_what_it_cannot_repeat(capsys, words, message):
 def test_a_models_update_is_shared_out_among_its_parts(capsys):
     tiny = ["dataset.max_cardinality=200", "trainer.batch_size=256"]
     assert models.main(["--one", "dlrm", "--updates", "2", *tiny]) == 0
-    name, size, ms, *shares = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    said = capsys.readouterr().out.splitlines()[-1]
+    name, size, ms, *shares, products = said.strip("| ").split(" | ")
     assert (name, size) == ("`dlrm`", "256") and float(ms) > 0
     assert sum(int(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=3)
     assert len(shares) == len(models.PARTS) and int(shares[1].rstrip("%")) > 10
+    assert 0 < int(products.rstrip("%")) < 100
 
 
 def test_every_models_update_is_profiled_and_the_table_replaces_the_last_one():
@@ -312,14 +314,17 @@ def test_histories_are_timed_beside_the_sort(capsys, monkeypatch, tmp_path):
     assert len(cells(said, "the whole preparation")) == 3
 
 
-def test_peers_are_compared_with_ours_under_the_same_rule(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_peers_are_compared_with_ours_under_the_same_rule(monkeypatch, tmp_path, capsys, threads):
+    """By processor time, and where there are several threads by the clock."""
     speeds = {"runner": 100.0, "runner_adagrad": 120.0, "fuxictr": 50.0, "torchrec": 60.0}
 
-    def measured(python, name, folder, batch_size):
+    def measured(python, name, folder, batch_size, num_threads):
+        assert num_threads == threads
         if name == "lightning":
             raise RuntimeError("no such trainer")
-        of_all = {"wall": 1.0, "start": 2.0, "peak_mb": 300.0, "auc": 0.75}
-        return {"cpu": speeds[name], **of_all}
+        of_all = {"cpu": 1.0, "wall": 1.0, "start": 2.0, "peak_mb": 300.0, "auc": 0.75}
+        return {**of_all, "cpu" if threads == 1 else "wall": speeds[name]}
 
     def environment(folder, name):
         return "no wheel for it" if name == "torch_rechub" else folder / name
@@ -329,7 +334,7 @@ def test_peers_are_compared_with_ours_under_the_same_rule(monkeypatch, tmp_path,
     names = "fuxictr,torchrec,torch_rechub,lightning"
     picture = tmp_path / "peers.svg"
     given = ["--rows", "50", "--turns", "2", "--only", names, "--picture", str(picture)]
-    assert peers.main(given) == 0
+    assert peers.main([*given, "--threads", str(threads)]) == 0
     said = capsys.readouterr().out
     assert cells(said, "fuxictr")[2] == cells(said, "torchrec")[2] == "2.00"
     assert "torch_rechub cannot be installed: no wheel for it" in said

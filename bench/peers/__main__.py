@@ -1,15 +1,16 @@
 """The same rows, model and batch through this project and through its peers, in turns.
 
-    python -m bench.peers [--rows 400000] [--turns 8] [--only NAMES] [--picture FILE]
+    python -m bench.peers [--rows 400000] [--turns 8] [--threads 1] [--only NAMES] [--picture FILE]
 
-DeepFM on 26 features of ids, width 16, layers 400-400-400, Adam at .001, one epoch, one thread.
+DeepFM on 26 features of ids, width 16, layers 400-400-400, Adam at .001, one epoch.
 Each peer has an environment of its own below `--environments`, made by uv where it is missing; one
 that cannot be made is named with its error. The libraries differ in what their Adam does: with
 TorchRec's tables and ours the rows of a batch move, in the others every row of every table.
 
 Rows a second count from the first update to the last: `cpu` by the processor time of the process,
-`wall` by the clock. `start` is from the start of the process to the end of the first update, and
-`peak` the largest memory of the process by the end of training. AUC is that of 100,000 test rows.
+`wall` by the clock, which compares several threads. `start` is from the start of the process to the
+end of the first update, and `peak` the largest memory of the process by the end of training. AUC is
+that of 100,000 test rows.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def interpreter(environments: Path, name: str) -> Path | str:
     return python
 
 
-def train(python: Path | str, name: str, folder: Path, batch_size: int) -> dict[str, float]:
+def train(
+    python: Path | str, name: str, folder: Path, batch_size: int, threads: int
+) -> dict[str, float]:
     """Train in a process of its own; return what it measured, and the seconds to its first update.
 
     Raises: RuntimeError with the end of its output if it failed.
@@ -95,7 +98,7 @@ def train(python: Path | str, name: str, folder: Path, batch_size: int) -> dict[
     began = time.time()
     done = subprocess.run(
         [str(python), "-m", f"bench.peers.with_{name}", str(folder), str(batch_size)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"},
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,
     )
@@ -106,12 +109,12 @@ def train(python: Path | str, name: str, folder: Path, batch_size: int) -> dict[
     return {**found, "start": found["first_at"] - began}
 
 
-def as_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def as_table(found: Mapping[str, Sequence[Mapping[str, float]]], clock: str) -> str:
     rows = []
     for name, runs in found.items():
         values = {key: [run[key] for run in runs] for key in runs[0]}
         beside = found[ADAGRAD if name in UNDER_ADAGRAD else OURS]
-        faster = ratio([run["cpu"] for run in beside], values["cpu"])
+        faster = ratio([run[clock] for run in beside], values[clock])
         medians = {key: estimate(one).median for key, one in values.items()}
         rows.append(
             [
@@ -128,12 +131,14 @@ def as_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     return table(header, rows)
 
 
-def draw(found: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+def draw(
+    found: Mapping[str, Sequence[Mapping[str, float]]], clock: str, unit: str, path: Path
+) -> None:
     """Draw the rows a second of each, with the intervals of their medians."""
     from matplotlib import pyplot as plt
 
     speeds: dict[str, Estimate] = {
-        name: estimate([run["cpu"] for run in runs]) for name, runs in found.items()
+        name: estimate([run[clock] for run in runs]) for name, runs in found.items()
     }
     names = sorted(speeds, key=lambda name: speeds[name].median)
     middle = [speeds[name].median for name in names]
@@ -144,7 +149,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None
     figure, axes = plt.subplots(figsize=(7, 0.45 * len(names) + 1))
     colours = ["tab:blue" if name in (OURS, ADAGRAD) else "tab:gray" for name in names]
     axes.barh(names, middle, xerr=ends, color=colours)
-    axes.set_xlabel("rows per second of processor time, one thread")
+    axes.set_xlabel(f"rows per second{unit}")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path)
@@ -160,10 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words.add_argument("--rows", type=int, default=400_000)
     words.add_argument("--turns", type=int, default=8)
     words.add_argument("--batch-size", type=int, default=4096)
+    words.add_argument("--threads", type=int, default=1, help="of each library")
     words.add_argument("--only", help="names of peers, with commas between them")
     words.add_argument("--picture", type=Path, help="an SVG of the rows a second")
     given = words.parse_args(argv)
-    print(machine(1), flush=True)
+    print(machine(given.threads), flush=True)
     pythons: dict[str, Path | str] = {name: Path(sys.executable) for name in (OURS, ADAGRAD)}
     for name in given.only.split(",") if given.only else PEERS:
         found_python = interpreter(given.environments.absolute(), name)
@@ -178,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for turn in range(given.turns + 1):  # the first one warms caches and is not counted
             for name in list(pythons):
                 try:
-                    one = train(pythons[name], name, Path(folder), given.batch_size)
+                    one = train(pythons[name], name, Path(folder), given.batch_size, given.threads)
                 except RuntimeError as error:
                     print(f"{name} fails: {error}", flush=True)
                     del pythons[name], found[name]
@@ -186,9 +192,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if turn:
                     found[name].append(one)
     print(f"\n{given.turns} turns of {given.rows:,} rows, batch size {given.batch_size:,}\n")
-    print(as_table(found))
+    clock, unit = "cpu", " of processor time, one thread"
+    if given.threads > 1:
+        clock, unit = "wall", f", {given.threads} threads"
+    print(as_table(found, clock))
     if given.picture:
-        draw(found, given.picture)
+        draw(found, clock, unit, given.picture)
     return 0
 
 

@@ -7,6 +7,7 @@ by torch's own hook after each step of an optimizer, which all of these training
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -81,7 +82,7 @@ def measure(train: Callable[[Path, list[int], int], Callable[[Rows], np.ndarray]
             pass over `train.parquet` and returns what scores rows.
     """
     folder, batch_size = Path(sys.argv[1]), int(sys.argv[2])
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
     np.random.seed(0)
     updates = Updates()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import runner
 from bench.peers.measured import HIDDEN, LR, NAMES, WIDTH, measure
 
@@ -25,7 +27,7 @@ def train(folder: Path, sizes: list[int], batch_size: int, optimizer: Sequence[s
             f"dataset.path={folder}/train.parquet",
             f"dataset.schema={{labels: [label], categorical: {{{columns}}}}}",
             f"trainer.batch_size={batch_size}",
-            "trainer.num_threads=1",
+            f"trainer.num_threads={torch.get_num_threads()}",
             f"hydra.run.dir={folder}/run-{os.getpid()}",
             "report=false",
         ]

@@ -136,8 +136,8 @@ class TrainerSettings:
     num_threads: Annotated[
         int | None,
         Key(
-            "null: all cores that this process may use, or one where an update is too small for "
-            "a second",
+            "each computes some rows of an update, or a share of its operations; null: as many as "
+            "this process may use cores, where that is faster than one",
             ge=1,
             le=1024,
             unit="threads",

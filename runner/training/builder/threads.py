@@ -32,7 +32,8 @@ def thread_rows(
     """Return threads that have rows of an update each, where these do not depend on each other.
 
     They do in a batch norm, and in a loss that compares rows. Dropout draws its numbers one after
-    another, and code of a user's own may not bear several threads: it has those of operations.
+    another, and a class of a user's own may not bear several threads unless it says so by
+    `rows_in_threads = True`: such models have the threads of operations.
 
     Args:
         context: has the model and the loss.
@@ -46,7 +47,7 @@ def thread_rows(
         context.update_states
         or loss_row_scope(config, UPDATE_SCOPE) is not None
         or any(isinstance(module, nn.Dropout) and module.p for module in modules)
-        or any(map(of_a_user, [*modules, context.loss]))
+        or not all(map(_bears_threads, [*modules, context.loss]))
     ):
         return None
     num_cores, work = torch.get_num_threads(), products * num_rows
@@ -54,6 +55,11 @@ def thread_rows(
     if num_threads < 2:
         return None
     return RowThreads(modules, num_threads, num_threads_within=num_cores // num_threads)
+
+
+def _bears_threads(part: object) -> bool:
+    # a subclass with methods of its own must declare it anew
+    return not of_a_user(part) or bool(vars(type(part)).get("rows_in_threads", False))
 
 
 def limit_threads(model: nn.Module, products: int, num_rows: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 
 import torch
+from torch import Tensor
 
+from runner.batch import Batch, Prediction
 from runner.errors import ConfigError
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
@@ -17,6 +19,7 @@ from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
 from runner.training.stop_signal import GracePeriod, StopSignal
 from runner.training.update.prefetch import batches_on_device
+from runner.training.update.task import Supervised
 
 
 def evaluate_split(
@@ -60,10 +63,9 @@ def evaluate_split(
         open_catalogue(context.model, settings, job.dataset, split),
         closing(batches_on_device(context, islice(batches, max_batches))) as device_batches,
     ):
-        for batch in device_batches:
+        for batch, prediction, losses in evaluate_batches(job, device_batches):
             if stop is not None and stop.sync_ranks():
                 return None
-            prediction, losses = job.task.eval_step(context, batch)
             metrics.update(
                 attach_slices(
                     prediction, batch, job.dataset.schema, settings.slice_by, context.model
@@ -83,6 +85,32 @@ def evaluate_split(
     for note in notes:
         job.view.note(f"{split}: {note}")
     return results
+
+
+def evaluate_batches(
+    job: Job, batches: Iterator[Batch]
+) -> Iterator[tuple[Batch, Prediction, dict[str, Tensor]]]:
+    """Yield each batch with its predictions and losses, in order.
+
+    Collective. Where operations have one thread, the threads of an update have a batch each, which
+    changes no number.
+    """
+    context, task = job.context, job.task
+
+    @torch.no_grad()  # which holds in one thread
+    def evaluate(batch: Batch) -> tuple[Batch, Prediction, dict[str, Tensor]]:
+        return batch, *task.eval_step(context, batch)
+
+    threads = context.row_threads
+    if (
+        threads is not None
+        and type(task) is Supervised
+        and not context.ranks.is_distributed  # collectives have one order
+        and torch.get_num_threads() == threads.num_threads_within == 1
+        and threads.may_run_at_once()
+    ):
+        return threads.map(evaluate, batches)
+    return map(evaluate, batches)
 
 
 def select_splits(job: Job) -> list[str]:

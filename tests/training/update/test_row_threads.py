@@ -17,7 +17,7 @@ from runner.training.builder.threads import thread_rows
 from runner.training.update.row_threads import RowThreads
 from runner.training.update.task import Supervised
 from tests.models.scene import SMALL, make_model
-from tests.tiny import SCHEMA, make_context, random_batch, snapshot
+from tests.tiny import make_context, random_batch, snapshot
 
 ROWS = 45  # so that parts differ in size
 CONFIG = {"model": {"net": {}, "loss": {"_target_": "runner.models.losses.BCE"}}}
@@ -196,25 +196,35 @@ class Mine(nn.Linear):
     """Of a user's module."""
 
 
+class Declared(Mine):
+    rows_in_threads = True
+
+
+class Derived(Declared):
+    """Has to declare it anew."""
+
+
 @pytest.mark.parametrize(
-    "add",
+    ("part", "bears_threads"),
     [
-        lambda model: Dropout(0.1),
-        lambda model: nn.Dropout(0.5),
-        lambda model: Mine(1, 1),
+        (Dropout(0.1), False),
+        (Dropout(0.0), True),
+        (nn.Dropout(0.5), False),
+        (Mine(1, 1), False),
+        (Declared(1, 1), True),
+        (Derived(1, 1), False),
     ],
 )
-def test_what_may_not_bear_threads_keeps_those_of_operations(add):
+def test_what_may_not_bear_threads_keeps_those_of_operations(part, bears_threads):
     torch.set_num_threads(2)
     context = make_context()
-    assert thread_rows(context, CONFIG, PLENTY, 1) is not None
-    context.model.added = add(context.model)
-    assert thread_rows(context, CONFIG, PLENTY, 1) is None
+    context.model.added = part
+    assert (thread_rows(context, CONFIG, PLENTY, 1) is not None) == bears_threads
 
 
 def test_a_batch_norm_and_a_loss_that_compares_rows_keep_all_rows_together():
     torch.set_num_threads(2)
-    model = make_model("finalnet", norm="batch") if "finalnet" in SMALL else None
+    model = make_model("finalnet", norm="batch")
     assert thread_rows(make_context(model=model), CONFIG, PLENTY, 1) is None
     for loss in ("JRC", "InBatchSoftmax"):
         node = {"_target_": f"runner.models.losses.{loss}"}
@@ -226,4 +236,3 @@ def test_a_loss_of_ones_own_keeps_the_threads_of_operations():
     context = make_context()
     context = replace(context, loss=lambda prediction: {"click": prediction.logits_BT.sum(1)})
     assert thread_rows(context, CONFIG, PLENTY, 1) is None
-    assert SCHEMA.tasks

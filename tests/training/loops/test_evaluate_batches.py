@@ -1,0 +1,81 @@
+"""An evaluation whose batches are computed by several threads is that of one thread."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from runner.config.compose import compose_job
+from runner.config.targets import allowed_packages
+from runner.reporting.console import View
+from runner.training.builder import build_job, device
+from runner.training.builder import threads as policy
+from runner.training.loops.evaluate_split import evaluate_split
+from runner.training.stop_signal import StopSignal
+from runner.training.update.task import Supervised
+
+WORDS = (
+    "dataset.rows={train: 100, validation: 0, test: 100}",
+    "dataset.max_cardinality=50",
+    "trainer.batch_size=16",
+)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job with two threads, however small it is."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(device, "usable_cores", lambda: 2)
+    monkeypatch.setattr(policy, "LEAST_WORK_OF_PART", 1)
+    config = compose_job(WORDS).config
+    yield build_job(config, None, view=View(), allowed=allowed_packages(()))
+    torch.set_num_threads(before)
+
+
+def evaluated(job, monkeypatch, **options):
+    """Return the results, and the name of the thread that computed each batch."""
+    names, dense = [], job.context.model.dense
+
+    def noted(embeddings, batch):
+        assert not torch.is_grad_enabled() and not job.context.model.training
+        names.append(threading.current_thread().name)
+        return dense(embeddings, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job.context.model, "dense", noted)
+        return evaluate_split(job, "test", **options), names
+
+
+def test_batches_in_two_threads_give_the_same_metrics(job, monkeypatch):
+    found, names = evaluated(job, monkeypatch)
+    assert sorted(set(names)) == ["MainThread", "rows_0"] and len(names) == 7
+    job.context.row_threads = None
+    expected, names = evaluated(job, monkeypatch)
+    assert found == expected
+    assert set(names) == {"MainThread"} and len(names) == 7
+
+
+def test_some_batches_and_a_signal_are_as_in_one_thread(job, monkeypatch):
+    few, _ = evaluated(job, monkeypatch, max_batches=3)
+    stop = StopSignal(job.context.ranks)
+    stop.prune()
+    assert evaluated(job, monkeypatch, stop=stop)[0] is None
+    job.context.row_threads = None
+    assert few == evaluated(job, monkeypatch, max_batches=3)[0]
+
+
+@pytest.mark.parametrize("why", ["operations have two threads", "a task of one's own", "a hook"])
+def test_one_thread_computes_them_where(job, monkeypatch, why):
+    if why == "operations have two threads":
+        torch.set_num_threads(2)
+    elif why == "a hook":
+        job.context.model.register_forward_hook(lambda *_: None)
+    else:
+
+        class Mine(Supervised):
+            """Of a user's module."""
+
+        object.__setattr__(job, "task", Mine())
+    assert set(evaluated(job, monkeypatch)[1]) == {"MainThread"}
