@@ -38,7 +38,7 @@ FBGEMM = "fbgemm-gpu-cpu==1.8.0"
 COMMON = ("torch==2.13.0", "numpy", "pyarrow", "scikit-learn")
 PEERS = {  # the module that trains with it -> what it installs
     "fuxictr": ("fuxictr",),
-    "deepctr_torch": ("deepctr-torch", "requests"),
+    "deepctr_torch": ("deepctr-torch", "requests", "pip"),
     "torch_rechub": ("torch-rechub",),
     "torchrec": ("torchrec==1.8.0", FBGEMM, "torchmetrics==1.0.3"),
     "lightning": ("lightning", "torchrec==1.8.0", FBGEMM),
@@ -71,14 +71,15 @@ def interpreter(environments: Path, name: str) -> Path | str:
     python = folder / "bin" / "python"
     if (folder / "installed").exists():
         return python
-    steps = [["venv", "--clear", str(folder)], ["pip", "install", *COMMON, *PEERS[name]]]
+    # `python -m uv` takes the environment of that Python, whatever VIRTUAL_ENV says
+    install = ["pip", "install", "--python", str(python)]
+    steps = [["venv", "--clear", str(folder)], [*install, *COMMON, *PEERS[name]]]
     if FBGEMM in PEERS[name]:  # TorchRec asks for the build for CUDA, whose files have its names
-        steps += [["pip", "uninstall", "fbgemm-gpu"]]
-        steps += [["pip", "install", "--reinstall", "--no-deps", FBGEMM]]
+        steps += [["pip", "uninstall", "--python", str(python), "fbgemm-gpu"]]
+        steps += [[*install, "--reinstall", "--no-deps", FBGEMM]]
     for words in steps:
         done = subprocess.run(
             [sys.executable, "-m", "uv", *words, "--quiet"],
-            env={**os.environ, "VIRTUAL_ENV": str(folder)},
             capture_output=True,
             text=True,
         )

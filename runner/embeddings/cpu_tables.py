@@ -1,13 +1,16 @@
 """Tables on CPU with our own row updates, for the optimizers that FBGEMM's CPU kernels lack.
 
 The look-up is FBGEMM's. The backward sorts (row, bag) pairs, sums the gradients of equal rows in
-that order, and updates the rows of the batch: the same bits on any number of threads.
+that order, and updates the rows of the batch: the same bits on any number of threads, since each
+row is one thread's.
 B batch, F features, V values, R rows stored, U distinct rows of a batch, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +24,8 @@ from runner.embeddings.row_update_tables import RowUpdateTables
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
+
+RunAll = Callable[[Iterable[Callable[[], object]]], None]
 
 # Weights of the rows that are updated at a time: they, their states and their gradients stay in a
 # core's cache.
@@ -58,6 +63,7 @@ class CpuTables(RowUpdateTables):
         self._sorted_apart = _first_features(layout)
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
         self._rows_and_bags_cache = (-1, torch.empty(0), torch.empty(0))  # first: its batch size
+        self.run_all: RunAll = run_one_by_one  # may be replaced by what uses several threads
 
     def state(self) -> dict[str, Tensor]:
         names = STATE_NAMES[self.settings.kind]
@@ -131,20 +137,25 @@ class CpuTables(RowUpdateTables):
         ends_U = counts_U.cumsum(0)
         starts_U = ends_U - counts_U
         bounds = [*torch.searchsorted(rows_U, self._first_rows_G).tolist(), rows_U.numel()]
+
+        def step(group: _WidthGroup, grads_ND: Tensor, start: int, stop: int) -> None:
+            first, last = int(starts_U[start]), int(ends_U[stop - 1])
+            grad_UD = embedding_bag(
+                bags_V[first:last],
+                grads_ND,
+                starts_U[start:stop] - first,
+                mode="sum",
+                per_sample_weights=None if weights_V is None else weights_V[first:last],
+            )
+            self._step_rows(group, rows_U[start:stop] - group.first_row, grad_UD, update)
+
+        steps = []
         for group, low, high in zip(self._groups, bounds, bounds[1:]):
             grads_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # one row for a bag
             chunk = max(1, _CHUNK_WEIGHTS // group.dim)
             for start in range(low, high, chunk):
-                stop = min(start + chunk, high)
-                first, last = int(starts_U[start]), int(ends_U[stop - 1])
-                grad_UD = embedding_bag(
-                    bags_V[first:last],
-                    grads_ND,
-                    starts_U[start:stop] - first,
-                    mode="sum",
-                    per_sample_weights=None if weights_V is None else weights_V[first:last],
-                )
-                self._step_rows(group, rows_U[start:stop] - group.first_row, grad_UD, update)
+                steps.append(partial(step, group, grads_ND, start, min(start + chunk, high)))
+        self.run_all(steps)
 
     def _sort_ids(
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None, batch_size: int
@@ -162,10 +173,10 @@ class CpuTables(RowUpdateTables):
 
         rows_V = values_V + repeat_for_ids(rows_FB)
         starts = offsets[::batch_size][self._sorted_apart].tolist()
+        sort = partial(_sort_pairs, rows_V, starts=starts, run_all=self.run_all)
         if weights_V is None:
-            return *_sort_pairs(rows_V, repeat_for_ids(bags_FB), bags_FB.numel(), starts), None
-        order_V = torch.arange(values_V.numel())
-        rows_V, order_V = _sort_pairs(rows_V, order_V, values_V.numel(), starts)
+            return *sort(repeat_for_ids(bags_FB), bags_FB.numel()), None
+        rows_V, order_V = sort(torch.arange(values_V.numel()), values_V.numel())
         return rows_V, repeat_for_ids(bags_FB)[order_V], weights_V[order_V]
 
     def _step_rows(
@@ -194,8 +205,14 @@ class CpuTables(RowUpdateTables):
         return self._rows_and_bags_cache[1:]
 
 
+def run_one_by_one(works: Iterable[Callable[[], object]]) -> None:
+    """Call each of some functions that may be called in any order."""
+    for work in works:
+        work()
+
+
 def _sort_pairs(
-    high_V: Tensor, low_V: Tensor, num_low: int, starts: list[int]
+    high_V: Tensor, low_V: Tensor, num_low: int, *, starts: list[int], run_all: RunAll
 ) -> tuple[Tensor, Tensor]:
     """Sort pairs of int64 in ascending order, with the low ones in [0, num_low).
 
@@ -205,8 +222,7 @@ def _sort_pairs(
     """
     bits = num_low.bit_length()
     key_V = (high_V << bits).bitwise_or_(low_V)
-    for keys in np.split(key_V.numpy(), starts[1:]):
-        keys.sort()
+    run_all([keys.sort for keys in np.split(key_V.numpy(), starts[1:])])
     return key_V >> bits, key_V.bitwise_and_((1 << bits) - 1)
 
 

@@ -14,6 +14,7 @@ from runner.embeddings.interface import make_layout
 from runner.embeddings.row_copies import put_rows, take_rows
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
+from runner.training.update.row_threads import RowThreads
 from tests.devices import CPU, CUDA, DEVICES, ON_GPU, tolerance
 
 # Widths interleave, "shared" is read by features that stand apart, "b" is mean-pooled.
@@ -340,9 +341,11 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
     features = tuple("abcdef")
     specs = tuple(TableSpec(f, 4000, 12, (f,)) for f in features)
 
-    def train(num_threads: int) -> dict[str, Tensor]:
+    def train(num_threads: int, *, rows_apart: int = 0) -> dict[str, Tensor]:
         torch.set_num_threads(num_threads)
         tables = engine_of(engine, settings_of(kind), specs, features)
+        if rows_apart:
+            tables.run_all = RowThreads([], rows_apart).run_all
         torch.manual_seed(5)
         for step in (1, 2):
             lengths = torch.randint(0, 9, (len(features) * 600,))
@@ -356,6 +359,9 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
     for name, tensor in first.items():
         assert torch.equal(tensor, again[name]), name
         assert torch.equal(tensor, two[name]), name
+    if engine is CpuTables:  # whose rows are updated by several threads
+        apart = train(1, rows_apart=3)
+        assert all(torch.equal(tensor, apart[name]) for name, tensor in first.items())
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -14,6 +14,7 @@ from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
+from runner.embeddings.cpu_tables import CpuTables
 from runner.errors import ConfigError
 from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.param_groups import parse_parameter_groups
@@ -134,6 +135,10 @@ def make_context(
         products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
         if device.type == "cpu":
             context.row_threads = thread_rows(context, config, products, rows_at_once)
+            if context.row_threads is not None:
+                for tables in context.model.modules():
+                    if isinstance(tables, CpuTables):
+                        tables.run_all = context.row_threads.run_all
         if trainer.num_threads is None and (
             device.type != "cpu" or limit_threads(model, products, rows_at_once)
         ):

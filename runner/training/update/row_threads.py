@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
@@ -68,6 +68,18 @@ class RowThreads:
             yield
         finally:
             torch.set_num_threads(before)
+
+    def run_all(self, works: Iterable[Callable[[], object]]) -> None:
+        """Call functions of one thread each, in any order and several at a time."""
+        waiting = iter(tuple(works))  # one thread at a time takes the next
+        num_threads = self.num_threads if self.may_run_at_once() else 1
+
+        def run_some(_: int) -> None:
+            for work in waiting:
+                work()
+
+        for _ in self.map(run_some, iter(range(num_threads))):
+            pass
 
     def map(self, work: Callable[[Part], Result], parts: Iterator[Part]) -> Iterator[Result]:
         """Yield the results of the parts in their order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -130,6 +131,30 @@ def test_an_error_of_a_part_ends_the_update_when_all_threads_have_ended(failing)
         Supervised().train_step(context, iter([random_batch(ROWS)]))
     assert ended == [ROWS - failing]
     assert all(torch.equal(tensor, before[name]) for name, tensor in snapshot(context).items())
+
+
+def test_functions_of_one_thread_each_are_all_called_once_and_by_several_threads():
+    threads, called = RowThreads([], 2), []
+    barrier = threading.Barrier(2)
+
+    def work(number):
+        if number < 2:
+            barrier.wait(timeout=30)  # both threads are here at once
+        called.append((number, threading.current_thread().name))
+
+    threads.run_all(partial(work, number) for number in range(20))
+    assert sorted(number for number, _ in called) == list(range(20))
+    assert {name for _, name in called} == {"MainThread", "rows_0"}
+
+    def fails(number):
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match="7"):
+        threads.run_all([partial(fails, 7)])
+    called.clear()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        threads.run_all(partial(work, number) for number in range(2, 20))
+    assert {name for _, name in called} == {"MainThread"} and len(called) == 18
 
 
 def hook_of(kind):
