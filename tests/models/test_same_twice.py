@@ -101,6 +101,8 @@ def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict
         context.tables.set_lr_and_step(0.0 if optimizer == "lbfgs" else 0.02, step)
         output = Supervised().train_step(context, iter([batch_of(ROWS, step)]))
         assert output.applied or optimizer == "lbfgs"  # which may leave for infinity, repeatably
+    if context.row_threads is not None:  # several threads would draw in no certain order
+        assert torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state())
     return snapshot(context)
 
 

@@ -105,6 +105,23 @@ def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, 
     assert names == {"rng/torch"} | ({"rng/cuda"} if device.type == "cuda" else set())
 
 
+@pytest.mark.long
+def test_rows_in_threads_of_their_own_resume_exactly(runner, tmp_path):
+    own = ("model.net.dropout=0", "model.net.top=[1024,512]", "trainer.batch_size=128")
+    own += ("optimizer=adam", "trainer.max_steps=30", "trainer.num_threads=2")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    done = train(runner, whole, *own)
+    assert done.code == 0, done.text
+    assert train(runner, run, *own, kill="step:17").code == -9
+    done = train(runner, run, *own)
+    assert done.code == 0, done.text
+    assert_same(run, whole)
+    alone = tmp_path / "alone"
+    done = train(runner, alone, *own, "trainer.num_threads=1")
+    assert done.code == 0, done.text
+    assert "dense/top.0.weight" in differences(alone, whole), "by rounding: it has two threads"
+
+
 SEEDS = [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)]
 
 
