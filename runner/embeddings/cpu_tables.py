@@ -1,8 +1,8 @@
 """Tables on CPU with our own row updates, for the optimizers that FBGEMM's CPU kernels lack.
 
 The look-up is FBGEMM's. The backward sorts (row, bag) pairs, sums the gradients of equal rows in
-that order, and updates the rows of the batch: the same bits on any number of threads, since each
-row is one thread's.
+that order, and updates the rows of the batch. A row is summed and updated by one thread: the same
+bits on any number of threads.
 B batch, F features, V values, R rows stored, U distinct rows of a batch, D width.
 """
 

@@ -192,7 +192,7 @@ def test_every_model_as_machine_code_equals_the_model(stem, tmp_path):
     check(model, schema, exported(model, schema, "aoti", tmp_path), 1e-4)
 
 
-@pytest.mark.parametrize("stem", ["dlrm", "deepfm"])
+@pytest.mark.parametrize("stem", sorted({name.partition(" ")[0] for name in SMALL}))
 def test_a_graph_repeats_the_model_to_the_last_bit(stem, tmp_path):
     model, schema = model_of(stem)
     graphs = exported(model, schema, "pt2", tmp_path)

@@ -7,11 +7,13 @@ columns, of which C are computed at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from runner.models.layers.sizes import check_sizes
 
@@ -24,6 +26,8 @@ class CIN(nn.Module):
     """X^k_h = sum_ij W^{k,h}_ij (X^{k-1}_i * X^0_j), eq. 6; each map summed over D, eq. 7 and 8.
 
     The activation is the identity, the paper's best. It computes in float32 also under autocast.
+    A training sums over N first, by one product of matrices. An evaluation multiplies by W last, as
+    an exported graph does, so that both give the same numbers.
 
     Args:
         num_fields: N.
@@ -48,11 +52,12 @@ class CIN(nn.Module):
     def forward(self, x_BND: Tensor) -> Tensor:
         """Return [B, sum of H]."""
         dim = x_BND.shape[2]
+        trains = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         x0_NR = x_BND.transpose(0, 1).flatten(1).float()
         x_HR, sums_HB = x0_NR, []
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
-            x_HR = compress(x_HR, x0_NR, layer.weight)
+            x_HR = (compress if trains else multiply_last)(x_HR, x0_NR, layer.weight)
             sums_HB.append(torch.unflatten(x_HR, 1, (-1, dim)).sum(2))
         return torch.cat(sums_HB).t()
 
@@ -62,13 +67,31 @@ def compress(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
 
     The first layer's x is x0 itself, the same tensor.
     """
-    if torch.compiler.is_compiling():  # the compiler fuses what the loop below keeps in the cache
-        return weight_HP @ (x_IR[:, None, :] * x0_NR[None, :, :]).flatten(0, 1)
     if x_IR is x0_NR:
         out_HR: Tensor = _CompressSquares.apply(x0_NR, weight_HP)  # type: ignore[no-untyped-call]
     else:
         out_HR = _Compress.apply(x_IR, x0_NR, weight_HP)  # type: ignore[no-untyped-call]
     return out_HR
+
+
+def multiply_last(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
+    """Return what `compress` returns, from products that are written out."""
+
+    def product(columns: slice) -> Tensor:
+        pairs_PC = (x_IR[:, None, columns] * x0_NR[None, :, columns]).flatten(0, 1)
+        return functional.linear(pairs_PC.t(), weight_HP)  # of rows: any number gives the same bits
+
+    device = x_IR.device.type
+    with (
+        torch.autocast(device, enabled=False)
+        if torch.is_autocast_enabled(device)
+        else nullcontext()
+    ):
+        if torch.compiler.is_compiling():
+            return product(slice(None)).t()
+        step = _columns_at_a_time(x_IR, weight_HP.shape[1])
+        starts = range(0, max(x_IR.shape[1], 1), step)
+        return torch.cat([product(slice(start, start + step)) for start in starts]).t()
 
 
 class _Compress(torch.autograd.Function):
@@ -145,10 +168,14 @@ def _backward(
 
 def _chunks(x_IR: Tensor, num_sums: int) -> Iterator[tuple[slice, Tensor]]:
     """Yield columns, and room for their [H, I, C] sums that the next ones take again."""
-    at_a_time = _NUMBERS_AT_A_TIME.get(x_IR.device.type, _NUMBERS_AT_A_TIME["cuda"])
     num_inputs, num_columns = x_IR.shape
-    step = min(max(num_columns, 1), max(1, at_a_time // num_sums))
+    step = min(max(num_columns, 1), _columns_at_a_time(x_IR, num_sums))
     room = x_IR.new_empty(num_sums * step)
     for start in range(0, num_columns, step):
         end = min(start + step, num_columns)
         yield slice(start, end), room[: num_sums * (end - start)].view(-1, num_inputs, end - start)
+
+
+def _columns_at_a_time(x_IR: Tensor, numbers_of_column: int) -> int:
+    numbers = _NUMBERS_AT_A_TIME.get(x_IR.device.type, _NUMBERS_AT_A_TIME["cuda"])
+    return max(1, numbers // numbers_of_column)

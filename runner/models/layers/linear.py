@@ -33,13 +33,18 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., width]."""
-        by_onednn = takes_onednn(x, self.weight)
-        if by_onednn or takes_padding(x, self.weight):
-            product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-                x, self.weight, self.bias, by_onednn
-            )
-            return product
-        return super().forward(x)
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the linear map of `Linear` of [..., C] by a weight of [W, C] and a bias of [W]."""
+    by_onednn = takes_onednn(x, weight)
+    if by_onednn or takes_padding(x, weight):
+        product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, weight, bias, by_onednn
+        )
+        return product
+    return functional.linear(x, weight, bias)
 
 
 @cache

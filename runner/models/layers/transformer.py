@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.linear import Linear
+from runner.models.layers.linear import Linear, linear
 from runner.models.layers.sizes import check_sizes
 
 
@@ -33,7 +32,7 @@ class CausalBlock(nn.Module):
         self.num_heads = num_heads
         self.query_norm = nn.LayerNorm(width)
         self.query = Linear(width, width)
-        self.key_value = Linear(width, 2 * width)
+        self.key_value = KeyValue(width, 2 * width)
         self.out = Linear(width, width)
         self.norm = nn.LayerNorm(width)
         self.first, self.second = Linear(width, width), Linear(width, width)
@@ -44,7 +43,7 @@ class CausalBlock(nn.Module):
         query_BLD = self.query(self.query_norm(x_BLD))
         query, key, value = (
             torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
-            for part in (query_BLD, *self._key_value(x_BLD).chunk(2, dim=2))
+            for part in (query_BLD, *self.key_value(x_BLD).chunk(2, dim=2))
         )
         dropout = self.drop.p if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(
@@ -55,24 +54,26 @@ class CausalBlock(nn.Module):
         output_BLD: Tensor = self.drop(self.second(hidden_BLD))
         return x_BLD + output_BLD
 
-    def _key_value(self, x_BLD: Tensor) -> Tensor:
-        """Return [B, L, 2D], with no gradient for the bias of the keys.
 
-        That bias adds the same number to all scores of a query, which the softmax takes away. So
-        its gradient is zero but for rounding, of which Adam and Adagrad would make whole steps:
-        after 30 updates it differed by 3e-4 between one rank and two, all else by 1e-7.
-        """
-        of_key_D, of_value_D = self.key_value.bias.chunk(2)
-        bias = {"bias": torch.cat((of_key_D.detach(), of_value_D))}
-        output_BLD: Tensor = functional_call(self.key_value, bias, (x_BLD,))
-        return output_BLD
+class KeyValue(Linear):
+    """Keys and values beside each other, [..., 2D], with no gradient for the bias of the keys.
+
+    That bias adds the same number to all scores of a query, which the softmax takes away. So its
+    gradient is zero but for rounding, of which Adam and Adagrad would make whole steps: after 30
+    updates it differed by 3e-4 between one rank and two, all else by 1e-7.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., 2D]."""
+        of_key_D, of_value_D = self.bias.chunk(2)
+        return linear(x, self.weight, torch.cat((of_key_D.detach(), of_value_D)))
 
 
 class PostNormBlock(nn.Module):
     """LN(x + drop(attention(x, x, x))), then LN(y + drop(FFN(y))), as in Vaswani et al. 2017.
 
     A place sees the places that a mask names. Queries, keys and values have no bias; see
-    `CausalBlock._key_value`.
+    `KeyValue`.
 
     Args:
         width: D.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from runner.batch import Schema
 from runner.models.layers.mlp import RowSequential
@@ -46,7 +47,7 @@ def thread_rows(
     if (
         context.update_states
         or loss_row_scope(config, UPDATE_SCOPE) is not None
-        or any(isinstance(module, nn.Dropout) and module.p for module in modules)
+        or any(map(_draws_or_couples_rows, modules))
         or not all(map(_bears_threads, [*modules, context.loss]))
     ):
         return None
@@ -54,7 +55,17 @@ def thread_rows(
     num_threads = min(num_cores, MAX_THREADS, work // LEAST_WORK_OF_PART)
     if num_threads < 2:
         return None
-    return RowThreads(modules, num_threads, num_threads_within=num_cores // num_threads)
+    within = num_cores // num_threads if work >= num_threads * LEAST_WORK else 1
+    return RowThreads(modules, num_threads, num_threads_within=within)
+
+
+def _draws_or_couples_rows(module: nn.Module) -> bool:
+    """Return whether a module draws random numbers, or has statistics of the rows."""
+    # p of modules that drop, dropout of attention and recurrent networks
+    rates = (getattr(module, name, 0.0) for name in ("p", "dropout"))
+    return isinstance(module, nn.RReLU | _NormBase) or any(
+        isinstance(rate, float) and rate > 0 for rate in rates
+    )
 
 
 def _bears_threads(part: object) -> bool:

@@ -115,6 +115,8 @@ def debug(job: Job) -> Result:
 
 def prepare_debug_job(job: Job, state: TrainState, options: DebugLoopSettings) -> Job:
     """Return the job with the loop's own length and batches."""
+    if job.context.row_threads is not None:
+        job.context.row_threads.one_at_a_time = True  # so that a debugger can stop anywhere
     last_step = state.step + options.max_steps
     trainer = replace(job.trainer, max_steps=last_step, max_epochs=None)
     dataset = job.dataset

@@ -14,6 +14,7 @@ from runner.errors import ConfigError
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.settings import MetricSettings
+from runner.models.layers.retrieval import RetrievalModel
 from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
@@ -93,7 +94,7 @@ def evaluate_batches(
     """Yield each batch with its predictions and losses, in order.
 
     Collective. Where operations have one thread, the threads of an update have a batch each, which
-    changes no number.
+    changes no number; not where each row is ranked among all items, which takes memory.
     """
     context, task = job.context, job.task
 
@@ -105,6 +106,7 @@ def evaluate_batches(
     if (
         threads is not None
         and type(task) is Supervised
+        and not isinstance(context.model, RetrievalModel)
         and not context.ranks.is_distributed  # collectives have one order
         and torch.get_num_threads() == threads.num_threads_within == 1
         and threads.may_run_at_once()

@@ -199,11 +199,22 @@ class Context:
 
         They belong to the context from then on.
         """
+        taken = set()
         for parameter, gradient in zip(self.dense_parameters, gradients, strict=True):
-            if parameter.grad is None:
-                parameter.grad = gradient
-            elif gradient is not None:
+            if gradient is None:
+                continue
+            if parameter.grad is not None:
                 parameter.grad += gradient
+                continue
+            # optimizers expect memory of the parameter's layout, and of its own
+            if gradient.stride() != parameter.stride() or gradient.data_ptr() in taken:
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            taken.add(gradient.data_ptr())
+            parameter.grad = gradient
+
+    def operation_threads(self) -> AbstractContextManager[object]:
+        """Within the block operations have the threads that those of an update have."""
+        return nullcontext() if self.row_threads is None else self.row_threads.operation_threads()
 
     def add_lookup_penalty(
         self, boundary: Embeddings, weights_B: Tensor, total_weight: Tensor

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import profiler as autograd_profiler
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -31,37 +32,44 @@ class RowThreads:
         modules: of the dense half.
         num_threads: parts into which the rows that the dense half takes at once are divided.
         num_threads_within: threads that share an operation of a part.
+
+    Attributes:
+        one_at_a_time: parts are computed one after another, as they are while `is_watched`, with
+            the same numbers.
     """
 
     def __init__(
         self, modules: Sequence[nn.Module], num_threads: int, *, num_threads_within: int = 1
     ) -> None:
         self.num_threads, self.num_threads_within = num_threads, num_threads_within
+        self.one_at_a_time = False
         self._modules = modules
         self._parameters = [p for module in modules for p in module.parameters(recurse=False)]
         self._pool: ThreadPoolExecutor | None = None
 
     def may_run_at_once(self) -> bool:
-        """Return whether nothing watches the dense half that may not bear several threads.
+        """Return whether several threads may call the dense half."""
+        return not (self.one_at_a_time or self.is_watched())
 
-        A hook does, a debugger, and torch's profiler, which records one thread. Parts are computed
-        one after another then, with the same numbers.
+    def is_watched(self) -> bool:
+        """Return whether something sees what the dense half does, and may expect one thread.
+
+        A hook does, a debugger, and torch's profiler and modes, which belong to one thread.
         """
-        return not (
+        return (
             sys.gettrace() is not None
             or autograd_profiler._is_profiler_enabled
             or torch.is_anomaly_enabled()
+            or _len_torch_dispatch_stack() > 0
+            or _len_torch_function_stack() > 0
             or _has_any_global_hook()  # type: ignore[no-untyped-call]
             or any(map(is_hooked, self._modules))
             or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters)
         )
 
     @contextmanager
-    def limit_operations(self) -> Iterator[None]:
-        """Within the block this thread has as many threads for an operation as a part has.
-
-        Operations on tables lose by more, and all threads share one setting for matrix products.
-        """
+    def operation_threads(self) -> Iterator[None]:
+        """Within the block an operation of this thread has as many threads as one of a part has."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.num_threads_within)
         try:

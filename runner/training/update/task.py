@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -87,20 +86,16 @@ class Supervised:
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         batch = next(batches)
-        with ctx.row_threads.limit_operations() if ctx.row_threads else nullcontext():
-            return self.update(ctx, batch)
-
-    def update(self, ctx: Context, batch: Batch) -> StepOutput:
-        """Make the update of a batch."""
-        embeddings = ctx.model.embed(batch)
-        # divided by the weight of the whole update, so a short micro-batch counts only its rows
-        total_weight = ctx.total_weight(batch)
-        if needs_closure(ctx.dense_optimizer):
-            capture, applied = self.update_with_closure(ctx, batch, embeddings, total_weight)
-        else:
-            capture = StepCapture()
-            self.forward_backward(ctx, batch, embeddings, total_weight, capture)
-            applied = ctx.update(embeddings, capture.boundaries)
+        with ctx.operation_threads():
+            embeddings = ctx.model.embed(batch)
+            # divided by the weight of the whole update: a short micro-batch counts only its rows
+            total_weight = ctx.total_weight(batch)
+            if needs_closure(ctx.dense_optimizer):
+                capture, applied = self.update_with_closure(ctx, batch, embeddings, total_weight)
+            else:
+                capture = StepCapture()
+                self.forward_backward(ctx, batch, embeddings, total_weight, capture)
+                applied = ctx.update(embeddings, capture.boundaries)
         return StepOutput(
             tuple(capture.predictions), tuple(capture.losses), batch.rows_B, batch.cursor, applied
         )
@@ -132,13 +127,15 @@ class Supervised:
         at_once = threads is not None and threads.may_run_at_once()
         compute = partial(compute_part, ctx, total_weight, penalties, at_once)
         parts = split_micro_batches(batch, embeddings, num_rows)
-        for part in threads.map(compute, parts) if threads and at_once else map(compute, parts):
-            if part.gradients is not None:
-                ctx.add_gradients(part.gradients)
-            capture.loss_shares.append(part.loss)
-            capture.boundaries.append(part.boundary)
-            capture.predictions.append(part.prediction)
-            capture.losses.append(part.losses)
+        computed = threads.map(compute, parts) if threads and at_once else map(compute, parts)
+        with ctx.operation_threads():  # also for tasks that make their updates in another way
+            for part in computed:
+                if part.gradients is not None:
+                    ctx.add_gradients(part.gradients)
+                capture.loss_shares.append(part.loss)
+                capture.boundaries.append(part.boundary)
+                capture.predictions.append(part.prediction)
+                capture.losses.append(part.losses)
 
     def update_with_closure(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor

@@ -15,9 +15,12 @@ from runner.errors import UserError
 from runner.models.layers.dropout import Dropout
 from runner.training.builder import threads as policy
 from runner.training.builder.threads import thread_rows
+from runner.training.update.determinism import UnrepeatableSums
 from runner.training.update.row_threads import RowThreads
 from runner.training.update.task import Supervised
-from tests.models.scene import SMALL, make_model
+from tests.models import sequence_scene
+from tests.models.scene import SMALL, from_yaml, make_model
+from tests.models.test_same_twice import config_of, default_loss, make_loss
 from tests.tiny import make_context, random_batch, snapshot
 
 ROWS = 45  # so that parts differ in size
@@ -58,12 +61,50 @@ def test_threads_give_the_numbers_of_parts_one_after_another(name):
     torch.set_num_threads(2)
     context = make_context("rowwise_adagrad", model=make_model(name))
     if thread_rows(context, CONFIG, PLENTY, ROWS) is None:
-        pytest.skip("its rows depend on each other")
+        assert context.update_states, "its rows depend on each other by nothing else"
+        return
     context.row_threads = threads_of(context)
     found = train(context)
     torch.set_num_threads(1)
     in_order = make_context("rowwise_adagrad", model=make_model(name), micro_batch_size=23)
     assert_equal(found, train(in_order))
+
+
+SEQUENCES = {
+    "bert4rec": {"dropout": 0.0, "uniform": 20},
+    "bst": {},
+    "dien": {},
+    "din": {},
+    "gru4rec": {"dropout": 0.0, "uniform": 20},
+    "hstu": {"dropout": 0.0, "uniform": 20},
+    "sasrec": {"dropout": 0.0, "uniform": 20},
+}
+
+
+@pytest.mark.parametrize("name", sorted(SEQUENCES))
+def test_so_do_models_of_histories_under_adam_and_their_parameters_stay(name):
+    """With rows and widths for which both threads are at work at once."""
+    results = []
+    for one_at_a_time in (False, True):
+        model = from_yaml(name, sequence_scene.SCHEMA, embedding_dim=32, **SEQUENCES[name])
+        parameters = dict(model.named_parameters())
+        loss = make_loss(default_loss(name), sequence_scene.SCHEMA)
+        context = make_context("adam", model=model, loss=loss)
+        context.dense_optimizer = torch.optim.Adam(context.dense_parameters, fused=True)
+        config = config_of(name, default_loss(name))
+        torch.set_num_threads(2)
+        context.row_threads = thread_rows(context, config, PLENTY, 512)
+        assert context.row_threads is not None
+        context.row_threads.one_at_a_time = one_at_a_time
+        for step in range(1, 6):
+            context.tables.set_lr_and_step(0.01, step)
+            batch = sequence_scene.batch_of(512, step)
+            assert Supervised().train_step(context, iter([batch])).applied
+        results.append(snapshot(context))
+        assert dict(model.named_parameters()).keys() == parameters.keys()
+        assert all(parameters[name] is p for name, p in model.named_parameters())
+    different = [n for n, tensor in results[1].items() if not torch.equal(results[0][n], tensor)]
+    assert different == []
 
 
 @pytest.mark.parametrize("num_threads", [2, 3])
@@ -186,8 +227,12 @@ def test_a_hook_is_called_in_one_thread_and_changes_no_number(kind):
     assert_equal(*results)
 
 
-def test_a_debugger_anomaly_detection_and_a_profiler_see_one_thread():
+def test_a_debugger_anomaly_detection_a_profiler_and_modes_see_one_thread():
     threads = RowThreads([nn.Linear(2, 2)], 2)
+    with UnrepeatableSums(num_threads=2):
+        assert not threads.may_run_at_once()
+    with torch.device("cpu"):  # a function mode
+        assert not threads.may_run_at_once()
     with torch.autograd.detect_anomaly(check_nan=False):
         assert not threads.may_run_at_once()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
@@ -207,6 +252,28 @@ def test_cores_share_parts_and_then_their_operations(num_cores, expected):
     torch.set_num_threads(num_cores)
     found = thread_rows(make_context(), CONFIG, PLENTY, 1)
     assert (found and (found.num_threads, found.num_threads_within)) == expected
+
+
+def test_operations_of_small_parts_have_one_thread():
+    torch.set_num_threads(8)
+    for products, within in ((policy.LEAST_WORK - 1, 1), (policy.LEAST_WORK, 2)):
+        assert thread_rows(make_context(), CONFIG, products, 4).num_threads_within == within
+
+
+def test_gradients_of_another_layout_and_of_two_parameters_get_memory_of_their_own():
+    context = make_context()
+    first, second, *others = context.dense_parameters
+    shared = torch.ones(first.shape[::-1]).t()
+    gradients = [shared, torch.ones(()).expand(second.shape), *(None for _ in others)]
+    context.add_gradients(gradients)
+    assert first.grad.stride() == first.stride() and second.grad.stride() == second.stride()
+    context.add_gradients(gradients)
+    assert torch.equal(first.grad, torch.full_like(first, 2.0))
+    assert torch.equal(second.grad, torch.full_like(second, 2.0))
+    twin = nn.Parameter(torch.zeros_like(others[0]))
+    context.dense_parameters, both = [others[0], twin], torch.ones_like(twin)
+    context.add_gradients([both, both])
+    assert others[0].grad.data_ptr() != twin.grad.data_ptr()
 
 
 def test_small_updates_have_fewer_parts():
@@ -235,6 +302,11 @@ class Derived(Declared):
         (Dropout(0.1), False),
         (Dropout(0.0), True),
         (nn.Dropout(0.5), False),
+        (nn.AlphaDropout(0.5), False),
+        (nn.RReLU(), False),
+        (nn.BatchNorm1d(2), False),
+        (nn.GRU(2, 2, num_layers=2, dropout=0.1), False),
+        (nn.GRU(2, 2), True),
         (Mine(1, 1), False),
         (Declared(1, 1), True),
         (Derived(1, 1), False),
