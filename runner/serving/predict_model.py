@@ -38,6 +38,7 @@ from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS, check_parts
+from runner.training.loops.evaluate_split import evaluate_batches
 from runner.training.state import restore_context_weights
 from runner.training.update.context import Context
 from runner.training.update.prefetch import batches_on_device
@@ -181,8 +182,7 @@ class RunModel:
         found: dict[str, list[Tensor]] = {}
         host = self._batches(part)
         with closing(batches_on_device(self.context, host)) as batches:
-            for batch in batches:
-                prediction, _ = self.task.eval_step(self.context, batch)
+            for batch, prediction, _ in evaluate_batches(self.context, self.task, batches):
                 logits.append(prediction.logits_BT.float())
                 vectors = {"user": "query_BD", "item": "item_BD"}
                 for name in outputs.embeddings:

@@ -176,8 +176,9 @@ def _score_parts(
     """Load the model, and score and write parts, one after another; return the seconds of that."""
     from runner.serving.predict_model import RunModel  # torch enters here
 
-    trainer = {**plan.config["trainer"], "num_threads": threads}
-    config = {**plan.config, "trainer": trainer}
+    config = plan.config
+    if num_ranks > 1:  # each has its share of the cores; one alone has the threads of an evaluation
+        config = {**config, "trainer": {**config["trainer"], "num_threads": threads}}
     model = RunModel(config, plan.checkpoint, plan.transforms, plan.allowed)
     table = plan.table
     encoder = PartEncoder(

@@ -19,8 +19,9 @@ from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
 from runner.training.stop_signal import GracePeriod, StopSignal
+from runner.training.update.context import Context
 from runner.training.update.prefetch import batches_on_device
-from runner.training.update.task import Supervised
+from runner.training.update.task import Supervised, Task
 
 
 def evaluate_split(
@@ -64,7 +65,7 @@ def evaluate_split(
         open_catalogue(context.model, settings, job.dataset, split),
         closing(batches_on_device(context, islice(batches, max_batches))) as device_batches,
     ):
-        for batch, prediction, losses in evaluate_batches(job, device_batches):
+        for batch, prediction, losses in evaluate_batches(context, job.task, device_batches):
             if stop is not None and stop.sync_ranks():
                 return None
             metrics.update(
@@ -89,14 +90,13 @@ def evaluate_split(
 
 
 def evaluate_batches(
-    job: Job, batches: Iterator[Batch]
+    context: Context, task: Task, batches: Iterator[Batch]
 ) -> Iterator[tuple[Batch, Prediction, dict[str, Tensor]]]:
     """Yield each batch with its predictions and losses, in order.
 
     Collective. Where operations have one thread, the threads of an update have a batch each, which
     changes no number; not where each row is ranked among all items, which takes memory.
     """
-    context, task = job.context, job.task
 
     @torch.no_grad()  # which holds in one thread
     def evaluate(batch: Batch) -> tuple[Batch, Prediction, dict[str, Tensor]]:
