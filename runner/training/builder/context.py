@@ -14,7 +14,6 @@ from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
-from runner.embeddings.cpu_tables import CpuTables
 from runner.errors import ConfigError
 from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.param_groups import parse_parameter_groups
@@ -36,7 +35,7 @@ from runner.training.builder.tables import (
     get_table_lookup,
     report_placement,
 )
-from runner.training.builder.threads import count_products, limit_threads, thread_rows
+from runner.training.builder.threads import choose_threads, count_products
 from runner.training.catalogue import count_ids_for_model
 from runner.training.rng_state import seed_rank
 from runner.training.update.compilation import compile_dense
@@ -133,16 +132,7 @@ def make_context(
             compile_dense(model, device, rows_at_once)  # debug observes modules, which it hides
     else:
         products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
-        if device.type == "cpu":
-            context.row_threads = thread_rows(context, config, products, rows_at_once)
-            if context.row_threads is not None:
-                for tables in context.model.modules():
-                    if isinstance(tables, CpuTables):
-                        tables.run_all = context.row_threads.run_all
-        if trainer.num_threads is None and (
-            device.type != "cpu" or limit_threads(model, products, rows_at_once)
-        ):
-            getattr(dataset, "read_ahead", lambda: None)()  # streams, and users' own, may lack it
+        choose_threads(context, config, products, rows_at_once, dataset)
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from runner.batch import Schema
+from runner.data.core.dataset import Dataset
+from runner.embeddings.cpu_tables import CpuTables
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
 from runner.training.update.context import Context
@@ -25,6 +27,30 @@ LEAST_WORK = 380_000_000
 # with many a thread would wait for the others. Further cores share the operations of a part.
 MAX_THREADS = 4
 LEAST_WORK_OF_PART = 25_000_000  # multiplications; less is not worth waking a thread
+
+
+def choose_threads(
+    context: Context, config: Mapping[str, Any], products: int, num_rows: int, dataset: Dataset
+) -> None:
+    """Choose what the threads of this process do, where the dense half is not compiled.
+
+    Args:
+        context: gets threads for rows of an update, where these do not depend on each other.
+        config: of the whole job.
+        products: multiplications of a row, from `count_products`.
+        num_rows: of a rank, in one forward pass.
+        dataset: reads ahead where operations leave a core to it, or are a GPU's.
+    """
+    is_cpu = context.device.type == "cpu"
+    if is_cpu and (threads := thread_rows(context, config, products, num_rows)) is not None:
+        context.row_threads = threads
+        for tables in context.model.modules():
+            if isinstance(tables, CpuTables):
+                tables.run_all = threads.run_all
+    if config["trainer"]["num_threads"] is None and (
+        not is_cpu or limit_threads(context.model, products, num_rows)
+    ):
+        getattr(dataset, "read_ahead", lambda: None)()  # streams, and users' own, may lack it
 
 
 def thread_rows(
