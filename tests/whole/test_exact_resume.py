@@ -89,18 +89,24 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     assert_same(run, untouched)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("device", DEVICES)
-def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, device):
-    """The generator of a GPU is a part of the checkpoint, beside the host's."""
-    own = (f"trainer.device={device.type}", "trainer.deterministic=true", "trainer.max_steps=30")
-    whole, run = tmp_path / "whole", tmp_path / "run"
+def untouched_and_resumed(runner: Zygote, folder: Path, own: tuple[str, ...]) -> tuple[Path, Path]:
+    """Train without a kill, and with one and a resume; both must be the same."""
+    whole, run = folder / "whole", folder / "run"
     done = train(runner, whole, *own)
     assert done.code == 0, done.text
     assert train(runner, run, *own, kill="step:17").code == -9
     done = train(runner, run, *own)
     assert done.code == 0, done.text
     assert_same(run, whole)
+    return whole, run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("device", DEVICES)
+def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, device):
+    """The generator of a GPU is a part of the checkpoint, beside the host's."""
+    own = (f"trainer.device={device.type}", "trainer.deterministic=true", "trainer.max_steps=30")
+    _, run = untouched_and_resumed(runner, tmp_path, own)
     names = {name for name in fingerprint(newest_checkpoint(run)) if name.startswith("rng/")}
     assert names == {"rng/torch"} | ({"rng/cuda"} if device.type == "cuda" else set())
 
@@ -109,13 +115,7 @@ def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, 
 def test_rows_in_threads_of_their_own_resume_exactly(runner, tmp_path):
     own = ("model.net.dropout=0", "model.net.top=[1024,512]", "trainer.batch_size=128")
     own += ("optimizer=adam", "trainer.max_steps=30", "trainer.num_threads=2")
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    done = train(runner, whole, *own)
-    assert done.code == 0, done.text
-    assert train(runner, run, *own, kill="step:17").code == -9
-    done = train(runner, run, *own)
-    assert done.code == 0, done.text
-    assert_same(run, whole)
+    whole, _ = untouched_and_resumed(runner, tmp_path, own)
     alone = tmp_path / "alone"
     done = train(runner, alone, *own, "trainer.num_threads=1")
     assert done.code == 0, done.text

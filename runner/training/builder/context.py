@@ -126,16 +126,34 @@ def make_context(
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
-    rows_at_once = context.rows_at_once(rank_batch_size(trainer.batch_size, trainer.accumulate))
-    if trainer.compile:
-        if not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
-            compile_dense(model, device, rows_at_once)  # debug observes modules, which it hides
-    else:
-        products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
-        choose_threads(context, config, products, rows_at_once, dataset)
+    products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
+    compile_or_thread(context, config, trainer, dataset, products)
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs
+
+
+def compile_or_thread(
+    context: Context,
+    config: Mapping[str, Any],
+    trainer: TrainerSettings,
+    dataset: Dataset,
+    products: int,
+) -> None:
+    """Compile the dense half, or choose what threads do for it.
+
+    Args:
+        context: of the updates.
+        config: of the whole job.
+        trainer: the settings of its group `trainer`.
+        dataset: may read ahead where a core is free.
+        products: multiplications of a row, from `count_products`.
+    """
+    num_rows = context.rows_at_once(rank_batch_size(trainer.batch_size, trainer.accumulate))
+    if not trainer.compile:
+        choose_threads(context, config, products, num_rows, dataset)
+    elif not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
+        compile_dense(context.model, context.device, num_rows)  # debug observes what it hides
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
