@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
-
-from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
@@ -14,7 +11,7 @@ from runner.models.argument_types import (
     Width,
     Widths,
 )
-from runner.models.layers.attention import InteractingLayer
+from runner.models.layers.attention import InteractingLayers
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -59,11 +56,8 @@ class AutoInt(DeepModel):
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
-        widths = [embedding_dim, *[attention_dim] * num_layers]
-        self.attention = nn.Sequential(
-            *(InteractingLayer(before, after, num_heads) for before, after in pairwise(widths))
-        )
-        self.head = Linear(self.fields.num_fields * widths[-1], num_tasks)
+        self.attention = InteractingLayers(embedding_dim, attention_dim, num_layers, num_heads)
+        self.head = Linear(self.fields.num_fields * attention_dim, num_tasks)
         self.deep = None
         if deep:
             deep = [*deep, num_tasks]

@@ -5,12 +5,50 @@ B batch, N fields, D width of the input, H heads, A width of a head.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.models.layers.linear import StackedLinear
 from runner.models.layers.sizes import check_sizes
+
+BLOCK_NUMBERS = 1 << 21  # of a layer, for the rows that pass the layers at a time in a training
+
+
+class InteractingLayers(nn.Sequential):
+    """Interacting layers in sequence.
+
+    In a training some rows pass all layers before the next ones do, so that the scores of a layer
+    lie in the caches until its softmax and its product with the values have read them.
+
+    Args:
+        num_inputs: width of a field's vector before the first layer.
+        width: of it behind each layer.
+        num_layers: number of layers.
+        num_heads: of each.
+
+    Raises:
+        ValueError: if `width` is not a multiple of `num_heads`.
+    """
+
+    def __init__(self, num_inputs: int, width: int, num_layers: int, num_heads: int) -> None:
+        widths = [num_inputs, *[width] * num_layers]
+        super().__init__(
+            *(InteractingLayer(before, after, num_heads) for before, after in pairwise(widths))
+        )
+        self.width, self.num_heads = width, num_heads
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """Return [B, N, width]."""
+        num_fields = x_BND.shape[1]
+        numbers = num_fields * (self.num_heads * num_fields + 4 * self.width)  # scores, projections
+        rows = max(1, BLOCK_NUMBERS // numbers)
+        if not self.training or torch.compiler.is_compiling() or not x_BND.is_cpu:
+            rows = max(1, len(x_BND))
+        blocks = [super(InteractingLayers, self).forward(x) for x in x_BND.split(rows)]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
 class InteractingLayer(nn.Module):
