@@ -105,7 +105,7 @@ class EulerLayer(nn.Module):
         self.orders_KN = nn.Parameter(orders_KN)
         self.bias_CKD = nn.Parameter(torch.randn(2, num_orders, dim) * 0.01)
         self.implicit = nn.Linear(num_inputs * dim, num_orders * dim)
-        self.drop = Dropout(dropout)
+        self.drop = Dropout(dropout, row_dim=1)
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 if layer_norm else 0))
 
     def forward(self, z_CBND: Tensor) -> Tensor:

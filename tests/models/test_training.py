@@ -6,13 +6,23 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import SparseFeature
 from runner.models.layers.embedding import LINEAR_COLUMNS
 from runner.models.losses import ByKind
 from runner.training.update.task import Supervised
-from tests.models.scene import MODELS, SCHEMAS, SMALL, TWO_TASKS, batch_of, from_yaml, make_model
+from tests.models.scene import (
+    CONF,
+    MODELS,
+    SCHEMAS,
+    SMALL,
+    TWO_TASKS,
+    batch_of,
+    from_yaml,
+    make_model,
+)
 from tests.tiny import SCHEMA, make_context, snapshot
 
 
@@ -108,6 +118,24 @@ def test_dropped_embeddings_change_training_and_nothing_else(name):
     expected = plain(batch).logits_BT
     assert torch.equal(expected, plain(batch).logits_BT)
     assert torch.equal(model.eval()(batch).logits_BT, expected)
+
+
+# without AFN, whose exponentials overflow where no batch norm follows them
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"afn"}))
+def test_micro_batches_drop_what_the_whole_batch_drops(name):
+    keys = yaml.safe_load((CONF / f"{name}.yaml").read_text())["net"]
+    settings = {key: 0.3 for key in ("dropout", "embedding_dropout") if key in keys}
+    # batch norms take all rows of an update at once
+    settings |= {key: None for key in ("norm", "inner_norm") if key in keys}
+    results = []
+    for size in (40, 13):
+        model = from_yaml(name, **settings)
+        context = make_context("rowwise_adagrad", model=model, micro_batch_size=size)
+        outputs = train(context, [batch_of(SCHEMA, 40)] * 2, lr=0.05)
+        losses = [part["click"] for output in outputs for part in output.losses]
+        results.append({"losses": torch.cat(losses), **snapshot(context)})
+    for key, value in results[0].items():
+        torch.testing.assert_close(results[1][key], value, rtol=0, atol=1e-5, msg=key)
 
 
 @pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm", "fwfm by id", "fibinet"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from runner.models.layers.row_draws import draw_bits
 
 _LEVELS = 1 << 16  # values of the random number that decides whether an element is dropped
 
@@ -15,8 +18,19 @@ class Dropout(nn.Dropout):
     Torch draws 32 random bits for each element and compares them as a double, which on CPU costs
     as much as the matrix product that follows. Here an element takes 16 bits, a quarter of a
     64-bit draw. So p is rounded to a multiple of 1/65536, and elements that stay are scaled by the
-    rounded p. Draws come from torch's own generator, which checkpoints hold.
+    rounded p. In an update what is dropped of a row is a function of the update's seed and the
+    row's place in it, so that micro-batches, and threads with rows of their own, drop the same; see
+    `row_draws`. Elsewhere torch's own generator goes on. A GPU and compiled code have torch's
+    dropout.
+
+    Args:
+        p: the probability.
+        row_dim: dimension of the rows.
     """
+
+    def __init__(self, p: float, *, row_dim: int = 0) -> None:
+        super().__init__(p)
+        self.row_dim = row_dim
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0.0:
@@ -26,12 +40,10 @@ class Dropout(nn.Dropout):
         dropped = round(self.p * _LEVELS)
         if dropped == _LEVELS:
             return x * 0.0
-        scale = torch.ge(_bits(x.shape), dropped - _LEVELS // 2, out=torch.empty_like(x.detach()))
-        return x * scale.mul_(_LEVELS / (_LEVELS - dropped))
-
-
-def _bits(shape: torch.Size) -> Tensor:
-    """Return random numbers, int16."""
-    draws = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64)
-    draws.random_(torch.iinfo(torch.int64).min, None)
-    return draws.view(torch.int16)[: shape.numel()].view(shape)
+        scale = torch.empty(x.movedim(self.row_dim, 0).shape, dtype=x.dtype)
+        rest = scale.view(-1)
+        for bits in draw_bits(scale.shape):
+            is_kept = torch.from_numpy(np.greater_equal(bits, dropped).view(np.uint8))
+            rest[: len(bits)].copy_(is_kept).mul_(_LEVELS / (_LEVELS - dropped))
+            rest = rest[len(bits) :]
+        return x * scale.movedim(0, self.row_dim)

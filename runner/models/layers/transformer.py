@@ -5,6 +5,8 @@ B batch, L sequence length, D width, H heads.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -45,14 +47,25 @@ class CausalBlock(nn.Module):
             torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
             for part in (query_BLD, *self.key_value(x_BLD).chunk(2, dim=2))
         )
-        dropout = self.drop.p if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=dropout, is_causal=True
-        )
+        mixed = self._attend(query, key, value)
         x_BLD = x_BLD + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         hidden_BLD = self.drop(self.first(self.norm(x_BLD)).relu())
         output_BLD: Tensor = self.drop(self.second(hidden_BLD))
         return x_BLD + output_BLD
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return drop(softmax(q k^T / sqrt(A), over the places up to the query's)) v."""
+        p = self.drop.p if self.training else 0.0
+        if p == 0.0 or not query.is_cpu or torch.compiler.is_compiling():
+            return functional.scaled_dot_product_attention(
+                query, key, value, dropout_p=p, is_causal=True
+            )
+        # PyTorch's is not fused on a CPU either where it drops, and its draws belong to no row
+        scores_BHLL = query / math.sqrt(query.shape[3]) @ key.transpose(2, 3)
+        is_later_LL = torch.ones(scores_BHLL.shape[2:], dtype=torch.bool).triu(1)
+        scores_BHLL = scores_BHLL.masked_fill(is_later_LL, -math.inf)
+        mixed: Tensor = self.drop(scores_BHLL.softmax(3)) @ value
+        return mixed
 
 
 class KeyValue(Linear):

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from runner.batch import Schema
 from runner.data.core.dataset import Dataset
 from runner.embeddings.cpu_tables import CpuTables
+from runner.models.layers.dropout import Dropout
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
 from runner.training.update.context import Context
@@ -58,9 +59,9 @@ def thread_rows(
 ) -> RowThreads | None:
     """Return threads that have rows of an update each, where these do not depend on each other.
 
-    They do in a batch norm, and in a loss that compares rows. Dropout draws its numbers one after
-    another, and a class of a user's own may not bear several threads unless it says so by
-    `rows_in_threads = True`: such models have the threads of operations.
+    They do in a batch norm, and in a loss that compares rows. PyTorch's own dropout draws its
+    numbers one after another, and a class of a user's own may not bear several threads unless it
+    says so by `rows_in_threads = True`: such models have the threads of operations.
 
     Args:
         context: has the model and the loss.
@@ -86,7 +87,9 @@ def thread_rows(
 
 
 def _draws_or_couples_rows(module: nn.Module) -> bool:
-    """Return whether a module draws random numbers, or has statistics of the rows."""
+    """Return whether a module draws numbers one after another, or has statistics of the rows."""
+    if isinstance(module, Dropout):  # whose draws belong to rows
+        return False
     # p of modules that drop, dropout of attention and recurrent networks
     rates = (getattr(module, name, 0.0) for name in ("p", "dropout"))
     return isinstance(module, nn.RReLU | _NormBase) or any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
 from runner.errors import ConfigError, UserError
+from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
 from runner.training.update.context import Context
@@ -125,8 +127,9 @@ class Supervised:
         if threads is not None:
             num_rows = -(-min(num_rows, batch.size) // threads.num_threads)
         at_once = threads is not None and threads.may_run_at_once()
-        compute = partial(compute_part, ctx, total_weight, penalties, at_once)
-        parts = split_micro_batches(batch, embeddings, num_rows)
+        seed = int(torch.randint(1 << 62, ()))  # of what the dense half draws for rows
+        compute = partial(compute_part, ctx, total_weight, penalties, seed, at_once)
+        parts = zip(count(0, num_rows), split_micro_batches(batch, embeddings, num_rows))
         computed = threads.map(compute, parts) if threads and at_once else map(compute, parts)
         with ctx.operation_threads():  # also for tasks that make their updates in another way
             for part in computed:
@@ -168,8 +171,9 @@ def compute_part(
     ctx: Context,
     total_weight: Tensor,
     penalties: Mapping[str, Tensor],
+    seed: int,
     at_once: bool,
-    rows: tuple[Batch, Embeddings],
+    part: tuple[int, tuple[Batch, Embeddings]],
 ) -> ComputedPart:
     """Run the dense half forward and backward for some rows of an update.
 
@@ -177,17 +181,19 @@ def compute_part(
         ctx: has the model and the loss.
         total_weight: of the rows of the update, over all ranks.
         penalties: whose values are part of each row's losses.
+        seed: of what is drawn for rows, such as what a dropout drops.
         at_once: whether other threads compute other rows, so that gradients are returned in place
             of added to those of the parameters.
-        rows: and their look-ups, which get their gradient.
+        part: the number of the first row, the rows, and their look-ups, which get their gradient.
 
     Raises:
         UserError: if the model or the loss returns something else than it should.
     """
-    micro_batch, boundary = rows
-    with ctx.autocast():
-        prediction = ctx.model.dense(boundary, micro_batch)
-    losses = row_losses(ctx, prediction, micro_batch)
+    first_row, (micro_batch, boundary) = part
+    with row_draws(RowDraws(seed, first_row, micro_batch.size)):
+        with ctx.autocast():
+            prediction = ctx.model.dense(boundary, micro_batch)
+        losses = row_losses(ctx, prediction, micro_batch)
     row_loss_B = (
         torch.stack(tuple(losses.values())).sum(0)
         if len(losses) > 1

@@ -22,7 +22,7 @@ def test_blocks_of_rows_give_what_all_rows_give(rows_at_once, monkeypatch):
 
     def run() -> list[torch.Tensor]:
         y = layers(x)
-        weights = [p for p in layers.parameters()]
+        weights = list(layers.parameters())
         return [y, *torch.autograd.grad(y.square().sum(), [x, *weights])]
 
     whole = run()

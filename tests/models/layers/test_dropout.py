@@ -9,6 +9,7 @@ import torch
 
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.row_draws import BLOCK_ROWS, RowDraws, row_draws
 from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
 from tests.devices import DEVICES
 
@@ -69,3 +70,56 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero_and_all_at_one(device):
 def test_a_probability_out_of_range_is_refused(p):
     with pytest.raises(ValueError, match="dropout probability"):
         Dropout(p)
+
+
+def dropped(drops, x, first, seed=1):
+    """What several layers leave of rows of an update, one after another."""
+    with row_draws(RowDraws(seed, first, x.shape[drops[0].row_dim])):
+        return [drop(x) for drop in drops]
+
+
+@pytest.mark.parametrize("row_dim", [0, 1])
+@pytest.mark.parametrize("at_once", [1, 3, BLOCK_ROWS, BLOCK_ROWS + 1, 2 * BLOCK_ROWS + 5])
+def test_however_rows_are_divided_the_same_is_dropped_of_them(at_once, row_dim):
+    rows = 3 * BLOCK_ROWS + 7
+    x = torch.randn(rows, 5, 3).transpose(0, row_dim)
+    drops = [Dropout(0.3, row_dim=row_dim), Dropout(0.5, row_dim=row_dim)]
+    whole = dropped(drops, x, 0)
+    parts = [dropped(drops, part, at_once * i) for i, part in enumerate(x.split(at_once, row_dim))]
+    for i, expected in enumerate(whole):
+        assert torch.equal(torch.cat([part[i] for part in parts], row_dim), expected)
+
+
+def test_another_seed_call_row_or_element_is_dropped_independently():
+    drop, x = Dropout(0.5), torch.ones(4 * BLOCK_ROWS, 250)
+    first, second = ((kept == 0).double() for kept in dropped([drop, drop], x, 0))
+    other = (dropped([drop], x, 0, seed=2)[0] == 0).double()
+    block = first[BLOCK_ROWS:]
+    pairs = [(first, second), (first, other), (block, first[:-BLOCK_ROWS]), (first[1:], first[:-1])]
+    for one, two in pairs:
+        assert abs((one * two).mean().item() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / one.numel())
+
+
+def test_several_entries_of_a_row_and_those_that_belong_to_no_row_are_drawn_too():
+    drop, x = Dropout(0.5), torch.ones(24, 10)
+    with row_draws(RowDraws(1, 0, 12)):
+        whole = drop(x)
+    halves = []
+    for first in (0, 6):
+        with row_draws(RowDraws(1, first, 6)):
+            halves.append(drop(x[2 * first : 2 * first + 12]))
+    assert torch.equal(torch.cat(halves), whole)
+    items = []
+    for first in (0, 7):
+        with row_draws(RowDraws(1, first, 7)):
+            items.append(drop(x))
+    assert not torch.equal(*items)
+
+
+def test_draws_of_rows_leave_torchs_generator_alone_and_end_with_their_block():
+    drop, x = Dropout(0.5), torch.ones(8, 8)
+    before = torch.get_rng_state()
+    dropped([drop], x, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    drop(x)
+    assert not torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,79 @@
+"""Random numbers of rows of an update, which do not depend on how the rows are divided."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+BLOCK_ROWS = 128  # rows that share a generator, whose start takes the time of 20,000 numbers
+_LAST_DRAW = np.iinfo(np.uint64).max
+
+
+@dataclass
+class RowDraws:
+    """The draws of a forward pass for some rows of an update that follow each other.
+
+    Args:
+        seed: of the update, the same for all its rows.
+        first_row: number of the first row among those of the update.
+        num_rows: how many they are.
+        num_calls: how often the forward pass has drawn so far.
+    """
+
+    seed: int
+    first_row: int
+    num_rows: int
+    num_calls: int = 0
+
+    def draw_bits(self, shape: torch.Size) -> Iterator[np.ndarray]:
+        """Yield random uint16, flat and in pieces, for a shape.
+
+        Its first dimension has the same number of entries for each row; where it has not, as that
+        of items, the numbers belong to no row.
+        """
+        call = self.num_calls
+        self.num_calls += 1
+        if shape[0] % self.num_rows:
+            yield _draw(shape.numel(), (self.seed, call, self.first_row))
+            return
+        numbers = shape.numel() // self.num_rows  # of a row
+        row, stop = self.first_row, self.first_row + self.num_rows
+        while row < stop:
+            block, skipped = divmod(row, BLOCK_ROWS)
+            row = min((block + 1) * BLOCK_ROWS, stop)
+            bits = _draw((row - block * BLOCK_ROWS) * numbers, (self.seed, call, block))
+            yield bits[skipped * numbers :]
+
+
+_of_thread = threading.local()
+
+
+@contextmanager
+def row_draws(draws: RowDraws) -> Iterator[None]:
+    """Within the block `draw_bits` of this thread draws for these rows."""
+    before = getattr(_of_thread, "draws", None)
+    _of_thread.draws = draws
+    try:
+        yield
+    finally:
+        _of_thread.draws = before
+
+
+def draw_bits(shape: torch.Size) -> Iterator[np.ndarray]:
+    """Yield the bits of `RowDraws.draw_bits`; outside of `row_draws` with a seed from torch."""
+    draws: RowDraws | None = getattr(_of_thread, "draws", None)
+    if draws is None:
+        draws = RowDraws(int(torch.randint(1 << 62, ())), 0, max(shape[0], 1))
+    return draws.draw_bits(shape)
+
+
+def _draw(count: int, seed: tuple[int, ...]) -> np.ndarray:
+    generator = np.random.Generator(np.random.SFC64(seed))
+    # 64 bits a draw; `integers` is the call that lets other threads run meanwhile
+    draws = generator.integers(_LAST_DRAW, size=(count + 3) // 4, dtype=np.uint64, endpoint=True)
+    return draws.view(np.uint16)[:count]
