@@ -47,8 +47,13 @@ class InteractingLayers(nn.Sequential):
         rows = max(1, BLOCK_NUMBERS // numbers)
         if not self.training or torch.compiler.is_compiling() or not x_BND.is_cpu:
             rows = max(1, len(x_BND))
-        blocks = [super(InteractingLayers, self).forward(x) for x in x_BND.split(rows)]
+        blocks = [self._pass(block_BND) for block_BND in torch.split(x_BND, rows)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    def _pass(self, x_BND: Tensor) -> Tensor:
+        for layer in self:
+            x_BND = layer(x_BND)
+        return x_BND
 
 
 class InteractingLayer(nn.Module):

@@ -5,6 +5,7 @@ B rows, C channels.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from runner.distributed.ranks import SINGLE_PROCESS, Ranks, current_ranks
+from runner.models.layers.part_exchange import PartExchange, current_exchange
 from runner.models.layers.update_state import UpdateState
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE
 
@@ -62,8 +64,7 @@ class BatchNorm(UpdateState):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
         self.register_buffer("num_updates", torch.zeros(()) if averages_first else None)
-        # of the update that is under way: rows, mean, sum of squared deviations from it
-        self.seen: tuple[Tensor | int, Tensor, Tensor] | None = None
+        self.seen: Moments | None = None  # of the update that is under way
 
     def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return [B, C] in the type of x; statistics have the type of the parameters.
@@ -111,7 +112,8 @@ class BatchNorm(UpdateState):
     def takes_local_rows(self, x_BC: Tensor, weights_B: Tensor | None) -> bool:
         """Return whether the statistics are those of several rows of this rank that all count."""
         is_local = self.scope == MICRO_BATCH_SCOPE or not self.ranks.is_distributed
-        return is_local and x_BC.shape[0] > 1 and all_count(weights_B)
+        are_several = x_BC.shape[0] > 1 or current_exchange() is not None
+        return is_local and are_several and all_count(weights_B)
 
     def is_mapped_on_cpu(self, x_BC: Tensor) -> bool:
         """Return whether local rows are normalised by the functions of this file, not torch's."""
@@ -122,10 +124,10 @@ class BatchNorm(UpdateState):
         normed_BC: Tensor
         if self.takes_local_rows(x_BC, weights_B):
             if self.is_mapped_on_cpu(x_BC):
-                normed_BC, mean, m2 = _NormaliseLocally.apply(  # type: ignore[no-untyped-call]
+                normed_BC, *statistics = _NormaliseLocally.apply(  # type: ignore[no-untyped-call]
                     x_BC, self.weight, self.bias, self.eps
                 )
-                self.take_in(len(x_BC), mean, m2)
+                self.take_in(*statistics)
                 return normed_BC
             mean, var = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
             normed_BC, *_ = torch.native_batch_norm(
@@ -135,28 +137,38 @@ class BatchNorm(UpdateState):
             return normed_BC
         ranks = SINGLE_PROCESS if self.scope == MICRO_BATCH_SCOPE else self.ranks
         normed_BC, count, mean, m2 = _Normalise.apply(  # type: ignore[no-untyped-call]
-            x_BC, self.weight, self.bias, weights_B, self.eps, ranks
+            x_BC, self.weight, self.bias, weights_B, self.eps, current_exchange() or ranks
         )
         self.take_in(count, mean, m2)
         return normed_BC
 
     @torch.no_grad()
     def take_in(self, count: Tensor | int, mean: Tensor, m2: Tensor) -> None:
-        """Add rows to those that the update has seen (Chan, Golub and LeVeque 1983).
+        """Add rows to those that the update has seen.
 
         Args:
             count: of the rows.
             mean: of each channel.
             m2: sum of squared deviations from the mean, of each channel.
         """
-        if self.seen is not None:
-            seen_count, seen_mean, seen_m2 = self.seen
-            all_count = torch.as_tensor(seen_count + count, dtype=mean.dtype, device=mean.device)
-            share = count / all_count.clamp(min=1)
-            difference = mean - seen_mean
-            m2 = seen_m2 + m2 + difference.square() * (seen_count * share)
-            count, mean = all_count, seen_mean + difference * share
-        self.seen = (count, mean, m2)
+        exchange = current_exchange()
+        if exchange is not None and not exchange.is_first:  # all threads have the same statistics
+            return
+        found = (count, mean, m2)
+        self.seen = found if self.seen is None else join_statistics(self.seen, found)
+
+
+Moments = tuple[Tensor | int, Tensor, Tensor]  # rows, mean, sum of squared deviations from it
+
+
+def join_statistics(one: Moments, other: Moments) -> Moments:
+    """Return the statistics of the rows of both (Chan, Golub and LeVeque 1983)."""
+    (count, mean, m2), (more, mean_of_more, m2_of_more) = one, other
+    total = count + more
+    share = more / (total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1))
+    difference = mean_of_more - mean
+    m2 = m2 + m2_of_more + difference.square() * (count * share)
+    return total, mean + difference * share, m2
 
 
 def has_batch_statistics(module: nn.Module) -> bool:
@@ -168,11 +180,13 @@ def all_count(weights_B: Tensor | None) -> bool:
     """Return whether all rows count. On a GPU that is not asked, since the host would wait."""
     if weights_B is None:
         return True
-    return weights_B.is_cpu and weights_B.numel() > 0 and float(weights_B.min()) > 0
+    do_all = weights_B.is_cpu and weights_B.numel() > 0 and float(weights_B.min()) > 0
+    exchange = current_exchange()
+    return do_all if exchange is None else all(exchange.gather(do_all))
 
 
 def _over_ranks(
-    count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks
+    count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks | PartExchange
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Collective. Return rows, mean and sum of squared deviations over all ranks.
 
@@ -196,22 +210,29 @@ class RowStatistics(NamedTuple):
     allow, which are the cost of a batch norm on a CPU.
     """
 
+    num_rows: int
     mean: Tensor  # [C], like all others
     inverse: Tensor  # r
     scale: Tensor  # s
     shift: Tensor  # b - s m
     m2: Tensor  # sum of squared deviations from the mean
+    exchange: PartExchange | None  # with the threads that have other rows
 
     @classmethod
     def of(
         cls, x_BC: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> RowStatistics:
-        """Return the statistics of the rows."""
+        """Return the statistics of the rows, and of those of other threads."""
+        num_rows: Tensor | int = x_BC.shape[0]
         mean, var = torch.batch_norm_update_stats(x_BC, None, None, 0.0)
+        m2 = var * num_rows
+        if (exchange := current_exchange()) is not None:
+            num_rows, mean, m2 = reduce(join_statistics, exchange.gather((num_rows, mean, m2)))
+            var = m2 / num_rows
         inverse = torch.rsqrt(var + eps)
         scale = inverse if weight is None else inverse * weight
         shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-        return cls(mean, inverse, scale, shift, var * x_BC.shape[0])
+        return cls(int(num_rows), mean, inverse, scale, shift, m2, exchange)
 
     def normalise(self, x_BC: Tensor) -> Tensor:
         """Return y."""
@@ -227,9 +248,13 @@ class RowStatistics(NamedTuple):
             *(grad_BC, x_BC, None, None, None, self.mean, self.inverse, True, 0.0),
             [False, True, True],
         )
-        share = self.scale * (-1 / x_BC.shape[0])
-        slope = share * self.inverse * grad_weight
-        offset = torch.addcmul(share * grad_bias, slope, self.mean, value=-1)
+        sum_weight, sum_bias = grad_weight, grad_bias  # of the rows of all threads
+        if self.exchange is not None:
+            sums = self.exchange.all_reduce_sum(torch.stack((grad_weight, grad_bias)))
+            sum_weight, sum_bias = sums.unbind()
+        share = self.scale * (-1 / self.num_rows)
+        slope = share * self.inverse * sum_weight
+        offset = torch.addcmul(share * sum_bias, slope, self.mean, value=-1)
         torch.addcmul(offset, grad_BC, self.scale, out=grad_BC).addcmul_(x_BC, slope)
         return grad_BC, grad_weight, grad_bias
 
@@ -240,12 +265,12 @@ class _NormaliseLocally(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BC: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, int, Tensor, Tensor]:
         found = RowStatistics.of(x_BC, weight, bias, eps)
         ctx.save_for_backward(x_BC)
         ctx.found, ctx.has_affine = found, weight is not None
         ctx.mark_non_differentiable(found.mean, found.m2)
-        return found.normalise(x_BC), found.mean, found.m2
+        return found.normalise(x_BC), found.num_rows, found.mean, found.m2
 
     @staticmethod
     @once_differentiable
@@ -266,7 +291,7 @@ class _Normalise(torch.autograd.Function):
         bias: Tensor | None,
         weights_B: Tensor | None,
         eps: float,
-        ranks: Ranks,
+        ranks: Ranks | PartExchange,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         dtype = x_BC.dtype if x_BC.dtype == torch.float64 else torch.float32
         wide_BC = x_BC.to(dtype)

@@ -44,11 +44,11 @@ def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
     kept for the gradient but computed again from x, which the gradient of the norm reads anyway,
     so that it never leaves the cache.
     """
-    output_BW, mean, m2 = _NormedLinear.apply(  # type: ignore[no-untyped-call]
+    output_BW, *statistics = _NormedLinear.apply(  # type: ignore[no-untyped-call]
         *(x_BC, norm.weight, norm.bias, norm.eps),
         *(linear.weight, linear.bias, takes_onednn(x_BC, linear.weight)),
     )
-    norm.take_in(x_BC.shape[0], mean, m2)
+    norm.take_in(*statistics)
     return output_BW  # type: ignore[no-any-return]
 
 
@@ -65,7 +65,7 @@ class _NormedLinear(torch.autograd.Function):
         weight_WC: Tensor,
         bias_W: Tensor | None,
         by_onednn: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, int, Tensor, Tensor]:
         found = RowStatistics.of(x_BC, weight, bias, eps)
         rectified_BC = found.normalise(x_BC).relu_()
         ctx.save_for_backward(x_BC, weight_WC)
@@ -73,7 +73,7 @@ class _NormedLinear(torch.autograd.Function):
         ctx.has_affine, ctx.has_bias = weight is not None, bias_W is not None
         ctx.mark_non_differentiable(found.mean, found.m2)
         output_BW = multiply(rectified_BC, weight_WC, bias_W, by_onednn=by_onednn)
-        return output_BW, found.mean, found.m2
+        return output_BW, found.num_rows, found.mean, found.m2
 
     @staticmethod
     @once_differentiable

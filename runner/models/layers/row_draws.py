@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-BLOCK_ROWS = 128  # rows that share a generator, whose start takes the time of 20,000 numbers
+BLOCK_ROWS = 512  # rows that share a generator, whose start takes the time of 20,000 numbers
 _LAST_DRAW = np.iinfo(np.uint64).max
 
 

@@ -59,9 +59,12 @@ def thread_rows(
 ) -> RowThreads | None:
     """Return threads that have rows of an update each, where these do not depend on each other.
 
-    They do in a batch norm, and in a loss that compares rows. PyTorch's own dropout draws its
-    numbers one after another, and a class of a user's own may not bear several threads unless it
-    says so by `rows_in_threads = True`: such models have the threads of operations.
+    They do in a loss that compares rows. In a batch norm of the update they do, too, for which the
+    threads exchange sums, but not with code of a user's own: that is watched in the first update
+    of a process, in which one thread computes all rows, so that a resume would differ by rounding.
+    PyTorch's own dropout draws its numbers one after another, and a class of a user's own may not
+    bear several threads unless it says so by `rows_in_threads = True`: such models have the threads
+    of operations.
 
     Args:
         context: has the model and the loss.
@@ -71,11 +74,12 @@ def thread_rows(
     """
     parts = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = [module for part in parts for module in part.modules()]
+    are_coupled = bool(context.update_states)
     if (
-        context.update_states
-        or loss_row_scope(config, UPDATE_SCOPE) is not None
+        loss_row_scope(config, UPDATE_SCOPE) is not None
         or any(map(_draws_or_couples_rows, modules))
         or not all(map(_bears_threads, [*modules, context.loss]))
+        or (are_coupled and not _may_exchange(context, [*modules, context.loss]))
     ):
         return None
     num_cores, work = torch.get_num_threads(), products * num_rows
@@ -83,7 +87,18 @@ def thread_rows(
     if num_threads < 2:
         return None
     within = num_cores // num_threads if work >= num_threads * LEAST_WORK else 1
-    return RowThreads(modules, num_threads, num_threads_within=within)
+    return RowThreads(modules, num_threads, num_threads_within=within, are_coupled=are_coupled)
+
+
+def _may_exchange(context: Context, parts: Collection[object]) -> bool:
+    """Return whether threads can exchange what their rows depend on, see `thread_rows`."""
+    norms_of_updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
+    return (
+        len(norms_of_updates) == len(context.update_states)
+        and not context.ranks.is_distributed
+        and context.amp_dtype is None
+        and not any(map(of_a_user, parts))
+    )
 
 
 def _draws_or_couples_rows(module: nn.Module) -> bool:

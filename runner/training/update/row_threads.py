@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.nn.modules.module import _has_any_global_hook
 
 from runner.models.layers.hooks import is_hooked
+from runner.models.layers.part_exchange import PartExchange
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -32,16 +34,25 @@ class RowThreads:
         modules: of the dense half.
         num_threads: parts into which the rows that the dense half takes at once are divided.
         num_threads_within: threads that share an operation of a part.
+        are_coupled: whether rows depend on each other by batch norms, for which the threads of a
+            part wait for each other.
 
     Attributes:
         one_at_a_time: parts are computed one after another, as they are while `is_watched`, with
-            the same numbers.
+            the same numbers; or all rows as one part where they are coupled, with the same numbers
+            but for rounding.
     """
 
     def __init__(
-        self, modules: Sequence[nn.Module], num_threads: int, *, num_threads_within: int = 1
+        self,
+        modules: Sequence[nn.Module],
+        num_threads: int,
+        *,
+        num_threads_within: int = 1,
+        are_coupled: bool = False,
     ) -> None:
         self.num_threads, self.num_threads_within = num_threads, num_threads_within
+        self.are_coupled = are_coupled
         self.one_at_a_time = False
         self._modules = modules
         self._parameters = [p for module in modules for p in module.parameters(recurse=False)]
@@ -67,6 +78,15 @@ class RowThreads:
             or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters)
         )
 
+    def rows_of_part(self, num_rows: int, *, at_once: bool) -> int:
+        """Return into how large parts rows are divided that the dense half takes at once.
+
+        Args:
+            num_rows: how many they are.
+            at_once: whether several threads compute.
+        """
+        return num_rows if self.are_coupled and not at_once else -(-num_rows // self.num_threads)
+
     @contextmanager
     def operation_threads(self) -> Iterator[None]:
         """Within the block an operation of this thread has as many threads as one of a part has."""
@@ -89,10 +109,21 @@ class RowThreads:
         for _ in self.map(run_some, iter(range(num_threads))):
             pass
 
-    def map(self, work: Callable[[Part], Result], parts: Iterator[Part]) -> Iterator[Result]:
+    def map(
+        self,
+        work: Callable[[Part], Result],
+        parts: Iterator[Part],
+        *,
+        exchange: PartExchange | None = None,
+    ) -> Iterator[Result]:
         """Yield the results of the parts in their order.
 
         An error in a part is raised when no thread computes any more.
+
+        Args:
+            work: computes a part.
+            parts: as many as there are, of which each thread takes one at a time.
+            exchange: between parts of which each waits for all others.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
@@ -101,10 +132,20 @@ class RowThreads:
                 initializer=torch.set_num_threads,
                 initargs=(self.num_threads_within,),
             )
+
+        def compute(number: int, part: Part) -> Result:
+            with nullcontext() if exchange is None else exchange.part(number):
+                return work(part)
+
         while wave := list(islice(parts, self.num_threads)):
-            others = [self._pool.submit(work, part) for part in wave[1:]]
+            others = [self._pool.submit(compute, n, part) for n, part in enumerate(wave[1:], 1)]
             try:
-                first = work(wave[0])
+                first = [compute(0, wave[0])]
+            except threading.BrokenBarrierError:  # an error of another part, which follows
+                first = []
             finally:
                 wait(others)
-            yield from [first, *(other.result() for other in others)]
+            errors = [error for other in others if (error := other.exception())]
+            for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+                raise error
+            yield from [*first, *(other.result() for other in others)]

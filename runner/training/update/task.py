@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
 from runner.errors import ConfigError, UserError
+from runner.models.layers.part_exchange import PartExchange
 from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
@@ -124,13 +125,18 @@ class Supervised:
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
         threads, num_rows = ctx.row_threads, ctx.rows_at_once(batch.size)
-        if threads is not None:
-            num_rows = -(-min(num_rows, batch.size) // threads.num_threads)
         at_once = threads is not None and threads.may_run_at_once()
+        if threads is not None:
+            num_rows = threads.rows_of_part(min(num_rows, batch.size), at_once=at_once)
         seed = int(torch.randint(1 << 62, ()))  # of what the dense half draws for rows
         compute = partial(compute_part, ctx, total_weight, penalties, seed, at_once)
         parts = zip(count(0, num_rows), split_micro_batches(batch, embeddings, num_rows))
-        computed = threads.map(compute, parts) if threads and at_once else map(compute, parts)
+        if threads is not None and at_once:
+            num_parts = -(-batch.size // num_rows)
+            exchange = PartExchange(num_parts) if threads.are_coupled else None
+            computed = threads.map(compute, parts, exchange=exchange)
+        else:
+            computed = map(compute, parts)
         with ctx.operation_threads():  # also for tasks that make their updates in another way
             for part in computed:
                 if part.gradients is not None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from runner.distributed.ranks import Ranks
 from runner.errors import UserError
 from runner.models.layers.dropout import Dropout
 from runner.training.builder import threads as policy
@@ -21,7 +22,7 @@ from runner.training.update.task import Supervised
 from tests.models import sequence_scene
 from tests.models.scene import SMALL, from_yaml, make_model
 from tests.models.test_same_twice import config_of, default_loss, make_loss
-from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny import SCHEMA, make_context, random_batch, snapshot
 
 ROWS = 45  # so that parts differ in size
 CONFIG = {"model": {"net": {}, "loss": {"_target_": "runner.models.losses.BCE"}}}
@@ -56,14 +57,23 @@ def assert_equal(found, expected):
     assert [n for n, t in expected[0].items() if not torch.equal(found[0][n], t)] == []
 
 
+def assert_close(found, expected):
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
+    for name, tensor in expected[0].items():
+        torch.testing.assert_close(found[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_threads_give_the_numbers_of_parts_one_after_another(name):
     torch.set_num_threads(2)
     context = make_context("rowwise_adagrad", model=make_model(name))
-    if thread_rows(context, CONFIG, PLENTY, ROWS) is None:
-        assert context.update_states, "its rows depend on each other by nothing else"
+    context.row_threads = thread_rows(context, CONFIG, PLENTY, ROWS)
+    assert context.row_threads is not None
+    assert context.row_threads.are_coupled == bool(context.batch_norms)
+    if context.row_threads.are_coupled:  # the sums of its norms are rounded in another order
+        whole = make_context("rowwise_adagrad", model=make_model(name))
+        assert_close(train(context, updates=1), train(whole, updates=1))
         return
-    context.row_threads = threads_of(context)
     found = train(context)
     torch.set_num_threads(1)
     in_order = make_context("rowwise_adagrad", model=make_model(name), micro_batch_size=23)
@@ -319,10 +329,99 @@ def test_what_may_not_bear_threads_keeps_those_of_operations(part, bears_threads
     assert (thread_rows(context, CONFIG, PLENTY, 1) is not None) == bears_threads
 
 
-def test_a_batch_norm_and_a_loss_that_compares_rows_keep_all_rows_together():
+def norms_of(num_threads, net, *, model="deepfm", weights=None, watched=False):
+    """Weights, running statistics and losses of a model with batch norms, after two updates."""
+    torch.set_num_threads(num_threads)
+    settings = {"embedding_dim": 4, "norm": "batch", **net}
+    widths = {"din": {"top": [8, 5]}, "finalmlp": {"streams": [[8, 6], [4]], "num_heads": 2}}
+    settings |= widths.get(model, {"deep": [8, 5]})
+    made = from_yaml(model, sequence_scene.SCHEMA if model == "din" else SCHEMA, **settings)
+    context = make_context("rowwise_adagrad", model=made)
+    context.row_threads = thread_rows(context, CONFIG, PLENTY, ROWS)
+    assert (context.row_threads is None) == (num_threads == 1)
+    if watched:
+        context.row_threads.one_at_a_time = True
+    losses = []
+    torch.manual_seed(0)
+    for step in (1, 2):
+        context.tables.set_lr_and_step(0.1, step)
+        batch = (sequence_scene.batch_of if model == "din" else random_batch)(ROWS, step)
+        if weights is not None:
+            batch = replace(batch, weights_B=weights)
+        output = Supervised().train_step(context, iter([batch]))
+        context.end_update(applied=output.applied)
+        losses += [loss["click"] for loss in output.losses]
+    buffers = {name: tensor.clone() for name, tensor in context.model.named_buffers()}
+    return {**snapshot(context), **buffers}, torch.cat(losses)
+
+
+HALF = torch.arange(ROWS) % 2.0  # every second row does not count
+ZEROS_FIRST = (torch.arange(ROWS) >= 20).float()  # all but a few rows of the first part do not
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"net": {}},
+        {"net": {"norm_place": "after_activation", "dropout": 0.3}},
+        {"net": {"activation": "dice"}},
+        {"net": {"activation": "gelu"}, "weights": HALF},
+        {"net": {"activation": "dice"}, "weights": ZEROS_FIRST},
+        {"model": "din", "net": {"activation": "dice"}},
+        {"model": "finalmlp", "net": {"embedding_dropout": 0.2}},
+    ],
+    ids=lambda given: "-".join(map(str, [given.get("model"), *given["net"], "weights" in given])),
+)
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_threads_of_a_batch_norm_find_the_statistics_of_all_rows(given, num_threads):
+    found = norms_of(num_threads, **given)
+    assert_close(found, norms_of(1, **given))
+    assert_equal(norms_of(num_threads, **given), found)
+
+
+def test_where_it_is_watched_one_thread_normalises_all_rows():
+    given = {"net": {"dropout": 0.3}}
+    assert_equal(norms_of(2, **given, watched=True), norms_of(1, **given))
+
+
+@pytest.mark.parametrize("failing", [23, 22])
+def test_an_error_of_a_part_ends_the_waiting_of_the_others_and_is_the_one_that_is_raised(failing):
     torch.set_num_threads(2)
-    model = make_model("finalnet", norm="batch")
-    assert thread_rows(make_context(model=model), CONFIG, PLENTY, 1) is None
+    model = make_model("deepfm", norm="batch")
+    context = make_context(model=model)
+    context.row_threads = thread_rows(context, CONFIG, PLENTY, ROWS)
+    dense = context.model.dense
+
+    def fails(embeddings, batch):
+        prediction = dense(embeddings, batch)
+        if batch.size == failing:  # while the other part waits in its backward
+            raise UserError(f"part of {failing} rows")
+        return prediction
+
+    context.model.dense = fails
+    with pytest.raises(UserError, match=f"part of {failing} rows"):
+        Supervised().train_step(context, iter([random_batch(ROWS)]))
+    context.model.dense = dense
+    assert Supervised().train_step(context, iter([random_batch(ROWS)])).applied
+
+
+def test_norms_of_micro_batches_of_code_of_ones_own_or_in_bf16_keep_the_threads_of_operations():
+    torch.set_num_threads(2)
+
+    def may_thread(change=lambda context: None, **net):
+        context = make_context(model=make_model("deepfm", norm="batch", **net))
+        change(context)
+        return thread_rows(context, CONFIG, PLENTY, ROWS) is not None
+
+    assert may_thread()
+    assert not may_thread(norm_scope="micro_batch")
+    assert not may_thread(lambda context: setattr(context, "amp_dtype", torch.bfloat16))
+    assert not may_thread(lambda context: setattr(context, "ranks", Ranks(0, 2)))
+    assert not may_thread(lambda context: setattr(context.model, "added", Declared(1, 1)))
+
+
+def test_a_loss_that_compares_rows_keeps_all_rows_together():
+    torch.set_num_threads(2)
     for loss in ("JRC", "InBatchSoftmax"):
         node = {"_target_": f"runner.models.losses.{loss}"}
         assert thread_rows(make_context(), {"model": {"loss": node}}, PLENTY, 1) is None
