@@ -18,6 +18,7 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
 from runner.models.layers.sizes import check_sizes
+from runner.models.layers.small_products import multiply_pairs
 
 
 class HSTUBlock(nn.Module):
@@ -62,9 +63,10 @@ class HSTUBlock(nn.Module):
         distance_LL = place_L[:, None] - place_L
         # distances repeat: on CPU the backward of indexing adds repeats in another order every time
         bias_LL = functional.embedding(distance_LL.clamp(min=0), self.distance_bias)[:, :, 0]
-        scores_BHLL = functional.silu(query @ key.transpose(2, 3) + bias_LL) / self.max_length
+        scores_BHLL = functional.silu(multiply_pairs(query, key.transpose(2, 3)) + bias_LL)
+        scores_BHLL = scores_BHLL / self.max_length
         scores_BHLL = scores_BHLL.masked_fill(distance_LL < 0, 0.0)
-        mixed_BHLA = scores_BHLL.to(value.dtype) @ value
+        mixed_BHLA = multiply_pairs(scores_BHLL.to(value.dtype), value)
         mixed_BLD = self.norm(mixed_BHLA.transpose(1, 2).flatten(2))
         output_BLD: Tensor = self.out(self.drop(mixed_BLD * gate_BLD))
         return x_BLD + output_BLD

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from runner.models.layers.linear import StackedLinear
 from runner.models.layers.sizes import check_sizes
+from runner.models.layers.small_products import multiply_pairs
 
 BLOCK_NUMBERS = 1 << 21  # of a layer, for the rows that pass the layers at a time in a training
 
@@ -42,11 +43,11 @@ class InteractingLayers(nn.Sequential):
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Return [B, N, width]."""
+        if not self.training or torch.compiler.is_compiling() or not x_BND.is_cpu:
+            return self._pass(x_BND)
         num_fields = x_BND.shape[1]
         numbers = num_fields * (self.num_heads * num_fields + 4 * self.width)  # scores, projections
         rows = max(1, BLOCK_NUMBERS // numbers)
-        if not self.training or torch.compiler.is_compiling() or not x_BND.is_cpu:
-            rows = max(1, len(x_BND))
         blocks = [self._pass(block_BND) for block_BND in torch.split(x_BND, rows)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
@@ -89,7 +90,7 @@ class InteractingLayer(nn.Module):
             query_BNA, key_BNA, value_BNA = (
                 functional.linear(x_BND, weight) for weight in parts[h :: self.num_heads]
             )
-            scores_BNN = torch.bmm(query_BNA, key_BNA.transpose(1, 2)).softmax(2)
-            heads_BNA.append(torch.bmm(scores_BNN, value_BNA))
+            scores_BNN = multiply_pairs(query_BNA, key_BNA.transpose(1, 2)).softmax(2)
+            heads_BNA.append(multiply_pairs(scores_BNN, value_BNA))
         mixed_BNW = torch.cat(heads_BNA, dim=2) if len(heads_BNA) > 1 else heads_BNA[0]
         return torch.relu(mixed_BNW + functional.linear(x_BND, residual))

@@ -5,20 +5,25 @@ B batch, N vectors, D their width, P = N (N - 1) / 2 pairs, C rows at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from runner.models.layers.small_products import multiply_by_numpy, takes_numpy
+
 # How many products are held at a time; the upper half and the diagonal are thrown away. On CPU
 # they stay in a core's cache. A GPU wants few large kernels.
 _PRODUCTS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
+ALIGNED = 4  # vectors, for MKL's code for AVX2
 
 
 class DotInteraction(nn.Module):
     """The strict lower triangle of X X^T: [B, N, D] to [B, N (N - 1) / 2]."""
 
     lower_P: Tensor
+    padded_lower_P: Tensor
     both_NN: Tensor
 
     def __init__(self, num_vectors: int) -> None:
@@ -26,6 +31,10 @@ class DotInteraction(nn.Module):
         row_P, column_P = torch.tril_indices(num_vectors, num_vectors, offset=-1)
         # indices of a flat index_select, since x[:, i, j] costs several times as much on CPU
         self.register_buffer("lower_P", row_P * num_vectors + column_P, persistent=False)
+        # of a matrix that is padded: MKL's products of 28 vectors are faster than those of 27
+        self.num_padded = -(-num_vectors // ALIGNED) * ALIGNED
+        padded_P = row_P * self.num_padded + column_P
+        self.register_buffer("padded_lower_P", padded_P, persistent=False)
         # the pair of every element of the whole matrix; on the diagonal P, the place of a zero
         both_NN = torch.full((num_vectors, num_vectors), len(row_P))
         both_NN[row_P, column_P] = both_NN[column_P, row_P] = torch.arange(len(row_P))
@@ -39,9 +48,13 @@ class DotInteraction(nn.Module):
             pairs_BNN = torch.bmm(x_BND, x_BND.transpose(1, 2))
             return pairs_BNN.flatten(1).index_select(1, self.lower_P)
         # in a compiled graph one operator: its own loops make an update of DLRM 1.4 times as long
-        dot = _compiled_dot if torch.compiler.is_compiling() else _Dot.apply
-        out_BP: Tensor = dot(x_BND, self.lower_P, self.both_NN)
-        return out_BP
+        dot: Callable[..., Tensor] = _Dot.apply
+        lower_P, num_padded = self.lower_P, x_BND.shape[1]
+        if torch.compiler.is_compiling():
+            dot = _compiled_dot
+        elif torch.is_grad_enabled() and takes_numpy(x_BND, x_BND):  # not where one evaluates
+            lower_P, num_padded = self.padded_lower_P, self.num_padded
+        return dot(x_BND, lower_P, self.both_NN, num_padded)
 
 
 class _Dot(torch.autograd.Function):
@@ -52,39 +65,56 @@ class _Dot(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor, num_padded: int
+    ) -> Tensor:
         ctx.save_for_backward(x_BND, both_NN)
-        return _products(x_BND, lower_P)
+        return _products(x_BND, lower_P, both_NN, num_padded)
 
     @staticmethod
     def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:
         x_BND, both_NN = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody takes gradients of gradients
-            return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None
-        return _gradient(grad_BP, x_BND, both_NN), None, None
+            return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None, None
+        return _gradient(grad_BP, x_BND, both_NN), None, None, None
 
 
-def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor | None = None) -> Tensor:
-    """Return the products of all pairs, [B, P]."""
-    products_CNN, out_BP = _buffer(x_BND), x_BND.new_empty(len(x_BND), len(lower_P))
+def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int) -> Tensor:
+    """Return the products of all pairs, [B, P], of which `lower_P` has the places.
+
+    These are those in a matrix of `num_padded` vectors, the last ones of which are zeros.
+    """
+    products_CNN, out_BP = _buffer(x_BND, num_padded), x_BND.new_empty(len(x_BND), len(lower_P))
+    padded_CND = None
+    if num_padded != x_BND.shape[1]:
+        padded_CND = x_BND.new_zeros(len(products_CNN), num_padded, x_BND.shape[2])
     for rows in _chunks(x_BND, products_CNN):
-        part_CNN = products_CNN[: len(x_BND[rows])]
-        torch.bmm(x_BND[rows], x_BND[rows].transpose(1, 2), out=part_CNN)
+        part_CND = x_BND[rows]
+        part_CNN = products_CNN[: len(part_CND)]
+        if padded_CND is not None:
+            padded_CND[: len(part_CND), : x_BND.shape[1]] = part_CND
+            part_CND = padded_CND[: len(part_CND)]
+        torch.bmm(part_CND, part_CND.transpose(1, 2), out=part_CNN)
         torch.index_select(part_CNN.flatten(1), 1, lower_P, out=out_BP[rows])
     return out_BP
 
 
 def _gradient(grad_BP: Tensor, x_BND: Tensor, both_NN: Tensor) -> Tensor:
     """Return the gradient of the vectors, [B, N, D]."""
-    grad_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND)
+    grad_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND, x_BND.shape[1])
+    multiply = multiply_by_numpy if takes_numpy(x_BND, x_BND) else _multiply_by_torch
     padded_CP = grad_BP.new_zeros(len(grads_CNN), grad_BP.shape[1] + 1)
     for rows in _chunks(x_BND, grads_CNN):
         count = len(x_BND[rows])
         padded_CP[:count, :-1] = grad_BP[rows]
         part_CNN = grads_CNN[:count]
         torch.index_select(padded_CP[:count], 1, both_NN, out=part_CNN.flatten(1))
-        torch.bmm(part_CNN, x_BND[rows], out=grad_x[rows])
+        multiply(part_CNN, x_BND[rows], grad_x[rows])
     return grad_x
+
+
+def _multiply_by_torch(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    return torch.bmm(left, right, out=out)
 
 
 def _register() -> Any:
@@ -94,7 +124,7 @@ def _register() -> Any:
         "runner::dot",
         _products,
         mutates_args=(),
-        schema="(Tensor x, Tensor lower, Tensor both) -> Tensor",
+        schema="(Tensor x, Tensor lower, Tensor both, int padded) -> Tensor",
     )
     backward = op(
         "runner::dot_gradient",
@@ -103,11 +133,11 @@ def _register() -> Any:
         schema="(Tensor grad, Tensor x, Tensor both) -> Tensor",
     )
     forward.register_fake(  # len() would fix the number of rows
-        lambda x_BND, lower_P, _: x_BND.new_empty(x_BND.shape[0], lower_P.shape[0])
+        lambda x_BND, lower_P, _, __: x_BND.new_empty(x_BND.shape[0], lower_P.shape[0])
     )
     backward.register_fake(lambda _, x_BND, both_NN: torch.empty_like(x_BND))
     forward.register_autograd(
-        lambda ctx, grad_BP: (backward(grad_BP, *ctx.saved_tensors), None, None),
+        lambda ctx, grad_BP: (backward(grad_BP, *ctx.saved_tensors), None, None, None),
         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], inputs[2]),
     )
     return forward
@@ -123,9 +153,8 @@ def _both_sides(grad_BP: Tensor, both_NN: Tensor) -> Tensor:
     return torch.unflatten(padded.index_select(1, both_NN), 1, (size, size))
 
 
-def _buffer(x_BND: Tensor) -> Tensor:
+def _buffer(x_BND: Tensor, num_vectors: int) -> Tensor:
     """Return an empty [C, N, N]."""
-    num_vectors = x_BND.shape[1]
     at_a_time = _PRODUCTS_AT_A_TIME.get(x_BND.device.type, _PRODUCTS_AT_A_TIME["cuda"])
     num_rows = min(len(x_BND), max(1, at_a_time // num_vectors**2))
     return x_BND.new_empty(num_rows, num_vectors, num_vectors)

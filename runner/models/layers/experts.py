@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight
 from runner.models.layers.sizes import check_sizes
+from runner.models.layers.small_products import multiply_pairs
 
 
 class Experts(nn.Module):
@@ -104,7 +105,7 @@ class Mixture(nn.Module):
         gates_BGX = torch.unflatten(self.gate(x_B), 1, (-1, self.num_experts)).softmax(2)
         sizes = [group.shape[1] for group in groups_BXW]
         first, *more = zip(torch.split(gates_BGX, sizes, dim=2), groups_BXW, strict=True)
-        mixed_BGW = torch.bmm(*first)
+        mixed_BGW = multiply_pairs(*first)
         for gate, group in more:  # adding up costs less than concatenating the groups
-            mixed_BGW = mixed_BGW + torch.bmm(gate, group)
+            mixed_BGW = mixed_BGW + multiply_pairs(gate, group)
         return mixed_BGW

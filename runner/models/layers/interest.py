@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.models.layers.mlp import HiddenLayers, mlp
+from runner.models.layers.small_products import multiply_pairs
 
 
 class LocalActivation(nn.Module):
@@ -41,7 +42,7 @@ class LocalActivation(nn.Module):
         # layers take their channels in the second dimension
         weight_BL = self.unit(both_BLE.flatten(0, 1), counts_BL.flatten()).view(x_BLD.shape[:2])
         weight_BL = weight_BL.masked_fill(is_padding_BL, 0.0)
-        return torch.bmm(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
+        return multiply_pairs(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
 
 
 def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
@@ -59,4 +60,4 @@ def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = 
     age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
     weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)
     weight_BL = weight_BL / weight_BL.sum(1, keepdim=True).clamp(min=1)  # the newest weighs 1
-    return torch.bmm(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]
+    return multiply_pairs(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]

@@ -14,6 +14,7 @@ from torch.nn import functional
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, linear
 from runner.models.layers.sizes import check_sizes
+from runner.models.layers.small_products import multiply_pairs
 
 
 class CausalBlock(nn.Module):
@@ -61,11 +62,11 @@ class CausalBlock(nn.Module):
                 query, key, value, dropout_p=p, is_causal=True
             )
         # PyTorch's is not fused on a CPU either where it drops, and its draws belong to no row
-        scores_BHLL = query / math.sqrt(query.shape[3]) @ key.transpose(2, 3)
+        query = query / math.sqrt(query.shape[3])
+        scores_BHLL = multiply_pairs(query, key.transpose(2, 3))
         is_later_LL = torch.ones(scores_BHLL.shape[2:], dtype=torch.bool).triu(1)
         scores_BHLL = scores_BHLL.masked_fill(is_later_LL, -math.inf)
-        mixed: Tensor = self.drop(scores_BHLL.softmax(3)) @ value
-        return mixed
+        return multiply_pairs(self.drop(scores_BHLL.softmax(3)), value)
 
 
 class KeyValue(Linear):

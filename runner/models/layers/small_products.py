@@ -1,0 +1,83 @@
+"""Products of many pairs of small matrices, such as those of each row's vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.models.layers.linear import has_faster_onednn
+
+LARGEST = 1 << 17  # multiplications of a pair
+LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
+
+
+def multiply_pairs(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product of each pair of matrices, [..., M, N].
+
+    In a training on a CPU on which PyTorch's products, MKL's, take code for AVX2 (see `Linear`),
+    those of small matrices are NumPy's, whose OpenBLAS needs a third to two thirds of the time. An
+    evaluation keeps PyTorch's, as an exported graph has them.
+
+    Args:
+        left: [..., M, K].
+        right: [..., K, N], with the same dimensions before.
+    """
+    if (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and takes_numpy(left, right)
+    ):
+        product: Tensor = _PairProducts.apply(left, right)  # type: ignore[no-untyped-call]
+        return product
+    return left @ right
+
+
+def takes_numpy(left: Tensor, right: Tensor) -> bool:
+    """Return whether NumPy is the faster library for products of a training."""
+    return (
+        left.is_cpu
+        and left.dtype == right.dtype == torch.float32
+        and math.prod(left.shape[-2:]) * right.shape[-1] <= LARGEST
+        and has_faster_onednn()
+    )
+
+
+def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of each pair, written into `out` if that is given; without a gradient."""
+    if out is None:
+        out = left.new_empty(*left.shape[:-1], right.shape[-1])
+    np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.numpy())
+    return out
+
+
+class _PairProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right)
+        (*_, num_rows, num_shared), num_columns = left.shape, right.shape[-1]
+        is_transposed = right.stride(-1) != 1 and max(num_rows, num_columns) > LARGEST_TRANSPOSED
+        if is_transposed or num_shared == 1:  # OpenBLAS is no faster there
+            return left @ right
+        return multiply_by_numpy(left, right)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        left, right = ctx.saved_tensors
+        needs_left, needs_right = ctx.needs_input_grad
+        return (
+            _PairProducts.apply(  # type: ignore[no-untyped-call]
+                grad, right.transpose(-1, -2)
+            )
+            if needs_left
+            else None,
+            _PairProducts.apply(  # type: ignore[no-untyped-call]
+                left.transpose(-1, -2), grad
+            )
+            if needs_right
+            else None,
+        )
