@@ -2,9 +2,10 @@
 
     python -m bench.threads [--pairs 8] [--updates 3] [--rows 4096] [--busy] [MODEL ...]
 
-`authors` is the DLRM of its authors' widths. `product` is a product of two matrices alone and
-`copy` a copy in memory: what the machine itself gains by a second thread. `--busy` keeps one core
-busy meanwhile.
+A model may have options behind it, in one word of the shell (`"deepfm model.net.norm=batch"`).
+Models of histories have 1,024 rows, each with ten events. `authors` is the DLRM of its authors'
+widths. `product` is a product of two matrices alone and `copy` a copy in memory: what the machine
+itself gains by a second thread. `--busy` keeps one core busy meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+from bench.models import HISTORY, OF_HISTORIES
 from bench.norms import AUTHORS, ROWS, measure
 from bench.paired import alternate, machine, turns_parser, turns_row
 
@@ -65,10 +67,13 @@ def _update_timer(name: str, given: argparse.Namespace, *, num_threads: int) -> 
     """Return a function that takes the seconds of the updates of a turn."""
     import torch
 
-    total = (given.pairs + 2) * given.updates * given.rows
-    words = [*(AUTHORS if name == "authors" else [f"model={name}"]), "trainer.eval_every=null"]
+    model, *more = name.split()
+    more += HISTORY if model in OF_HISTORIES else ()
+    rows = OF_HISTORIES.get(model, given.rows)
+    total = (given.pairs + 2) * given.updates * rows
+    words = [*(AUTHORS if model == "authors" else [f"model={model}"]), "trainer.eval_every=null"]
     words += [f"dataset.rows={{train: {total}, validation: 0, test: 0}}"]
-    words += [f"trainer.num_threads={num_threads}", f"trainer.batch_size={given.rows}"]
+    words += [f"trainer.num_threads={num_threads}", f"trainer.batch_size={rows}", *more]
     chunk = measure(words, given.updates, by_clock=True)
 
     def timed() -> float:

@@ -11,6 +11,7 @@ from runner.rundir.regular_files import read_bytes
 
 MAX_YAML_BYTES = 1 << 20
 _MAX_DEPTH = 100
+_TOO_DEEP = f"is nested deeper than {_MAX_DEPTH} levels"
 
 
 def read_plain_yaml(path: Path) -> str:
@@ -26,6 +27,11 @@ def read_plain_yaml(path: Path) -> str:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except yaml.scanner.ScannerError as error:
+        if "nesting depth" not in error.problem:  # a limit of libyaml from 0.2.6 on
+            raise UserError(f"{path}: damaged: {error}") from error
+        line = error.problem_mark.line + 1
+        raise UserError(f"{path}: refused: line {line} {_TOO_DEEP}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: damaged: {error}") from error
     return text
@@ -48,7 +54,7 @@ def _check_plain(text: str, path: Path) -> None:
         elif getattr(event, "tag", None) is not None:
             problem = f"has the tag {event.tag}"
         elif depth > _MAX_DEPTH:
-            problem = f"is nested deeper than {_MAX_DEPTH} levels"
+            problem = _TOO_DEEP
         else:
             continue
         raise UserError(f"{path}: refused: line {event.start_mark.line + 1} {problem}")
