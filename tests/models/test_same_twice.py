@@ -89,7 +89,8 @@ def build(model_name: str, loss_name: str, optimizer: str) -> Context:
 def config_of(model: str, loss: str) -> dict[str, dict]:
     net = yaml.safe_load((CONF / f"{model}.yaml").read_text())["net"]
     node = yaml.safe_load((CONF / "loss" / f"{loss}.yaml").read_text())
-    return {"model": {"net": net, "loss": node}}
+    task = {"_target_": "runner.training.update.task.Supervised"}
+    return {"model": {"net": net, "loss": node}, "task": task}
 
 
 def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict[str, Tensor]:

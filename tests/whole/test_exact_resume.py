@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -119,6 +120,25 @@ def test_rows_in_threads_of_their_own_resume_exactly(runner, tmp_path):
     alone = tmp_path / "alone"
     done = train(runner, alone, *own, "trainer.num_threads=1")
     assert done.code == 0, done.text
+    assert "dense/top.0.weight" in differences(alone, whole), "by rounding: it has two threads"
+
+
+@pytest.mark.long
+def test_threads_of_a_batch_norm_with_dropout_resume_exactly(runner, tmp_path):
+    """Without a task of one's own, with which one thread has all rows."""
+    words = (*TINY, "model.net.norm=batch", "model.net.dropout=0.1", "trainer.num_threads=2")
+    words += ("model.net.top=[1024,512]", "trainer.batch_size=128", "trainer.max_steps=60")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert runner.run(*words, f"hydra.run.dir={whole}").code == 0
+    process = runner.start(*words, f"hydra.run.dir={killed}")
+    while not list(killed.glob("checkpoints/step-*")):
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert runner.run(*words, f"hydra.run.dir={killed}").code == 0
+    assert differences(killed, whole) == []
+    alone = tmp_path / "alone"
+    assert runner.run(*words, "trainer.num_threads=1", f"hydra.run.dir={alone}").code == 0
     assert "dense/top.0.weight" in differences(alone, whole), "by rounding: it has two threads"
 
 

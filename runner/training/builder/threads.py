@@ -79,7 +79,7 @@ def thread_rows(
         loss_row_scope(config, UPDATE_SCOPE) is not None
         or any(map(_draws_or_couples_rows, modules))
         or not all(map(_bears_threads, [*modules, context.loss]))
-        or (are_coupled and not _may_exchange(context, [*modules, context.loss]))
+        or (are_coupled and not _may_exchange(context, config, [*modules, context.loss]))
     ):
         return None
     num_cores, work = torch.get_num_threads(), products * num_rows
@@ -90,13 +90,15 @@ def thread_rows(
     return RowThreads(modules, num_threads, num_threads_within=within, are_coupled=are_coupled)
 
 
-def _may_exchange(context: Context, parts: Collection[object]) -> bool:
+def _may_exchange(context: Context, config: Mapping[str, Any], parts: Collection[object]) -> bool:
     """Return whether threads can exchange what their rows depend on, see `thread_rows`."""
+    has_own_task = not config["task"]["_target_"].startswith("runner.")
     norms_of_updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
     return (
         len(norms_of_updates) == len(context.update_states)
         and not context.ranks.is_distributed
         and context.amp_dtype is None
+        and not has_own_task
         and not any(map(of_a_user, parts))
     )
 

@@ -25,7 +25,10 @@ from tests.models.test_same_twice import config_of, default_loss, make_loss
 from tests.tiny import SCHEMA, make_context, random_batch, snapshot
 
 ROWS = 45  # so that parts differ in size
-CONFIG = {"model": {"net": {}, "loss": {"_target_": "runner.models.losses.BCE"}}}
+CONFIG = {
+    "model": {"net": {}, "loss": {"_target_": "runner.models.losses.BCE"}},
+    "task": {"_target_": "runner.training.update.task.Supervised"},
+}
 PLENTY = 1 << 40  # multiplications of a row
 
 
@@ -408,12 +411,14 @@ def test_an_error_of_a_part_ends_the_waiting_of_the_others_and_is_the_one_that_i
 def test_norms_of_micro_batches_of_code_of_ones_own_or_in_bf16_keep_the_threads_of_operations():
     torch.set_num_threads(2)
 
-    def may_thread(change=lambda context: None, **net):
+    def may_thread(change=lambda context: None, task="runner.Task", **net):
         context = make_context(model=make_model("deepfm", norm="batch", **net))
         change(context)
-        return thread_rows(context, CONFIG, PLENTY, ROWS) is not None
+        config = {**CONFIG, "task": {"_target_": task}}
+        return thread_rows(context, config, PLENTY, ROWS) is not None
 
     assert may_thread()
+    assert not may_thread(task="mine.Task")
     assert not may_thread(norm_scope="micro_batch")
     assert not may_thread(lambda context: setattr(context, "amp_dtype", torch.bfloat16))
     assert not may_thread(lambda context: setattr(context, "ranks", Ranks(0, 2)))
