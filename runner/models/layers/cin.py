@@ -76,10 +76,11 @@ def compress(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
 
 def multiply_last(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
     """Return what `compress` returns, from products that are written out."""
+    x_RI, x0_RN = x_IR.t(), x0_NR.t().contiguous()
 
-    def product(columns: slice) -> Tensor:
-        pairs_PC = (x_IR[:, None, columns] * x0_NR[None, :, columns]).flatten(0, 1)
-        return functional.linear(pairs_PC.t(), weight_HP)  # of rows: any number gives the same bits
+    def product(part: slice) -> Tensor:
+        pairs_CP = (x_RI[part, :, None] * x0_RN[part, None, :]).flatten(1)
+        return functional.linear(pairs_CP, weight_HP)  # of rows: any number gives the same bits
 
     device = x_IR.device.type
     with (

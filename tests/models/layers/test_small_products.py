@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -100,3 +102,11 @@ def test_dot_products_are_those_of_the_whole_matrix(num_vectors, at_a_time, libr
     with torch.no_grad():  # as what is exported
         exported = torch.bmm(x, x.transpose(1, 2)).flatten(1).index_select(1, interaction.lower_P)
         assert torch.equal(interaction(x), exported)
+
+
+def test_what_overflows_is_torchs_too_and_brings_no_warning(library):
+    left = torch.tensor([[[1e30, 1.0], [float("inf"), -1.0]]], requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = multiply_pairs(left, left.transpose(1, 2))
+    torch.testing.assert_close(found, left @ left.transpose(1, 2), equal_nan=True)
