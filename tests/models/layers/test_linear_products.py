@@ -96,11 +96,9 @@ def test_rows_of_a_padded_product_begin_at_aligned_addresses(monkeypatch):
     assert linear.multiply(x, weight[:400], None, by_onednn=False).is_contiguous()
 
 
-def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):
+def test_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):
     ours, plain = pair()
     x = torch.randn(9, 12)
-    with torch.no_grad():
-        assert torch.equal(ours(x), plain(x))
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(ours(x), plain(x))
     assert torch.equal(ours(x[:0]), plain(x[:0])), "too small, as those of few rows are"
@@ -108,6 +106,19 @@ def test_an_evaluation_an_exported_graph_and_other_types_keep_the_products_of_py
     assert torch.equal(exported(x), plain(x))
     assert torch.equal(ours.double()(x.double()), plain.double()(x.double()))
     assert not either
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 429), (3, 429), (1500, 429), (1024, 130)])
+def test_an_evaluation_has_the_bits_of_pytorchs_products_with_room_after_rows(
+    rows, width, monkeypatch
+):
+    monkeypatch.setattr(linear, "LEAST_PRODUCT", 1)
+    torch.manual_seed(0)
+    layer, x = Linear(429, width), torch.randn(rows, 429)
+    with torch.no_grad():
+        out = layer(x)
+        assert out.stride() == (-(-width // 16) * 16, 1)
+        assert torch.equal(out, nn.functional.linear(x, layer.weight, layer.bias))
 
 
 def test_another_cpu_keeps_the_products_of_pytorch(products, monkeypatch):
