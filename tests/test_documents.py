@@ -1,8 +1,9 @@
-"""The pages for contributors name files, functions and a picture that are there."""
+"""The pages lead to what is there; those for contributors name files and functions that are."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,30 @@ def test_every_file_that_a_page_names_is_there(page):
     assert not {name for name in paths if "NAME" not in name and not (ROOT / name).exists()}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_of_a_page_leads_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
-    assert not {x for x in links if not x.startswith("http") and not (ROOT / x).exists()}
+LINK = re.compile(r"""\]\(([^)\s#]*)#?([^)\s]*)\)|(?:src|srcset)="([^"]+)\"""")
+LINKED = [
+    *ROOT.glob("*.md"),
+    *(p for d in ("docs", "docs/site", "experiments", "outputs") for p in (ROOT / d).glob("*.md")),
+]
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub and the site give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_and_picture_of_a_page_leads_somewhere(page):
+    for target, anchor, picture in LINK.findall(re.sub("`[^`\n]*`", "", without_code(page))):
+        if not target.startswith("http"):
+            file = page.parent / (target or picture or page.name)
+            assert file.exists(), file
+            assert not anchor or file.suffix != ".md" or anchor in anchors(file), (file, anchor)
 
 
 def test_the_functions_that_the_walks_name_are_there():

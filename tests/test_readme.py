@@ -128,10 +128,9 @@ def test_the_readme_fits_into_a_few_minutes():
     assert len(README.splitlines()) <= 120
 
 
-def test_every_link_of_a_page_leads_somewhere():
-    for page in [*PAGES, ROOT / "docs" / "site" / "index.md"]:
-        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert link.startswith("http") or (page.parent / link).exists(), f"{page.name}: {link}"
+def test_the_readme_names_every_page():
+    named = set(re.findall(r"\]\(docs/(\w+\.md)", README))
+    assert named == {page.name for page in PAGES[1:]}
 
 
 def test_the_commands_of_the_readme_run_but_those_that_take_long(runner: Zygote, tmp_path: Path):
