@@ -24,15 +24,15 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "histories": (
         "runner.cli.histories:histories",
-        "DIR EVENTS... --out FILE: users as rows, whose next items `predict` finds",
+        "DIR EVENTS... --out FILE: make a row for each user of raw events, for `predict`",
     ),
     "schema": (
         "runner.cli.schema:schema",
-        "PATH [--out FILE] [--label NAMES] [--numeric NAMES] ...: propose the YAML of a table",
+        "PATH [--out FILE] [--label NAMES] ...: propose the YAML that declares a table",
     ),
     "prepare": (
         "runner.cli.prepare:prepare",
-        "--schema FILE [--workers N] [--memory SIZE] [--ray ADDRESS]: prepare data for trainings",
+        "--schema FILE [--workers N] [--memory SIZE]: prepare data ahead of trainings",
     ),
     "schedule": (
         "runner.cli.schedule:schedule",
@@ -40,40 +40,40 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "report": (
         "runner.cli.report:report",
-        "DIR... [--sort KEY] [--html FILE]: the results of runs and sweeps",
+        "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
     ),
     "board": (
         "runner.cli.board:board",
-        "[DIR] [--port N]: a live page of all runs and sweeps below a folder",
+        "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
     ),
-    "diff": ("runner.cli.diff:diff", "A B: settings and results of two runs side by side"),
+    "diff": ("runner.cli.diff:diff", "A B: compare the settings and results of two runs"),
     "reproduce": (
         "runner.cli.reproduce:reproduce",
-        "DIR: repeat a run elsewhere, and say whether the result is the same",
+        "DIR: repeat a run, and say whether the result is the same",
     ),
     "export": (
         "runner.cli.export:export",
-        "DIR --out MODEL [--format pt2|aoti|onnx]: write the model for use elsewhere",
+        "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
     ),
     "serve": (
         "runner.cli.serve:serve",
-        "MODEL [--host ADDRESS] [--port N] [--workers N]: answer requests with an exported model",
+        "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",
     ),
     "data-serve": (
         "runner.cli.data_serve:data_serve",
-        "--schema FILE [--host ADDRESS] [--port N]: read rows for trainings elsewhere",
+        "--schema FILE [--host ADDRESS] [--port N]: stream batches to trainings on other machines",
     ),
     "apply": (
         "runner.cli.apply:apply",
-        "MODEL DELTA... --out NEW: bring an exported model on by what `export --since` writes",
+        "MODEL DELTA... --out NEW: update an exported model with deltas of `export --since`",
     ),
     "index": (
         "runner.cli.index:index",
-        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: an index of a retrieval model's items",
+        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: index a retrieval model's items for search",
     ),
     "importance": (
         "runner.cli.importance:importance",
-        "DIR [--method METHOD] [--keep N --out FILE]: how much each feature matters",
+        "DIR [--method METHOD] [--keep N --out FILE]: measure how much each feature matters",
     ),
     "clean": (
         "runner.cli.clean:clean",
@@ -81,11 +81,14 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "explain": (
         "runner.cli.explain:explain",
-        "KEY [overrides]: what a key is, where its value was set, what it changes",
+        "KEY [overrides]: say what a key is, who set its value, what it changes",
     ),
-    "doctor": ("runner.cli.doctor:doctor", "what this machine and installation offer to a run"),
-    "completion": ("runner.cli.completion:completion", "bash|zsh: a script for the shell"),
-    "ls": ("runner.cli.list_options:ls", "[GROUP[=OPTION]]: groups, options, fields"),
+    "doctor": ("runner.cli.doctor:doctor", "check what this machine and installation offer"),
+    "completion": (
+        "runner.cli.completion:completion",
+        "bash|zsh: print the script that completes words in a shell",
+    ),
+    "ls": ("runner.cli.list_options:ls", "[GROUP[=OPTION]]: list groups, options and keys"),
 }
 
 

@@ -19,14 +19,14 @@ from runner.config.options import list_groups
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 HELP_TEMPLATE = """\
-python -m runner [key=value | group=option ...]    one job; -m: several
+python -m runner [key=value | group=option ...]    train a job; -m: a sweep
 python -m runner VERB ...                          `VERB --help` says more
 
 Verbs
 {verbs}
 
 Flags
-  --cfg job|hydra|all     the configuration, not run; --package NODE, --resolve
+  --cfg job|hydra|all     print the configuration; --package NODE, --resolve
   -m, --multirun          key=a,b: a job for each; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
