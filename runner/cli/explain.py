@@ -50,7 +50,10 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     if (group := key.replace(".", "/")) in groups:
         _explain_group(group, composed)
         return 0
-    values = dict(flatten(composed.config))
+    sources = list(_sources(composed, groups))
+    fields = [field for _, fields in sources for field in fields]
+    values = {f.key: yaml.safe_load(f.default) for f in fields if not f.is_written}
+    values |= flatten(composed.config)
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
         last = [known for known in values if known.endswith(f".{key}")]
@@ -58,9 +61,8 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"explain {key}: no such key{near}; `python -m runner ls` lists groups")
     group_text = f"a group of {len(inside)} keys: {', '.join(inside)}"
     print(f"{key}: {_written(values[key]) if key in values else group_text}")
-    sources = list(_sources(composed, groups))
     settings = [(path, field) for path, fields in sources for field in fields if field.key == key]
-    fields_of = {f.key: f for _, fields in reversed(sources) for f in fields if f.description}
+    fields_of = {f.key: f for f in reversed(fields) if f.description}
     described = fields_of.get(key) or fields_of.get(key.rpartition(".")[0])
     if described is not None:
         print(f"  {described.description}")
@@ -70,7 +72,8 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
             kind.append(declared.unit)
         if any(kind):
             print(f"  type     {', '.join(filter(None, kind))}")
-    print(f"  set by   {_set_by(key, composed, settings)}")
+    written = [(path, field) for path, field in settings if field.is_written]
+    print(f"  set by   {_set_by(key, composed, written)}")
     print(f"  changes  {_changes(key)}")
     return 0
 
@@ -125,7 +128,7 @@ def _set_by(
     if not settings and key.endswith("._target_"):
         return "the option that its group chooses; `ls` lists the groups"
     if not settings:
-        return "the code, while the configuration is composed"
+        return "the code: no file sets it"
     path, field = settings[0]
     return f"{_place(path, key)}: {field.default or 'a group of keys'}{_default(settings[1:])}"
 

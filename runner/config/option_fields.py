@@ -18,6 +18,7 @@ from runner.config.declarations import describe_range, read_declarations, settin
 from runner.config.part_arguments import read_arguments
 from runner.config.typecheck import type_name
 from runner.config_key import Key
+from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
@@ -35,6 +36,7 @@ class OptionField:
         declared: what the key's declaration says, if it has one.
         target: the `_target_` of the node that the key lies in, if there is one.
         range: the values that are allowed besides what the type says.
+        is_written: whether it stands in the YAML; otherwise the code alone has its default.
     """
 
     key: str
@@ -44,6 +46,7 @@ class OptionField:
     declared: Key | None = None
     target: str = ""
     range: str = ""
+    is_written: bool = True
 
     @property
     def description(self) -> str:
@@ -63,7 +66,21 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
     if not isinstance(root, yaml.MappingNode):
         return []
     is_global = re.match(r"# @package _global_", text) is not None
-    return list(_fields(root, "" if is_global else prefix, text.splitlines()))
+    fields = list(_fields(root, "" if is_global else prefix, text.splitlines()))
+    return fields + _table_fields() if prefix == "optimizer" else fields
+
+
+def _table_fields() -> list[OptionField]:
+    """Return the keys of `optimizer.sparse` that every option has, and no YAML names."""
+    fields = []
+    for name in KEYS_OF_EVERY_KIND:
+        declared = read_declarations(SparseSettings)[name]
+        key, default = f"optimizer.sparse.{name}", str(declared.default).lower()
+        kind, allowed = type_name(declared.hint), describe_range(declared)
+        fields.append(
+            OptionField(key, kind, default, "", declared.key, range=allowed, is_written=False)
+        )
+    return fields
 
 
 def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterator[OptionField]:

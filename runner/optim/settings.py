@@ -26,8 +26,8 @@ SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "partial_rowwise_adam": _ADAM,
     "partial_rowwise_lamb": _ADAM,
 }
-# Settings that every kind has; they are off unless they are given.
-_ANY_KIND = ("every_row", "l2_tables", "l2_lookups", "dtype")
+# Settings that every kind has and no YAML names; they are off unless they are given.
+KEYS_OF_EVERY_KIND = ("every_row", "l2_tables", "l2_lookups", "dtype")
 ROW_DTYPES = ("fp32", "bf16", "fp16")
 EVERY_ROW_LIMIT = 10_000_000  # rows of a table; each update passes over all of them
 
@@ -58,10 +58,19 @@ class SparseSettings:
     weight_decay: float = 0.0  # decoupled; applied to the rows of the batch, times the rate
     momentum: float = 0.9  # lars_sgd
     eta: float = 0.001  # lars_sgd: the trust coefficient
-    every_row: bool = False  # rows that a batch does not look up take part in its update, too
-    l2_tables: float = 0.0  # the loss has this / 2 * the squares of all weights
-    l2_lookups: float = 0.0  # the loss of a row of data has this / 2 * the squares of its look-ups
-    dtype: str = "fp32"  # of the stored weights; gradients, the rule and its states are in fp32
+    every_row: Annotated[
+        bool, Key("rows of a table that a batch does not look up take part in its update, too")
+    ] = False
+    l2_tables: Annotated[
+        float, Key("the loss has this / 2 * the squares of all weights of the tables", ge=0)
+    ] = 0.0
+    l2_lookups: Annotated[
+        float, Key("the loss of a row of data has this / 2 * the squares of its look-ups", ge=0)
+    ] = 0.0
+    dtype: Annotated[
+        str,
+        Key("of stored weights; gradients, the rule and its states are fp32", choices=ROW_DTYPES),
+    ] = "fp32"
     rounding_seed: int = 0  # of the run, for the rounding of 16-bit weights; no key of its own
 
     @property
@@ -117,7 +126,7 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
         ConfigError: with the key below `where`, the rule and the nearest right name.
     """
     kind = check_choice(settings.get("kind"), f"{where}.kind", SPARSE_KINDS)
-    known = ("kind", "lr", *SPARSE_KINDS[kind], *_ANY_KIND)
+    known = ("kind", "lr", *SPARSE_KINDS[kind], *KEYS_OF_EVERY_KIND)
     for key in settings:
         if key in _REFUSED and key not in known:
             raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")

@@ -69,3 +69,14 @@ def test_a_rate_is_described_by_its_group_and_a_last_part_finds_all_keys_that_en
 def test_an_unknown_key_names_the_nearest(capsys):
     assert main(["explain", "trainer.acumulate"]) == 2
     assert "nearest: 'trainer.accumulate'" in capsys.readouterr().err
+
+
+def test_a_key_that_every_rule_of_tables_has_is_found_although_no_file_sets_it(capsys):
+    shown = explain(capsys, "optimizer.sparse.dtype", "optimizer=adam")
+    assert shown[0] == "optimizer.sparse.dtype: fp32" and "fp32, bf16, fp16" in shown[2]
+    assert shown[3] == "  set by   the code: no file sets it"
+    word = "optimizer.sparse.l2_tables=1e-5"
+    shown = explain(capsys, "optimizer.sparse.l2_tables", word, "optimizer=sgd")
+    assert shown[0] == "optimizer.sparse.l2_tables: 1.0e-05"
+    assert shown[1] == "  the loss has this / 2 * the squares of all weights of the tables"
+    assert shown[3] == f"  set by   {word} of this command"
