@@ -67,7 +67,7 @@ class InputTable(TableRecipe):
             return (
                 "the run has learnt from: a list of ids in each row, the oldest first, in a text "
                 "file as JSON, such as [5, 7]; of raw events `python -m runner histories` makes it "
-                "(docs/interactions.md, Use)"
+                "(docs/interactions.md, Recommend)"
             )
         if column in [spec.column for spec in self.features.ids]:
             return (
