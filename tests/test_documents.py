@@ -60,6 +60,12 @@ def test_the_functions_that_the_walks_name_are_there():
     assert not {p for p in parts if not re.search(rf"(def|class) {p}\b|\b{p}\b *[:=]", code)}
 
 
+def test_the_page_of_models_begins_with_all_of_them():
+    table = (ROOT / "docs" / "models.md").read_text().split("\n## ")[0]
+    options = {path.stem for path in (ROOT / "conf" / "model").glob("*.yaml")}
+    assert options == set(re.findall(r"`(\w+)`", table))
+
+
 def test_the_table_of_rooms_has_every_room():
     rows = re.findall(r"^\| `runner/(\w+)/` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
     folders = {p.name for p in (ROOT / "runner").iterdir() if (p / "__init__.py").exists()}
