@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def test_every_link_and_picture_of_a_page_leads_somewhere(page):
             file = page.parent / (target or picture or page.name)
             assert file.exists(), file
             assert not anchor or file.suffix != ".md" or anchor in anchors(file), (file, anchor)
+
+
+def test_the_examples_import_public_names_alone():
+    examples = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    imported = re.findall(r"^from (runner[\w.]*) import ([\w, ]+)$", examples, re.MULTILINE)
+    assert ("runner.serving", "next_delta") in imported
+    for module, names in imported:
+        assert module.count(".") < 2, module
+        assert set(names.split(", ")) <= set(importlib.import_module(module).__all__), module
 
 
 def test_the_functions_that_the_walks_name_are_there():

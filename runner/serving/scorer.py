@@ -81,7 +81,7 @@ class Scorer:
         now on all items are compared.
 
         Args:
-            path: the folder of the delta; `runner.serving.delta.next_delta` finds it.
+            path: the folder of the delta; `runner.serving.next_delta` finds it.
 
         Raises:
             UserError: a ValueError, for a delta on another version than the one that is served,
