@@ -96,6 +96,7 @@ def draw(lines: list[str], theme: TerminalTheme, picture: Path) -> None:
         shown = line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."
         style = "bold" if line.startswith("$") else "yellow" if "warning" in line else ""
         console.print(Text(shown, style=style), no_wrap=True)
+    console.print()  # rich cuts the lower edge of the last line off
     svg = console.export_svg(title="runner", theme=theme, unique_id="run")
     picture.write_text(FONTS_ELSEWHERE.sub("", svg))
 

@@ -254,7 +254,7 @@ class Scene:
         )
         if done.code != wanted.code:
             assert is_named, f"exit code {done.code}, and the file is not named: {shown}"
-            return "refused" if done.code == 2 else "failed"
+            return "refused" if done.code == 2 else "told, exit code 1"
         if done.numbers == wanted.numbers:
             return "without effect"
         if verb == "diff":  # it compares with a run that was not edited
