@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
+import yaml
 
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_yaml
+from runner.data.tabular.splits import parse_split
 from runner.errors import ConfigError
+from tests.conftest import ROOT
 
 GOOD = {"labels": {"y": {}}}
 USER_ITEM_TIME = {"user": "u", "item": "i", "time": "t"}
@@ -130,3 +134,14 @@ def test_aliases_lead_to_the_same_settings():
     text = "labels: {y: {}}\ncategorical: {a: &one {num_rows: 3}, b: *one}\n"
     declared = parse_schema(read_schema_yaml(text, "s.yaml"))
     assert [spec.num_rows for spec in declared.ids] == [3, 3]
+
+
+def test_the_declaration_and_the_splits_in_the_docs_have_none():
+    pages = [(ROOT / "docs" / name).read_text() for name in ("data.md", "interactions.md")]
+    [block] = re.findall(r"```yaml\n(path: .*?)```", pages[0], re.DOTALL)
+    declared = parse_schema(yaml.safe_load(block))
+    assert len(declared.labels) == 4 and {"C1", "C26"} <= {s.name for s in declared.ids}
+    tables = [page.split("\n## Splits")[1].split("\n## ")[0] for page in pages]
+    splits = re.findall(r"^\| `([^`]+)` \|", "".join(tables), re.MULTILINE)
+    kinds = {parse_split(yaml.safe_load(split)).kind for split in splits}
+    assert kinds == {"time", "random", "column", "leave_out", "user"}
