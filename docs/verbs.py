@@ -45,7 +45,7 @@ def _metavar(action: argparse.Action) -> str:
 
 def _words(action: argparse.Action) -> str:
     if not action.option_strings:
-        return f"`{_metavar(action)}`"
+        return f"`{_metavar(action)}`".replace("|", "\\|")
     value = "" if action.nargs == 0 else f" {_metavar(action)}"
     return ", ".join(f"`{flag}{value}`" for flag in action.option_strings)
 

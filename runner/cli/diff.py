@@ -35,7 +35,7 @@ def make_parser() -> VerbParser:
     parser = VerbParser(
         "diff", "Show how two runs differ in their settings, data, origin, and results."
     )
-    parser.add_words("folders", "DIR", "two run directories")
+    parser.add_words("folders", "A B", "two run directories")
     return parser
 
 

@@ -91,7 +91,7 @@ def make_parser() -> VerbParser:
         "--rows-from",
         metavar="FILE",
         action="append",
-        help="labelled rows that it is held against in place of the run's test split; a run on a "
+        help="labelled rows on which it is compared in place of the run's test split; a run on a "
         "stream has none. May be given several times; folders, globs and URLs too",
     )
     parser.add_switch(

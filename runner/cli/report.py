@@ -32,7 +32,7 @@ def make_parser() -> VerbParser:
         "Print tables of the results of runs and sweeps, and write a page with their curves.",
         examples=("report outputs/dlrm", "report outputs/sweeps/* --sort test/auc --html all.html"),
     )
-    parser.add_words("folders", "DIR", "a run, a sweep, or a folder")
+    parser.add_words("folders", "DIR", "any number of runs, sweeps, and folders of these")
     parser.add_value("--sort", "KEY", "the metric or setting that orders the rows")
     parser.add_value("--html", "FILE", "the page; by default report.html of the one DIR", Path)
     return parser
