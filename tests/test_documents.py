@@ -50,6 +50,13 @@ def test_every_link_and_picture_of_a_page_leads_somewhere(page):
             assert not anchor or file.suffix != ".md" or anchor in anchors(file), (file, anchor)
 
 
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head(page):
+    for table in re.findall(r"(?:^\|.*\n)+", without_code(page), re.MULTILINE):
+        counts = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+        assert set(counts) == {counts[0]}, table.splitlines()[0]
+
+
 def test_the_examples_import_public_names_alone():
     examples = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     imported = re.findall(r"^from (runner[\w.]*) import ([\w, ]+)$", examples, re.MULTILINE)
