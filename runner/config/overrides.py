@@ -5,7 +5,7 @@ They are applied one by one, so that every mistake among them is reported, not o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -128,13 +128,18 @@ def name_hidden_widths(config: DictConfig, overrides: Sequence[Override]) -> lis
     refused as an unknown key.
     """
     net = OmegaConf.select(config, "model.net", throw_on_missing=False, default=None)
-    own = [name for name in HIDDEN_WIDTHS if isinstance(net, DictConfig) and name in net]
-    if len(own) != 1 or "hidden" in net:
-        return list(overrides)
-    return [
-        replace(o, key_or_group=f"model.net.{own[0]}") if o.key_or_group == HIDDEN_KEY else o
-        for o in overrides
-    ]
+    key = find_hidden_key(net) if isinstance(net, DictConfig) else HIDDEN_KEY
+    return [replace(o, key_or_group=key) if o.key_or_group == HIDDEN_KEY else o for o in overrides]
+
+
+def find_hidden_key(net: Container[object]) -> str:
+    """Return the key that `model.net.hidden` stands for, or itself.
+
+    Args:
+        net: the names of the keys of `model.net`.
+    """
+    own = [name for name in HIDDEN_WIDTHS if name in net]
+    return HIDDEN_KEY if len(own) != 1 or "hidden" in net else f"model.net.{own[0]}"
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:

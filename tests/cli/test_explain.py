@@ -25,6 +25,11 @@ def test_a_default_is_found_in_its_file_and_line(capsys):
     assert place == f"  set by   conf/trainer/default.yaml:{line}: 1"
 
 
+def test_the_common_name_of_hidden_widths_leads_to_the_models_own(capsys):
+    shown = explain(capsys, "model.net.hidden", "model=dlrm", "model.net.hidden=[7]")
+    assert shown[0] == "model.net.top: [7]"
+
+
 def test_an_override_is_named_beside_the_default(capsys):
     shown = explain(capsys, "trainer.amp", "trainer.amp=true")
     assert shown[0] == "trainer.amp: true"
