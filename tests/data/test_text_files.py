@@ -411,6 +411,13 @@ def test_texts_in_iso_8601_are_the_moments_of_python_in_utc():
     assert np.isnan(parse_times(pa.array([*none, None]))).all()
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_nanoseconds_of_a_timestamp_are_cut(zone):
+    times = pa.array([1740783719803504968, None], pa.timestamp("ns", tz=zone))
+    found = parse_times(times)
+    assert found[0] == 1740783719.803504 and np.isnan(found[1])
+
+
 def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
     rng = np.random.default_rng(0)
     moments = [datetime.fromtimestamp(int(s), UTC) for s in rng.integers(9e8, 2e9, 500)]

@@ -63,7 +63,9 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     elif form in TEXT_DATES and not is_temporal(column.type):
         return np.full(len(column), np.nan)
     if is_temporal(column.type):
-        micros = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False)
+        is_nano = pt.is_timestamp(column.type) and column.type.unit == "ns"  # cut to microseconds
+        micros = column.cast(pa.timestamp("us"), safe=not is_nano).cast(pa.int64())
+        micros = micros.cast(pa.float64(), safe=False)
         return np.asarray(micros.fill_null(np.nan).to_numpy(zero_copy_only=False)) / 1e6
     numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan)
     numbers_R = np.asarray(numbers.to_numpy(zero_copy_only=False))
