@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, UserError
 from runner.serving.raw_rows import as_table
 from tests.data.clicks import open_dataset
 
@@ -105,9 +106,31 @@ def test_amounts_times_of_day_and_written_dates_are_no_lists(tmp_path):
     roles = roles_of(path)
     reasons = {f.name: r.reason for f, r in propose_schema(path).columns}
     for name in ("bid", "shown", "rate"):
-        assert roles[name][0] == "" and "numbers with signs, such as" in reasons[name]
+        assert roles[name][0] == "" and reasons[name] == "numbers with signs"
     assert roles["discount"][0] == "categorical"
     assert all("separator" not in roles[name][1] for name in ("at", "hour", "took", "discount"))
+
+
+def test_amounts_are_left_out_with_what_makes_plain_numbers_of_them(tmp_path):
+    numbers = [n * 1237.5 for n in range(ROWS)]
+    european = str.maketrans(",.", ".,")
+    columns = {
+        "dollars": [f"${x:,.2f}" for x in numbers],
+        "with letters": [f"US$ {x:,.2f}" for x in numbers],
+        "euros": [f"{x:,.2f}".translate(european) + "\xa0€" for x in numbers],
+        "percent": [f"{x:.1f} %".replace(".", ",") for x in numbers],
+        "francs": [f"CHF {x:,.2f}".replace(",", "'") for x in numbers],
+    }
+    table = pandas.DataFrame({"label": labels(), **columns})
+    table.to_csv(tmp_path / "x.csv", sep=";", index=False)
+    notes = propose_schema(str(tmp_path / "x.csv"), hints=Hints(categorical=("label",))).notes
+    for name in columns:
+        (note,) = [note for note in notes if note.startswith(f"{name}: left out")]
+        expression = note.split("; ")[1].removesuffix(" in pandas makes plain numbers of it")
+        found = eval(expression, {"pandas": pandas, "table": table})
+        assert found.tolist() == numbers
+    with pytest.raises(UserError, match=r"--label euros: .*, such as '0,00.*makes plain numbers"):
+        propose_schema(str(tmp_path / "x.csv"), hints=Hints(labels=("euros",)))
 
 
 def test_unreadable_numbers_behind_the_first_rows_are_told(tmp_path):

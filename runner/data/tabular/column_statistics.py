@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,9 +29,18 @@ from runner.data.tabular.vectors import split_vectors
 SAMPLE_ROWS = 200_000
 SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
-# numbers with a sign of money, a percent sign or between thousands, as spreadsheets write them
-AMOUNT = r"^\s*[-+(]?\s*\p{Sc}?\s*-?\d{1,3}(,?\d{3})*(\.\d+)?\s*(\p{Sc}|%)?\)?\s*$"
-SIGN = r"[\p{Sc}%,(]"  # that keeps an amount from being read as a number
+# numbers with a sign of money, a percent sign or between thousands, as spreadsheets write them;
+# a comma stands before a fraction only where there is a sign, too, or it may divide a list
+_CURRENCY = r"(\p{Lu}{0,3}\p{Sc}|USD|EUR|GBP|CHF)"
+_POINTS = r"\d{1,3}([,']?\d{3})*(\.\d+)?"
+_COMMAS = r"\d{1,3}([. \x{a0}\x{202f}']?\d{3})*(,\d+)?"
+_SPACE = r"[\s\x{a0}\x{202f}]*"
+AMOUNT = (
+    rf"^\s*[-+(]?\s*{_CURRENCY}?{_SPACE}-?{_POINTS}{_SPACE}({_CURRENCY}|%)?\)?\s*$"
+    rf"|^\s*[-+]?\s*{_CURRENCY}{_SPACE}-?{_COMMAS}\s*$"
+    rf"|^\s*[-+]?{_COMMAS}{_SPACE}({_CURRENCY}|%)\s*$"
+)
+SIGN = r"[\p{Sc}\p{Lu}%,'(]"  # that keeps an amount from being read as a number
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
@@ -177,6 +187,15 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
         counts=_count_numbers(values) if low is not None and num_distinct <= MAX_COUNTED else (),
     )
+
+
+def explain_plain_numbers(f: ColumnStatistics) -> str:
+    """Return how pandas makes plain numbers of a column of amounts."""
+    has_commas = any(re.search(r",\d{1,2}\D*$", text) for text in f.examples)
+    kept = r'"[^\d,-]"' if has_commas else r'"[^\d.-]"'
+    points = '.str.replace(",", ".")' if has_commas else ""
+    plain = f'table["{f.name}"].str.replace({kept}, "", regex=True){points}'
+    return f"pandas.to_numeric({plain}) in pandas makes plain numbers of it"
 
 
 def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:

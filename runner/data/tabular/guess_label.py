@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import guess_kind, is_outcome, is_rating, split_words
-from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.column_statistics import ColumnStatistics, explain_plain_numbers
 from runner.data.tabular.read_files import is_text
 from runner.errors import UserError, nearest_hint
 
@@ -107,6 +107,11 @@ def label_settings(
         chosen = (likely or list(f.two_texts))[0].strip()
         why = "" if likely else ", the rarer value"
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
+    if f.is_amount:
+        raise UserError(
+            f"--label {f.name}: has numbers with signs, such as {f.examples[0]!r}; "
+            + explain_plain_numbers(f)
+        )
     if is_text(f.type) and not f.low:
         listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(

@@ -33,7 +33,7 @@ from runner.data.tabular.times import (
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
-TIME_REASON = "a time"
+TIME_REASON, AMOUNT_REASON = "a time", "numbers with signs"
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("weight", "named like the weight of a row")
     present = f.num_rows * (1 - f.missing_share)
     if f.is_amount and f.num_distinct > MANY_AMOUNTS:
-        example = next(iter(f.examples), "")
-        return Role("", f"numbers with signs, such as {example!r}: write plain numbers to use them")
+        return Role("", AMOUNT_REASON)
     if is_text(f.type):
         if f.separator == " " and f.mean_length > 12:
             return Role("carried", "free text")

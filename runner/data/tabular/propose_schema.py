@@ -22,12 +22,13 @@ from runner.data.tabular.choose_roles import (
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     describe_bad_values,
+    explain_plain_numbers,
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
-from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.guess_roles import AMOUNT_REASON, Role, is_time
 from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.propose_interactions import (
     EventColumns,
@@ -148,6 +149,12 @@ def propose_schema(
     time = choose_time(
         sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
     )
+    notes += [
+        f"{f.name}: left out, since it has numbers with signs, such as {f.examples[0]!r}; "
+        + explain_plain_numbers(f)
+        for f in columns
+        if roles[f.name].reason == AMOUNT_REASON
+    ]
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
     return SchemaProposal(
