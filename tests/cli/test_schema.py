@@ -116,6 +116,25 @@ def test_a_table_without_a_label_gets_a_proposal(write, propose):
     assert "labels" not in proposed and set(proposed["categorical"]) >= {"user", "item"}
     assert "no column looks like the label (of two values: is_weekend, is_mobile)" in shown
     assert "--label NAME" in shown and "next:" not in shown and "no label yet" in shown
+    _, shown = propose(write(c5=2 * binary() - 1))
+    assert "no column looks like the label (of two values: c5)" in shown
+
+
+def test_a_result_within_an_object_is_the_label_and_a_user_s_income_is_not(write, propose):
+    results = pa.array([{"clicked": bool(n), "price": 0.5} for n in binary()])
+    users = pa.array([{"income": int(n)} for n in binary(1)])
+    proposed, _ = propose(write(result=results, seller=users))
+    assert proposed["labels"] == {"result.clicked": {}}
+    assert "seller.income" in proposed["categorical"]
+
+
+def test_a_folder_of_two_tables_is_told_to_name_one(tmp_path):
+    (tmp_path / "movies.csv").write_text("movie,title\n" + "1,Heat\n2,Ran\n" * 20)
+    (tmp_path / "ratings.csv").write_text("user,movie,rating\n" + "1,1,4\n2,2,5\n" * 20)
+    with pytest.raises(
+        DataError, match=r"ratings.csv: no column 'title', as .*/movies.csv has; of"
+    ):
+        schema([str(tmp_path)], ())
 
 
 def test_texts_of_two_values_are_labels(write, propose):

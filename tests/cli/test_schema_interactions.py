@@ -152,6 +152,13 @@ def test_what_may_be_the_type_of_an_event_is_told_how_to_declare_it(propose):
     assert shown.count("interactions.events") == 1  # price is no type
 
 
+def test_the_type_of_an_event_is_not_taken_for_its_user(propose):
+    kinds = np.random.default_rng(2).choice(["view", "cart", "buy"], ROWS)
+    sessions = [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 90, ROWS)]
+    proposed, _ = propose(columns(user_id=None, session_id=sessions, event_type=kinds))
+    assert proposed["interactions"]["user"] == "session_id"
+
+
 def test_a_table_without_times_or_items_is_no_table_of_interactions(propose):
     for table in (columns(timestamp=None), columns(item_id=None, price=np.linspace(0, 9, ROWS))):
         proposed, shown = propose(table)
@@ -162,8 +169,9 @@ def test_the_only_times_of_a_table_are_those_of_its_events_whatever_they_are_cal
     at = np.datetime64("2025-03-01T10:00:00") + np.arange(ROWS).astype("timedelta64[m]")
     proposed, _ = propose(columns(timestamp=None, when=at))
     assert proposed["interactions"]["time"] == "when"
-    proposed, _ = propose(columns(timestamp=None, birth_date=at))
-    assert "interactions" not in proposed
+    for birth in ("birth_date", "DOB"):
+        proposed, _ = propose(columns(timestamp=None, **{birth: at}))
+        assert "interactions" not in proposed and "random" in proposed["split"]
     proposed, _ = propose(columns(when=at))
     assert proposed["interactions"]["time"] == "timestamp"
 

@@ -61,7 +61,8 @@ def choose_labels(
             raise SeveralLabelsError(found, meaning)
         names = tuple(found)
     if not names:
-        binary = [f.name for f in columns if is_binary(f)]
+        two = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
+        binary = [f.name for f in columns if is_binary(f) or f in two]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
         nested = [f.name for f in columns if pt.is_nested(f.type)]
         lists = f"; pandas makes events of lists: table.explode({nested})" if nested else ""

@@ -23,8 +23,8 @@ _NUMBERED = re.compile(r"(.*?)[_ -]?(\d+)")
 TIME_WORDS = _words("time date day hour dt ts timestamp stamp datetime created updated at unix")
 # times of what a row is about, not of the row
 _OTHER_TIMES = _words(
-    """registration register registered birth born birthday release released signup expiration
-    expire expires publish published publication join joined start end first last"""
+    """registration register registered birth born birthday birthdate dob release released signup
+    expiration expire expires publish published publication join joined start end first last"""
 )
 RATING_WORDS = _words("rating ratings stars overall")
 _OUTCOMES = _words(
@@ -32,7 +32,8 @@ _OUTCOMES = _words(
     purchase purchased buy bought like liked follow followed share shared comment
     commented forward forwarded hate favorite favourite cart install installed download
     downloaded attributed churn churned subscribe subscribed response responded outcome
-    engagement engaged interaction income view"""
+    engagement engaged interaction income view completed finished fraud fraudulent spam
+    canceled cancelled returned refunded renewed"""
 )
 _BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
 
@@ -128,7 +129,12 @@ def names_item(name: str) -> bool:
 
 
 def is_outcome(name: str) -> bool:
-    """Tell whether a name is that of a label, such as `is_click` or `purchased`."""
+    """Tell whether a name is that of a label, such as `is_click` or `purchased`.
+
+    Of an object within an object the last name counts, unless it says more of a user or an item.
+    """
+    around, _, last = name.rpartition(".")
+    name = last if guess_kind(around) != "id" else name
     words = [word for word in split_words(name) if not word.isdigit()]
     return bool(_OUTCOMES & set(words)) and set(words) <= _OUTCOMES | _BESIDE_OUTCOMES
 

@@ -78,7 +78,9 @@ def find_event_columns(
         if not found[part] and len(found[other]) == 1 and found["time"]:
             # of a table of events without names that say more, what else is an id
             rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
-            found[part] = [f.name for f in rest if _is_id(f)] if len(rest) < 3 or must else []
+            ids = [f for f in rest if _is_id(f)] if len(rest) < 3 or must else []
+            ids = [f for f in ids if not _may_be_event_type(f)] or ids
+            found[part] = [f.name for f in ids]
     if must and not found["time"]:
         free = [f for f in columns if f.name not in taken and not pt.is_nested(f.type)]
         times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]

@@ -137,6 +137,9 @@ def _describe_missing(name: str, asked: str, path: str, schemas: Mapping[str, pa
         )
     names = schemas[path].names
     near = _delimiter_hint(name, names) or nearest_hint(name, names, 3)
+    others = [other for other, schema in schemas.items() if name in schema.names]
+    if others and not near and not asked:
+        near = f", as {others[0]} has; of two tables, name one"
     return f"no column {name!r}{asked}{near}"
 
 
