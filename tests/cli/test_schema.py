@@ -22,6 +22,8 @@ import yaml
 from runner.cli.schema import schema
 from runner.config.overrides import parse_job_overrides
 from runner.data.tabular.choose_roles import SeveralLabelsError
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
 from tests.data.shapes import SHAPES, make
 
@@ -218,6 +220,26 @@ def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     proposed, _ = propose(path, "--numeric", "f7", "--categorical=num_views")
     assert set(proposed["categorical"]) == {"user", "item", "num_views"}
     assert list(proposed["numeric"]) == ["f7"]
+
+
+def test_skewed_numbers_take_their_logarithm_where_few_are_a_little_below_0(
+    write, propose, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(2)
+    wide = np.exp(rng.normal(2, 2.2, ROWS))
+    few = rng.random(ROWS) < 0.03
+    days = np.where(few, -1, wide)
+    path = write(label=binary(), days=days, debt=np.where(few, -wide, wide), gain=wide - 7)
+    proposed, _ = propose(path)
+    logarithm = {"log1p": True, "clip": [0, None], "standardise": True}
+    assert proposed["numeric"] == {
+        "days": logarithm, "debt": {"standardise": True}, "gain": {"standardise": True},
+    }  # fmt: skip
+    recipe = TableRecipe("parquet", None, proposed)
+    data = open_table(recipe, window_rows=1 << 14, prefetch=0)
+    batch = next(data.batches("train", batch_size=ROWS))
+    assert batch.dense_BD[:, 0].abs().max() < 4  # as it is, the largest is above 20
 
 
 def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose):

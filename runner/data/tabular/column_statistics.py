@@ -65,6 +65,7 @@ class ColumnStatistics:
     median: float | None = None
     is_whole: bool = False  # integers, or floats without a fraction, but for seconds
     num_negative: int = 0  # distinct values below 0
+    negative_share: float = 0.0  # of the values
     nonzero_median: float | None = None
     zero_share: float = 0.0  # of the values
     non_finite_share: float = 0.0  # share of infinite values, and of NaN in lists
@@ -146,7 +147,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     low = high = median = None
     non_finite_share = 0.0
     is_whole = pt.is_integer(values.type)
-    num_negative, nonzero_median, zero_share = 0, None, 0.0
+    num_negative, negative_share, nonzero_median, zero_share = 0, 0.0, None, 0.0
     if len(values) and (pt.is_integer(values.type) or pt.is_floating(values.type)):
         x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         finite = np.isfinite(x)
@@ -154,7 +155,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         if len(x):
             low, high, median = float(x.min()), float(x.max()), float(np.median(x))
             is_whole = bool((x == np.rint(x)).all()) and not is_seconds(type_)
-            num_negative, zero_share = len(np.unique(x[x < 0])), float((x == 0).mean())
+            num_negative, negative_share = len(np.unique(x[x < 0])), float((x < 0).mean())
+            zero_share = float((x == 0).mean())
             nonzero_median = float(np.median(x[x != 0])) if zero_share < 1 else None
             time_form = (
                 guess_time_form(pa.array(x[:: len(x) // 20_000 + 1]))
@@ -178,6 +180,7 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         mean_length=mean_length,
         examples=tuple(map(str, first_values)),
         num_negative=num_negative,
+        negative_share=negative_share,
         nonzero_median=nonzero_median,
         zero_share=zero_share,
         mean_chars=mean_chars,

@@ -33,6 +33,7 @@ from runner.data.tabular.times import (
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
+FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
 TIME_REASON, AMOUNT_REASON = "a time", "numbers with signs"
 
 
@@ -90,8 +91,11 @@ def is_time(f: ColumnStatistics) -> bool:
 def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
     """Return the settings of a numeric column."""
     low, high, median = f.low or 0.0, f.high or 0.0, f.median or 0.0
-    skewed = low >= 0 and high > 20 * max(median, 1)
+    small_below = -low <= high / 100 and f.negative_share < FEW_BELOW
+    skewed = small_below and high > 20 * max(median, 1)
     settings: dict[str, Any] = {"log1p": True} if skewed else {}
+    if skewed and low < 0:
+        settings["clip"] = [0, None]
     settings["standardise"] = True
     if f.missing_share:
         settings["default"] = float(f"{median:.6g}")
