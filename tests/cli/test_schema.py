@@ -252,6 +252,19 @@ def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose
     assert "result" in proposed["categorical"] and "warning: result" in shown
 
 
+def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, propose):
+    label, amounts = binary(), np.random.default_rng(3).uniform(1, 50, ROWS)
+    refund = np.where((label == 1) & (amounts < 45), amounts, np.nan)
+    other = np.where(binary(1) == 1, amounts, np.nan)
+    few = np.where((label == 1) & (amounts < 5), amounts, np.nan)
+    path = write(label=label, refund=refund, other=other, few=few)
+    proposed, shown = propose(path)
+    assert set(proposed["numeric"]) == {"other", "few"}
+    assert "warning: refund has a value only where label is 1: is it known before" in shown
+    proposed, shown = propose(path, "--numeric", "refund")
+    assert "refund" in proposed["numeric"] and "warning: refund has a value only" in shown
+
+
 def test_constants_weights_times_and_texts(write, propose):
     days = np.arange(ROWS) * 7200 + 1_413_849_600
     path = write(

@@ -16,6 +16,7 @@ from runner.data.tabular.column_statistics import (
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
+    find_only_label,
     find_stray_values,
     is_binary,
     label_settings,
@@ -175,11 +176,14 @@ def drop_leaks(
             if roles[f.name].name not in FEATURES:
                 continue
             auc = leak_auc(sample[f.name], label_R)
-            if auc < LEAK_AUC:
+            only = find_only_label(sample[f.name], label_R)
+            if auc >= LEAK_AUC:
+                found = f"{f.name} alone tells {label} (AUC {auc:.4f})"
+            elif only is not None:
+                found = f"{f.name} has a value only where {label} is {only:g}"
+            else:
                 continue
-            warning = (
-                f"{f.name} alone tells {label} (AUC {auc:.4f}): is it known before {label} is?"
-            )
+            warning = f"{found}: is it known before {label} is?"
             if f.name not in kept:
                 flag = f"--{roles[f.name].name} {f.name}"
                 roles[f.name] = Role("", f"tells the label; {flag} makes a feature of it")

@@ -16,6 +16,7 @@ from runner.data.tabular.read_files import is_text
 from runner.errors import UserError, nearest_hint
 
 LEAK_AUC = 0.99
+LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
 MAX_RATINGS = 25  # distinct values of a rating
 CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
 COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
@@ -175,6 +176,20 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     ones = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
     rates_R = ((ones + prior) / (counts + 1))[codes_R[1::2]]
     return _auc(rates_R, y_R[1::2])
+
+
+def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | None:
+    """Return the label of all rows in which a column has a value, such as a date of a refund.
+
+    None where several labels have one, or the rows without a value have the same label.
+    """
+    values = column.combine_chunks()
+    has_value_R = ~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    y_R, others_R = label_R[has_value_R], label_R[~has_value_R]
+    y_R, others_R = y_R[~np.isnan(y_R)], others_R[~np.isnan(others_R)]
+    if len(y_R) < LEAK_KNOWN_ROWS or not len(others_R) or (y_R != y_R[0]).any():
+        return None
+    return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
 
 
 def _is_number(values: pa.Array) -> bool:
