@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.rundir.checkpoint import open_checkpoint
+from runner.training.job import Result
+from runner.training.loops.session import run_and_report
 from runner.training.stop_signal import GracePeriod, StopSignal
 from tests.conftest import TINY, Process, Zygote
 from tests.whole.compare_runs import differences, newest_checkpoint
@@ -119,3 +123,22 @@ def test_ctrl_c_before_the_first_update_says_interrupted(runner, tmp_path):
     process.kill(signal.SIGINT)
     assert process.wait() == 130, process.text
     assert "Traceback" not in process.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_trackers_end_leaves_a_completed_run_completed(number):
+    ended, shown = [], []
+
+    def finish(status: str) -> None:
+        ended.append(status)
+        os.kill(os.getpid(), number)
+
+    job = SimpleNamespace(
+        trackers=SimpleNamespace(finish=finish),
+        view=SimpleNamespace(show_result=lambda *_, **words: shown.append(words["status"])),
+        dataset=SimpleNamespace(reachable=None),
+        run=None,
+    )
+    result = run_and_report(job, lambda _: Result("completed", 40, 640))
+    assert (result.status, result.signal) == ("completed", None)
+    assert ended == shown == ["completed"]

@@ -21,7 +21,7 @@ from runner.training.loops.run_facts import (
 from runner.training.loops.session import run_and_report, start_trackers
 from runner.training.loops.verdict import not_finite_loss, undefined_results
 from runner.training.state import TrainState, restore_weights, train_state_from_values
-from runner.training.stop_signal import StopSignal, stop_on_signals
+from runner.training.stop_signal import StopSignal
 
 
 @loop_option
@@ -32,10 +32,10 @@ def evaluate(job: Job) -> Result:
     """
     if job.loop_settings["follow"]:
         return follow(job)
-    return run_and_report(job, lambda: _evaluate(job))
+    return run_and_report(job, lambda stop: _evaluate(job, stop))
 
 
-def _evaluate(job: Job) -> Result:
+def _evaluate(job: Job, stop: StopSignal) -> Result:
     assert job.source_checkpoint is not None
     assert job.run is not None
     start_trackers(job)
@@ -45,13 +45,12 @@ def _evaluate(job: Job) -> Result:
     splits = select_splits(job)
     by_split: dict[str, dict[str, float]] = {}
     notes: dict[str, tuple[str, ...]] = {}
-    with stop_on_signals() as stop:
-        for split in splits:
-            keep = partial(notes.__setitem__, evaluation_name(split))
-            metrics = _evaluate_one(job, split, state, stop, keep)
-            if metrics is None:
-                return Result("interrupted", state.step, state.examples, signal=stop.signal)
-            by_split[evaluation_name(split)] = metrics
+    for split in splits:
+        keep = partial(notes.__setitem__, evaluation_name(split))
+        metrics = _evaluate_one(job, split, state, stop, keep)
+        if metrics is None:
+            return Result("interrupted", state.step, state.examples, signal=stop.signal)
+        by_split[evaluation_name(split)] = metrics
     flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
     failure = not_finite_loss(by_split, notes)
     status = "failed" if failure else "completed"

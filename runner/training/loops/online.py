@@ -22,7 +22,7 @@ from runner.training.loops.verdict import failure_at_end, skipped_in_a_row
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState
 from runner.training.steps import is_finished, steps
-from runner.training.stop_signal import stop_on_signals
+from runner.training.stop_signal import StopSignal
 
 PROGRESSIVE_SPLIT = "progressive"
 MAX_SHOWN_WINDOWS = 60  # the picture has up to twice as many bars
@@ -36,7 +36,7 @@ def online(job: Job) -> Result:
     those of the model before it saw the rows: a validation without end, which shows drift.
     A dataset with an end is read as one pass in the order of its files.
     """
-    return run_and_report(job, lambda: _online(prepare_stream_job(job)))
+    return run_and_report(job, lambda stop: _online(prepare_stream_job(job), stop))
 
 
 def prepare_stream_job(job: Job) -> Job:
@@ -51,8 +51,8 @@ def prepare_stream_job(job: Job) -> Job:
     return replace(job, task=PrequentialTask(job.task, job.context))
 
 
-def _online(job: Job) -> Result:
-    with stop_on_signals() as stop, job.view.training(job.total_steps or None):
+def _online(job: Job, stop: StopSignal) -> Result:
+    with job.view.training(job.total_steps or None):
         state = start_training(job)
         if is_stream(job.dataset):
             job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]

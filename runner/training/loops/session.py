@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runner.training.job import Job, Result
+from runner.training.stop_signal import StopSignal, stop_on_signals
 
 
 def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = None) -> None:
@@ -32,14 +33,23 @@ def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = No
     )
 
 
-def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
-    """Run a loop, end its trackers whatever happens, and show its result."""
-    try:
-        result = loop()
-    except BaseException:
-        job.trackers.finish("failed")
-        raise
-    job.trackers.finish(result.status)
+def run_and_report(job: Job, loop: Callable[[StopSignal], Result]) -> Result:
+    """Run a loop, end its trackers whatever happens, and show its result.
+
+    A signal that comes when the loop has ended changes its result no more: trackers may take long.
+    """
+    with stop_on_signals() as stop:
+        try:
+            result = loop(stop)
+        except BaseException:
+            job.trackers.finish("failed")
+            raise
+        job.trackers.finish(result.status)
+        _show_result(job, result)
+    return result
+
+
+def _show_result(job: Job, result: Result) -> None:
     no_best = filter(None, [result.notes.get("no_best")])
     job.view.show_result(
         result.metrics,
@@ -58,4 +68,3 @@ def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
         job.view.warn(below)
     if result.error is not None:
         job.view.warn(f"failed: {result.error}")
-    return result

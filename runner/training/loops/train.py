@@ -27,7 +27,7 @@ from runner.training.loops.verdict import (
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps
-from runner.training.stop_signal import GracePeriod, StopSignal, stop_on_signals
+from runner.training.stop_signal import GracePeriod, StopSignal
 
 
 @loop_option
@@ -36,11 +36,11 @@ def train(job: Job) -> Result:
 
     Order at update k: update, log, evaluate, save; an improvement is saved at once.
     """
-    return run_and_report(job, lambda: _train(job))
+    return run_and_report(job, lambda stop: _train(job, stop))
 
 
-def _train(job: Job) -> Result:
-    with stop_on_signals() as stop, job.view.training(job.total_steps):
+def _train(job: Job, stop: StopSignal) -> Result:
+    with job.view.training(job.total_steps):
         state = start_training(job)
         write_data_facts(job)
         recorder = Recorder(job, state, CallbackRunner(job, state, stop))

@@ -75,7 +75,7 @@ def tune(
     if job.loop_settings["then"] == "train":
         settings = {"final_splits": ["test"], **job.loop_settings}
         return train(replace(apply(job, tuned), loop_settings=settings))
-    return run_and_report(job, lambda: _make_result(job, tuned))
+    return run_and_report(job, lambda _: _make_result(job, tuned))
 
 
 def show_report(job: Job, report: TuningReport) -> None:
