@@ -31,8 +31,9 @@ def find_checkpoint(
         return open_checkpoint(path)
     folder = path / "checkpoints"
     steps = saved_steps(folder)
+    asked = step
     if not steps:
-        raise ConfigError(_missing(path, step, steps))
+        raise ConfigError(_missing(path, asked, step, steps))
     for number, newer in step_folders(folder).items():
         if number > steps[-1]:
             try:
@@ -46,7 +47,7 @@ def find_checkpoint(
         best = newest.values["best"]
         step = best["step"] if best else steps[-1]
     if step not in steps:
-        raise ConfigError(_missing(path, step, steps))
+        raise ConfigError(_missing(path, asked, step, steps))
     return check_belongs(open_checkpoint(folder / f"step-{step}"), path)
 
 
@@ -58,14 +59,24 @@ def why_not_found(path: Path, step: int | str) -> str | None:
     if not (path / "meta.json").exists():
         return None
     steps = saved_steps(path / "checkpoints")
+    asked = step
     if steps and step == "best":
         newest = peek_checkpoint(path, "last")
         step = ((newest.values.get("best") if newest else None) or {}).get("step", steps[-1])
-    return None if step in steps or (steps and step == "last") else _missing(path, step, steps)
+    if step in steps or (steps and step == "last"):
+        return None
+    return _missing(path, asked, step, steps)
 
 
-def _missing(path: Path, step: int | str, steps: Sequence[int]) -> str:
-    if steps:
-        return f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}"
+def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -> str:
     folder = path / "checkpoints"
-    return f"{folder}: holds no whole checkpoint; give a run directory that has one"
+    if not steps:
+        return f"{folder}: holds no whole checkpoint; give a run directory that has one"
+    chosen = f"checkpoint.step={asked}" + (f" (step {step})" if asked != step else "")
+    whole = ", ".join(map(str, steps))
+    if damaged := step_folders(folder).get(int(step)):
+        try:
+            open_checkpoint(damaged)
+        except UserError as error:
+            return f"{chosen}: {error}; whole are {whole}"
+    return f"{chosen}: {path} has {whole}"

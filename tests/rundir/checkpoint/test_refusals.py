@@ -110,6 +110,23 @@ def test_a_run_without_a_whole_checkpoint_is_told_and_a_newer_one_that_is_none_p
     assert [m.partition(":")[0] for m in caplog.messages] == ["checkpoint of step 2 is passed over"]
 
 
+def test_a_best_checkpoint_that_is_damaged_or_gone_is_named_with_those_that_are_whole(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "checkpoints"
+    best = save(folder, 1)
+    save(folder, 2, best={"step": 1})
+    (best / "state.json").write_bytes(b"{}")
+    told = r"checkpoint.step=best \(step 1\): .*step-1/state.json has 2 bytes .*; whole are 2$"
+    with pytest.raises(UserError, match=told):
+        find_checkpoint(tmp_path)
+    shutil.rmtree(best)
+    with pytest.raises(UserError, match=r"checkpoint.step=best \(step 1\): .* has 2$"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(UserError, match=r"checkpoint.step=7: .* has 2$"):
+        find_checkpoint(tmp_path, 7)
+
+
 def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 1).rename(tmp_path / "step-2")
     with pytest.raises(DamagedError, match="holds step 1"):
