@@ -15,7 +15,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for what cannot be exported, before anything is written.
     """
     from runner.config.targets import allowed_packages
-    from runner.launch import print_status
+    from runner.launch import changed_data_note, print_status
     from runner.machine import set_thread_environment, usable_cores
     from runner.rundir.json_files import read_json
     from runner.rundir.provenance import changed_code_note
@@ -37,7 +37,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
     composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
-    for note in changed_code_note(read_meta(Path(composed.config["run"]))):
+    meta = read_meta(Path(composed.config["run"]))
+    for note in [*changed_code_note(meta), *changed_data_note(composed)]:
         print_status(note)
     tracked = None
     if given.wandb:

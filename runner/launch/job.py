@@ -29,7 +29,7 @@ from runner.distributed.world_size import launched_rank, launched_world_size, ma
 from runner.errors import ConfigError, UserError
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
 from runner.launch.mirror import mirror_of, mirrored
-from runner.launch.spec import run_spec
+from runner.launch.spec import changed_data_note, run_spec
 from runner.launch.status import print_status
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
@@ -121,6 +121,8 @@ def launch_run(
             return mirror.code, run.dir
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
+        for note in changed_data_note(composed) if loop == EVALUATE_LOOP else ():
+            print_status(note)
         if run.resumed and (changed := run.meta["resumes"][-1].get("code_changed")):
             print_status(f"your code is not what the run had before: {', '.join(changed)} changed")
         with mirrored(composed, run) as mirror:

@@ -49,6 +49,29 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
     )
 
 
+def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
+    """Return what is told before the data of a run are used again that have changed since.
+
+    Args:
+        composed: of what uses them, with the run's own settings of the dataset or with others.
+
+    Returns:
+        Nothing if they are the same, or if settings say that they are other ones.
+
+    Raises:
+        UserError: for data that cannot be found or read.
+    """
+    before, dataset = composed.source_config.get("dataset"), composed.saved_config["dataset"]
+    if composed.source_run is None or before != dataset:
+        return ()
+    signed = read_meta(composed.source_run).get("identity", {}).get("data")
+    now = _fingerprint(composed.config["dataset"])
+    if signed in (None, now):
+        return ()
+    where = dataset.get("path") or dataset.get("schema") or "the dataset"
+    return (f"warning: the data of {where} have changed since the run was trained on them",)
+
+
 def _own_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the packages that a `_target_` names and that are not ours."""
     named = {str(path).partition(".")[0] for _, path in find_targets(config)}

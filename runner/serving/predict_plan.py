@@ -13,6 +13,7 @@ from runner.config.targets import allowed_packages
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
+from runner.launch import changed_data_note
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run
@@ -57,6 +58,7 @@ class PredictionPlan:
     training: TableRecipe | None = None  # which tells the texts of the best items
     lacks_texts: bool = False  # they are needed, and not known
     split: str | None = None  # of the run's own data, whose labels are written
+    notes: Sequence[str] = ()  # are told before it begins
 
     def is_done(self, number: int) -> bool:
         return part_path(self.folder, number).exists()
@@ -144,6 +146,7 @@ def make_plan(
         training=training,
         lacks_texts=needs_texts and training is None,
         split=split,
+        notes=() if split is None else changed_data_note(composed),
     )
 
 

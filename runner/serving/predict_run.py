@@ -103,7 +103,7 @@ def predict_files(
         allow=allow,
     )
     open_output(plan.folder, plan.manifest)
-    for note in changed_code_note(read_meta(plan.run)):
+    for note in [*changed_code_note(read_meta(plan.run)), *plan.notes]:
         print_status(note)
     if plan.lacks_texts:
         print_status(

@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from tests.conftest import TINY, Zygote
-from tests.serving.scene import SCHEMA, SETTINGS, clicks
+from tests.serving.scene import SCHEMA, SETTINGS, clicks, train
 
 OTHER = ("path", "validation_path", "test_path")
 
@@ -76,3 +76,22 @@ def test_the_rows_of_a_known_data_set_are_its_prepared_ones(runner, tmp_path):
     assert scored.column_names == ["C1", "label_label", "score_label"]
     auc = roc_auc_score(scored["label_label"].to_numpy(), scored["score_label"].to_numpy())
     assert auc == result_of(run, "test/auc")
+
+
+@pytest.mark.long
+def test_data_that_have_changed_are_told_wherever_the_run_uses_them_again(runner, tmp_path):
+    run, test, words = train(runner, tmp_path), tmp_path / "test.parquet", "have changed since"
+    pq.write_table(clicks(1000, 5), test)
+    uses = (
+        ("predict", run, "--split", "test", "--out", tmp_path / "scores"),
+        ("loop=eval", f"run={run}", f"hydra.run.dir={tmp_path / 'eval'}"),
+        ("export", run, "--out", tmp_path / "model"),
+    )
+    for use in uses:
+        said = run_words(runner, *use)
+        assert f"the data of {tmp_path / 'clicks.yaml'} {words}" in said, use
+    said = run_words(runner, "resume", run, "trainer.max_epochs=3", code=2)
+    assert f"the data of {tmp_path / 'clicks.yaml'} {words}" in said
+    assert words not in run_words(runner, "predict", run, test, "--out", tmp_path / "files")
+    elsewhere = (*uses[1][:2], f"hydra.run.dir={tmp_path / 'own'}", f"dataset.test_path={test}")
+    assert words not in run_words(runner, *elsewhere)

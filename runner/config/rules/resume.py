@@ -45,9 +45,13 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
     changes = signature_changes(folder, read_meta(folder), spec)
     fixed = [change for change in changes if change[0].split(".")[0] in FIXED_KEYS]
     if fixed:
+        dataset = spec.config["dataset"]
+        where = dataset.get("path") or dataset.get("schema") or "the dataset"
+        is_same = [key for key, _, _ in fixed] == ["data"]  # and no setting of it
+        changed = f"the data of {where} have changed since, or how they are read\n" * is_same
         raise UserError(
             f"{folder} cannot go on with other data, seed, model or task:\n"
-            f"{format_changes(fixed)}\n"
+            f"{format_changes(fixed)}\n{changed}"
             f"checkpoint.init_from={folder} starts a new run from its weights"
         )
     reasons = [*_global_batch_changes(changes), *_row_scope_changes(changes)]
