@@ -199,10 +199,12 @@ def _compose(
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides)
+    # nobody knows which keys an option has that does not exist
+    unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
     problems += [
         p + groups.suggest_group_option(o)
         for o in key_overrides
-        if (p := apply_override(base.config, o))
+        if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
     notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
     if from_run is None:

@@ -324,3 +324,9 @@ def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_fa
 )  # fmt: skip
 def test_each_refusal_says_what_to_do(command, words, said):
     assert said in command.refused(*words)
+
+
+def test_a_key_of_an_option_that_does_not_exist_is_no_mistake_of_its_own(command):
+    message = command.refused("dataset=parqet", "dataset.schema=clicks.yaml")
+    assert "dataset=parqet: no such option of dataset; nearest: 'parquet'" in message
+    assert "dataset.schema" not in message
