@@ -9,7 +9,7 @@ L hard negatives of a row, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -47,11 +47,6 @@ from runner.models.layers.sequences import SequenceLookup, single_ids
 from runner.models.requirements import find_item_features, find_row_negatives
 
 SMALLEST_TEMPERATURE = 0.01  # of one that is learnt
-_STATISTICS_TELL = (
-    "%s: drawn items are no rows of the batch, so the items of rows and drawn ones would have "
-    "statistics of their own, by which a tower with norm=batch or activation=dice could tell them "
-    "apart; norm=layer has none, and in_batch=true draws nothing"
-)
 
 
 class TwoTower(RetrievalModel):
@@ -139,25 +134,16 @@ class TwoTower(RetrievalModel):
         names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
         self.item = self.item_features[0]
-        drawn = {
-            "uniform": uniform,
-            "popularity": popularity,
-            "hard_negatives": hard_negatives,
-            "hard_table": hard_table,
-        }
-        draws = any(drawn.values())
-        if draws and len(names) > 1:
-            raise ValueError(
-                f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0 "
-                f"hard_negatives=null hard_table=null, or item=[{names[0]}]"
-            )
+        drawn: dict[str, object] = {"uniform": uniform, "popularity": popularity}
+        drawn |= {"hard_negatives": hard_negatives, "hard_table": hard_table}
+        if any(drawn.values()):
+            _check_single_feature(names)
         if hard_negatives:
             find_row_negatives(schema, hard_negatives, self.item)
         self.hard_negatives = hard_negatives
         self.negative_table = NegativeTable(hard_table) if hard_table else None
         read = [s for s in schema.sequences if s.name != hard_negatives]
-        histories = [s.name for s in read if s.table_name == self.item.table_name]
-        self.history = histories[0] if histories else None
+        self.history = next((s.name for s in read if s.table_name == self.item.table_name), None)
         self.embedding = SequenceLookup(
             schema,
             embedding_dim,
@@ -181,9 +167,8 @@ class TwoTower(RetrievalModel):
         # `thing` is the item's tower; checkpoints know it by this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
         self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
-        if draws and has_batch_statistics(self.thing):
-            which = ", ".join(f"{name}={value}" for name, value in drawn.items() if value)
-            raise ValueError(_STATISTICS_TELL % which)
+        if has_batch_statistics(self.thing):
+            _check_draws_nothing(drawn)
         self.drop = Dropout(embedding_dropout)
         self.normalise, self.half_life = normalise, half_life
         self.temperature: Tensor | float = temperature
@@ -281,6 +266,29 @@ class TwoTower(RetrievalModel):
                 f"the vector of an item depends on {names} besides its id, and these are known for "
                 f"the items of rows only; use model.net.item=[{self.item.name}]"
             )
+
+
+def _check_single_feature(names: Sequence[str]) -> None:
+    if len(names) > 1:
+        raise ValueError(
+            f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0 "
+            f"hard_negatives=null hard_table=null, or item=[{names[0]}]"
+        )
+
+
+def _check_draws_nothing(drawn: Mapping[str, object]) -> None:
+    """Check that a tower with statistics of the batch gets items of rows alone.
+
+    Raises:
+        ValueError: if it gets drawn ones, too.
+    """
+    if which := ", ".join(f"{name}={value}" for name, value in drawn.items() if value):
+        raise ValueError(
+            f"{which}: drawn items are no rows of the batch, so the items of rows and drawn ones "
+            "would have statistics of their own, by which a tower with norm=batch or "
+            "activation=dice could tell them apart; norm=layer has none, and in_batch=true draws "
+            "nothing"
+        )
 
 
 def _check_numbers(temperature: float, learns_it: bool, half_life: float | None) -> None:

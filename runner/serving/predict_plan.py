@@ -103,11 +103,10 @@ def make_plan(
     path, input_schema = table.first_schema
     same_format = table.format == config["dataset"].get("format", "parquet")
     check_input_types(transforms, input_schema, path, same_format=same_format)
-    needs_texts = bool(outputs.top_k) and outputs.index is None
-    needs_texts = needs_texts and "string" in transforms.fitted.id_types.values()
+    finds_items = bool(outputs.top_k) and outputs.index is None
+    needs_texts = finds_items and "string" in transforms.fitted.id_types.values()
     training = find_training_table(config["dataset"], folder) if needs_texts else None
-    trainer = config["trainer"]
-    batch_size = trainer["batch_size"] * trainer["num_processes"]
+    batch_size = config["trainer"]["batch_size"] * config["trainer"]["num_processes"]
     part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
     manifest = {
         "format": FORMAT,
@@ -121,15 +120,7 @@ def make_plan(
         "keep": list(table.keep),
         "outputs": _describe_outputs(outputs, config, checkpoint),
         **({"item_texts": training is not None} if needs_texts else {}),
-        "settings": {
-            "batch_size": batch_size,
-            "amp": trainer["amp"] and trainer["amp_dtype"],
-            "ema": uses_average(trainer),
-            "leave_history_out": config["metrics"]["leave_history_out"],
-            "on_bad_rows": table.on_bad_rows,
-            "format": table.format,
-            "text": vars(table.text_format),
-        },
+        "settings": _describe_settings(config, table, batch_size),
     }
     name = f"{folder.resolve().name}_{manifest_hash(manifest)}"
     return PredictionPlan(
@@ -148,6 +139,22 @@ def make_plan(
         split=split,
         notes=() if split is None else changed_data_note(composed),
     )
+
+
+def _describe_settings(
+    config: Mapping[str, Any], table: InputTable, batch_size: int
+) -> dict[str, Any]:
+    """Return the settings on which scores depend, to the last digit, and those of the reading."""
+    trainer = config["trainer"]
+    return {
+        "batch_size": batch_size,
+        "amp": trainer["amp"] and trainer["amp_dtype"],
+        "ema": uses_average(trainer),
+        "leave_history_out": config["metrics"]["leave_history_out"],
+        "on_bad_rows": table.on_bad_rows,
+        "format": table.format,
+        "text": vars(table.text_format),
+    }
 
 
 def _describe_outputs(

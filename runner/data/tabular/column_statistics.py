@@ -115,80 +115,91 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     missing_share = values.null_count / max(len(values), 1)
     values = values.drop_null()
-    mean_length, separator, type_, time_form, mean_chars = 1.0, "", values.type, "", 0.0
-    vector_size = 0
+    type_ = values.type
     plain = unpacked_type(type_)
     plain = pa.string() if pt.is_large_string(plain) else plain  # a sample is not too long for it
     if is_seconds(plain):
         values, plain = as_seconds(values), pa.float64()
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
+    found = ColumnStatistics(name, type_, len(column), missing_share, num_distinct=0)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
-        vector_size = _find_vector_size(values)
+        found = replace(found, mean_length=mean_length, vector_size=_find_vector_size(values))
         values = values.flatten().drop_null()
     elif is_text(plain):
-        mean_chars = float(pc.mean(pc.binary_length(values)).as_py() or 0)
-        time_form = guess_time_form(values[:20_000]) if pt.is_string(plain) else ""
-        separator = "" if time_form or pt.is_binary(plain) else _guess_separator(values)
-        vectors = split_vectors(values, separator) if separator else None
-        vector_size = _find_vector_size(vectors) if vectors is not None else 0
-        if vectors is not None and vector_size:
-            mean_length, values = float(vector_size), strip_number(vectors.flatten())
-            values = values.cast(pa.float64())
-        elif separator == "json":
-            values = split_json_lists(values.cast(pa.string())).flatten()
-            mean_length = len(values) / max(len(column), 1)
-        elif separator:
-            parts = pc.split_pattern(values.cast(pa.string()), separator)
-            mean_length = float(pc.mean(pc.list_value_length(parts)).as_py())
-            values = parts.flatten()
+        values, found = _split_texts(values, found)
     countable = not (pt.is_nested(values.type) or pt.is_null(values.type))
     num_distinct = int(pc.count_distinct(values).as_py()) if countable else 0
-    low = high = median = None
-    non_finite_share = 0.0
-    is_whole = pt.is_integer(values.type)
-    num_negative, negative_share, nonzero_median, zero_share = 0, 0.0, None, 0.0
-    if len(values) and (pt.is_integer(values.type) or pt.is_floating(values.type)):
-        x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        finite = np.isfinite(x)
-        x, non_finite_share = x[finite], 1 - float(finite.mean())
-        if len(x):
-            low, high, median = float(x.min()), float(x.max()), float(np.median(x))
-            is_whole = bool((x == np.rint(x)).all()) and not is_seconds(type_)
-            num_negative, negative_share = len(np.unique(x[x < 0])), float((x < 0).mean())
-            zero_share = float((x == 0).mean())
-            nonzero_median = float(np.median(x[x != 0])) if zero_share < 1 else None
-            time_form = (
-                guess_time_form(pa.array(x[:: len(x) // 20_000 + 1]))
-                if is_whole and low >= 0
-                else ""
-            )
+    found = _with_numbers(found, values)
     shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
     first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
-    return ColumnStatistics(
-        name=name,
-        type=type_,
-        num_rows=len(column),
-        missing_share=missing_share,
+    has_few = found.low is not None and num_distinct <= MAX_COUNTED
+    return replace(
+        found,
         num_distinct=num_distinct,
-        low=low,
-        high=high,
-        median=median,
-        is_whole=is_whole,
-        non_finite_share=non_finite_share,
-        separator=separator,
-        mean_length=mean_length,
         examples=tuple(map(str, first_values)),
-        num_negative=num_negative,
-        negative_share=negative_share,
-        nonzero_median=nonzero_median,
-        zero_share=zero_share,
+        is_amount=pt.is_string(plain) and not found.separator and _are_amounts(values),
+        two_texts=_two_texts(values) if num_distinct == 2 and not found.separator else (),
+        counts=_count_numbers(values) if has_few else (),
+    )
+
+
+def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, ColumnStatistics]:
+    """Return the values inside texts, and the statistics with lengths, separator and form of time.
+
+    Texts without a separator are the values themselves.
+    """
+    mean_chars = float(pc.mean(pc.binary_length(texts)).as_py() or 0)
+    time_form = guess_time_form(texts[:20_000]) if pt.is_string(texts.type) else ""
+    separator = "" if time_form or pt.is_binary(texts.type) else _guess_separator(texts)
+    vectors = split_vectors(texts, separator) if separator else None
+    vector_size = _find_vector_size(vectors) if vectors is not None else 0
+    values, mean_length = texts, 1.0
+    if vectors is not None and vector_size:
+        values = strip_number(vectors.flatten()).cast(pa.float64())
+        mean_length = float(vector_size)
+    elif separator == "json":
+        values = split_json_lists(texts.cast(pa.string())).flatten()
+        mean_length = len(values) / max(found.num_rows, 1)
+    elif separator:
+        parts = pc.split_pattern(texts.cast(pa.string()), separator)
+        mean_length = float(pc.mean(pc.list_value_length(parts)).as_py())
+        values = parts.flatten()
+    return values, replace(
+        found,
+        mean_length=mean_length,
+        separator=separator,
         mean_chars=mean_chars,
         time_form=time_form,
         vector_size=vector_size,
-        is_amount=pt.is_string(plain) and not separator and _are_amounts(values),
-        two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
-        counts=_count_numbers(values) if low is not None and num_distinct <= MAX_COUNTED else (),
+    )
+
+
+def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics:
+    """Return the statistics with what numbers tell: their range, medians, signs and zeros."""
+    found = replace(found, is_whole=pt.is_integer(values.type))
+    if not len(values) or not (pt.is_integer(values.type) or pt.is_floating(values.type)):
+        return found
+    x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    finite = np.isfinite(x)
+    x, non_finite_share = x[finite], 1 - float(finite.mean())
+    if not len(x):
+        return replace(found, non_finite_share=non_finite_share)
+    low, zero_share = float(x.min()), float((x == 0).mean())
+    is_whole = bool((x == np.rint(x)).all()) and not is_seconds(found.type)
+    may_be_times = is_whole and low >= 0
+    return replace(
+        found,
+        low=low,
+        high=float(x.max()),
+        median=float(np.median(x)),
+        is_whole=is_whole,
+        num_negative=len(np.unique(x[x < 0])),
+        negative_share=float((x < 0).mean()),
+        nonzero_median=float(np.median(x[x != 0])) if zero_share < 1 else None,
+        zero_share=zero_share,
+        non_finite_share=non_finite_share,
+        time_form=guess_time_form(pa.array(x[:: len(x) // 20_000 + 1])) if may_be_times else "",
     )
 
 

@@ -21,6 +21,7 @@ from runner.data.tabular.choose_roles import (
 )
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
+    Sample,
     describe_bad_values,
     explain_plain_numbers,
     sample_rows,
@@ -116,11 +117,7 @@ def propose_schema(
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files_by_key["path"])
-    columns = [sample.compute_statistics(name) for name in schema.names if name]
-    if "" in schema.names and sample.table[""].null_count < sample.table.num_rows:
-        notes.append(
-            "the column without a name is left out; a name in the first line makes use of it"
-        )
+    columns = _compute_columns(sample, notes)
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
@@ -137,15 +134,7 @@ def propose_schema(
             (*notes, *found),
             declared,
         )
-    roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
-    notes += found
-    features = [f for f in columns if f.name not in roles]
-    roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
-    notes += drop_leaks(sample.table, columns, roles, kept={*hints.numeric, *hints.categorical})
-    if not any(role.name in FEATURES for role in roles.values()):
-        shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
-        more = "; is it the right --delimiter?" if len(columns) == 1 else ""
-        raise DataError(f"{path}: no column to learn from: {shown}{more}")
+    roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
     time = choose_time(
         sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
     )
@@ -293,6 +282,20 @@ def _first_schema(
     return first
 
 
+def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]:
+    """Return the statistics of each column that has a name.
+
+    Args:
+        notes: gets a sentence on a column without a name that holds something.
+    """
+    table = sample.table
+    if "" in table.column_names and table[""].null_count < table.num_rows:
+        notes.append(
+            "the column without a name is left out; a name in the first line makes use of it"
+        )
+    return [sample.compute_statistics(name) for name in table.column_names if name]
+
+
 def _choose_events(
     columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
 ) -> EventColumns | None:
@@ -328,6 +331,40 @@ def _choose_events(
             "COLUMN proposes each user's history in the order of COLUMN, and the next item"
         )
     return events
+
+
+def _choose_roles(
+    path: str,
+    format_: str,
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    hints: Hints,
+    notes: list[str],
+) -> dict[str, Role]:
+    """Return the role of each column, of a table whose rows have labels.
+
+    Args:
+        path: of the table, for messages.
+        format_: of its files.
+        table: the sample of its rows.
+        columns: their statistics.
+        hints: what is known of the columns.
+        notes: gets a sentence on each decision.
+
+    Raises:
+        SeveralLabelsError: where several columns look like the label.
+        DataError: where there is no column to learn from.
+    """
+    roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
+    notes += found
+    features = [f for f in columns if f.name not in roles]
+    roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
+    notes += drop_leaks(table, columns, roles, kept={*hints.numeric, *hints.categorical})
+    if not any(role.name in FEATURES for role in roles.values()):
+        shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
+        more = "; is it the right --delimiter?" if len(columns) == 1 else ""
+        raise DataError(f"{path}: no column to learn from: {shown}{more}")
+    return roles
 
 
 def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:

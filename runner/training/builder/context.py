@@ -15,6 +15,7 @@ from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
+from runner.models.losses import Loss
 from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.penalties import resolve_penalties
@@ -92,21 +93,14 @@ def make_context(
     built = build_embedding_tables(lookup, config, parameter_groups, trainer, device)
     if ranks.is_main:
         report_placement(built.tables.placement(), ranks.world_size, run, view)
-    model.to(device)
-    if isinstance(loss, nn.Module):
-        loss.to(device)
-    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
-        ranks.broadcast_(tensor.data)  # a model may draw from generators that no seed reaches
+    place_dense_half(model, loss, parameters, device)
     check_growth(config, dataset, model)
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
+    key = "optimizer.dense"
+    find_class = partial(resolve_part, allowed=allowed, kind=KINDS[key], key=key)
     optimizers = build_dense_optimizers(
-        config["optimizer"]["dense"],
-        parameters,
-        parameter_groups,
-        partial(
-            resolve_part, allowed=allowed, kind=KINDS["optimizer.dense"], key="optimizer.dense"
-        ),
+        config["optimizer"]["dense"], parameters, parameter_groups, find_class
     )
     context = Context(
         model=model,
@@ -131,6 +125,27 @@ def make_context(
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs
+
+
+def place_dense_half(
+    model: nn.Module, loss: Loss, parameters: Mapping[str, torch.Tensor], device: torch.device
+) -> None:
+    """Move model and loss to the device, and give all ranks the weights of rank 0.
+
+    Collective.
+
+    Args:
+        model: its tables, which stand on their own devices, stay there.
+        loss: may be a module, with parameters of its own.
+        parameters: those of the dense half, by name.
+        device: of this rank.
+    """
+    model.to(device)
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
+        # a model may draw from generators that no seed reaches
+        current_ranks().broadcast_(tensor.data)
 
 
 def compile_or_thread(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import (
@@ -17,6 +20,7 @@ from runner.config.settings import (
     make_settings,
 )
 from runner.config.targets import resolve_part
+from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.initialization import without_initial_weights
@@ -50,9 +54,12 @@ from runner.training.builder.tables import get_table_lookup
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
 from runner.training.growing_dataset import with_rows
-from runner.training.job import Cadence, Delivery, Job
+from runner.training.job import Cadence, Delivery, Job, LearningRates
 from runner.training.update.context import Context
 from runner.training.update.task import Task
+
+# from updates of the run and of an epoch
+MakeLearningRates = Callable[[int | None, int | None], LearningRates]
 
 
 def build_job(
@@ -80,32 +87,21 @@ def build_job(
     trainer = make_settings(TrainerSettings, config["trainer"])
     checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
     check_parts(config, allowed)
-    device, ranks = prepare_device(trainer), current_ranks()
-    if trainer.amp and device.type == "cpu" and ranks.is_main:
-        view.note(describe_bf16(bf16_speed(cpu_name())))
-    seed_everything(config["seed"])
-
+    device, ranks = prepare_process(trainer, config["seed"], view), current_ranks()
     source = resolve_source_path(config, checkpoint)
     dataset = make_checked_dataset(config, trainer, run, source, allowed, view.note)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    with nullcontext() if source is None else without_initial_weights():
-        context, parameter_groups, table_lrs = make_context(
-            config, trainer, dataset, device, run, view, allowed
-        )
-    if source is None:  # a loop that only reads a checkpoint trains nothing
-        fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
+    context, task, learning_rates_for = build_learner(
+        config, trainer, dataset, device, run, view, allowed, trains=source is None
+    )
     dataset = with_rows(dataset, context)
-    task = make_task(config["task"], trainer, context, allowed)
-    base_lrs = base_learning_rates(context, table_lrs, trainer.lr_scaling)
-    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     if source is None and trainer.lr_scaling.rule != "constant":
-        view.note(
-            describe_lr_scaling(trainer.lr_scaling.rule, trainer.lr_scaling.batches, base_lrs)
-        )
+        scaling = trainer.lr_scaling
+        view.note(describe_lr_scaling(scaling.rule, scaling.batches, learning_rates.base))
     metric_settings = MetricSettings(**config["metrics"])
     metrics, train_metrics = build_metrics(
         metric_settings, dataset, device, trainer, checkpoint, allowed
@@ -114,16 +110,9 @@ def build_job(
     cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
-        of_places = isinstance(context.model, NextItemModel)
-        learns_places = of_places and getattr(context.model, "every_place", True)
-        skips = makes_windows(config["dataset"]) and not learns_places
-        for warning in preflight_warnings(
-            cadence, trainer, length, of_places=of_places, skips_events=skips
-        ):
-            view.warn(warning)
+        show_preflight_warnings(cadence, trainer, length, config["dataset"], context.model, view)
     check_rankings(metric_settings, dataset, context.model)
     count_item_popularity(context.model, dataset, context.ranks, metric_settings)
-    loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
         seed=config["seed"],
@@ -132,7 +121,7 @@ def build_job(
         checkpoint=checkpoint,
         cadence=cadence,
         loop=resolve_part(config["loop"]["_target_"], allowed, KINDS["loop"], "loop"),
-        loop_settings=loop_settings,
+        loop_settings={k: v for k, v in config["loop"].items() if k != "_target_"},
         device=device,
         dataset=dataset,
         task=task,
@@ -149,8 +138,71 @@ def build_job(
         delivery=make_delivery(delivered, run, allowed) if ranks.is_main else None,
         allowed=tuple(allowed),
         checkpointer=make_checkpointer(run if source is None else None, checkpoint.keep, view),
-        source_checkpoint=find_source_checkpoint(source, checkpoint.step, loop_settings, view),
+        source_checkpoint=find_source_checkpoint(source, checkpoint.step, config["loop"], view),
     )
+
+
+def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.device:
+    """Prepare and return the device of this rank, and seed all generators."""
+    device = prepare_device(trainer)
+    if trainer.amp and device.type == "cpu" and current_ranks().is_main:
+        view.note(describe_bf16(bf16_speed(cpu_name())))
+    seed_everything(seed)
+    return device
+
+
+def build_learner(
+    config: Mapping[str, Any],
+    trainer: TrainerSettings,
+    dataset: Dataset,
+    device: torch.device,
+    run: Run | None,
+    view: View,
+    allowed: Sequence[str],
+    *,
+    trains: bool,
+) -> tuple[Context, Task, MakeLearningRates]:
+    """Build what learns: the model with its optimizers, the task, and what makes their rates.
+
+    Collective.
+
+    Args:
+        config: of the whole job.
+        trainer: the settings of its group `trainer`.
+        dataset: as `make_context` and `fill_negative_table` need it.
+        device: of this rank.
+        run: the open run directory, or None.
+        view: where people read how the job goes.
+        allowed: packages that a `_target_` may name besides ours.
+        trains: False for a loop that only reads a checkpoint, which needs no initial weights.
+    """
+    with nullcontext() if trains else without_initial_weights():
+        context, parameter_groups, table_lrs = make_context(
+            config, trainer, dataset, device, run, view, allowed
+        )
+    if trains:
+        fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
+    task = make_task(config["task"], trainer, context, allowed)
+    base_lrs = base_learning_rates(context, table_lrs, trainer.lr_scaling)
+    return context, task, partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
+
+
+def show_preflight_warnings(
+    cadence: Cadence,
+    trainer: TrainerSettings,
+    length: RunLength,
+    dataset: Mapping[str, Any],
+    model: nn.Module,
+    view: View,
+) -> None:
+    """Show what `preflight_warnings` has to say of a model and the group `dataset`."""
+    of_places = isinstance(model, NextItemModel)
+    learns_places = of_places and getattr(model, "every_place", True)
+    skips = makes_windows(dataset) and not learns_places
+    for warning in preflight_warnings(
+        cadence, trainer, length, of_places=of_places, skips_events=skips
+    ):
+        view.warn(warning)
 
 
 def make_task(
@@ -186,10 +238,10 @@ def make_delivery(
 
 
 def find_source_checkpoint(
-    source: Path | None, step: int | str, loop_settings: Mapping[str, Any], view: View
+    source: Path | None, step: int | str, loop: Mapping[str, Any], view: View
 ) -> Checkpoint | None:
     """Find the checkpoint that a loop reads; None for a training, and for one that follows all."""
-    if source is None or loop_settings.get("follow"):
+    if source is None or loop.get("follow"):
         return None
     saved = find_checkpoint(source, step, warn=view.warn)
     # of a checkpoint's own folder that lies in a run directory, whose configuration is used
