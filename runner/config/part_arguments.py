@@ -36,6 +36,7 @@ _PART_PACKAGES = (
     "runner.data.sets",
     "runner.data.streaming",
     "runner.data.tabular.table",
+    "runner.data.tabular.table_files",
     "runner.data.tabular.table_recipe",
     "runner.models",
     "runner.reporting.trackers",

@@ -22,7 +22,7 @@ from runner.data.tabular.read_files import (
     unpack_columns,
 )
 from runner.data.tabular.splits import Split
-from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.text_blocks import find_binary_format
 from runner.errors import DataError, UserError
 
@@ -31,7 +31,7 @@ LocatedChunk = tuple[int, RowChunk]  # the number in the input of a chunk's firs
 
 
 @dataclass(frozen=True)
-class InputTable(TableRecipe):
+class InputTable(TableFiles):
     """Files to score, read as the training reads its own. `path` is a list, in the order of rows.
 
     Args:
@@ -91,21 +91,9 @@ class InputTable(TableRecipe):
         """The first file, and the types of its columns as they are read."""
         return next(iter(self.schemas.items()))
 
-    def num_rows_estimate(self) -> int:
-        """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
-        if self.format == "parquet":
-            return sum(sum(counts) for counts in self.rows_per_group.values())
-        return sum(file.size() // 100 for file in self._all_files)
-
     def num_rows(self, counted: int) -> int:
         """Return the number of rows; `counted` are those that were yielded, or passed over."""
         return self.num_rows_estimate() if self.format == "parquet" else counted
-
-    @property
-    def rows_per_group(self) -> dict[str, list[int]]:
-        """Path -> rows of every row group; empty for text files."""
-        _ = self.schemas  # which fills it
-        return self._counts
 
     def empty_rows(self) -> pa.Table:
         """Return the columns that are read, without a row."""

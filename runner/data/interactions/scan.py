@@ -99,9 +99,7 @@ def scan_events(
     Raises:
         DataError: for the first bad row, or too many skipped ones, and if no event is left.
     """
-    writer = PartitionWriter(
-        folder, "scan", num_rows=table.num_progress_units() // (2 if table.learnt else 3)
-    )
+    writer = PartitionWriter(folder, "scan", num_rows=table.num_rows_estimate())
     items = ValueCounter()
     num_rows = 0
     keys = [spec for spec in declared.ids if spec.name in (settings.user, settings.item)]

@@ -8,12 +8,12 @@ from typing import Any
 
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_yaml import format_value
-from runner.data.tabular.table_recipe import SPLIT_PATHS, TableRecipe
+from runner.data.tabular.table_files import SPLIT_PATHS, TableFiles
 
 FEATURE_ROLES = ("numeric", "categorical", "sequences")
 
 
-def keep_features(recipe: TableRecipe, names: Collection[str]) -> dict[str, Any]:
+def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
     """Return the content of a schema file that declares only some of a table's features.
 
     Labels, weights, groups and carried columns stay. Paths are absolute, and what the configuration

@@ -19,7 +19,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.file_list import SUFFIXES
 from runner.data.tabular.read_files import RowChunk, is_list, single_array
-from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, nearest_hint
 
@@ -49,7 +49,7 @@ class NegativeLists:
 
 
 @dataclass(frozen=True)
-class _NegativesFile(TableRecipe):
+class _NegativesFile(TableFiles):
     ids: tuple[IdSpec, ...] = field(default=())
 
     @cached_property

@@ -24,7 +24,7 @@ PART_ROWS = 1 << 19
 
 
 class RewritableTable(Protocol):
-    """What is needed of a table that is rewritten; see `TableRecipe`."""
+    """What is needed of a table that is rewritten; see `TableFiles`."""
 
     @property
     def declared(self) -> Declared: ...
@@ -55,7 +55,7 @@ class RewritableTable(Protocol):
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
     ) -> Iterator[RowChunk]: ...
-    def num_progress_units(self) -> int: ...
+    def num_rows_estimate(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _make_draws(table: RewritableTable) -> BucketDraws | None:
     """Return the draws of the order in which train rows are stored; None if it is their own."""
     if not table.mix:
         return None
-    num_rows = table.num_progress_units() // (1 if table.learnt else 2)
+    num_rows = table.num_rows_estimate()
     return BucketDraws(num_rows=num_rows, seed=table.split_seed)
 
 

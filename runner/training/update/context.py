@@ -33,6 +33,7 @@ from runner.optim.settings import ClipSettings
 from runner.training.update.closure import step_with_closure
 from runner.training.update.ema import MovingAverage
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
+from runner.training.update.gradients import all_finite, boundary_gradients
 from runner.training.update.logged_means import RunningMeans
 from runner.training.update.loss_scale import LossScale
 from runner.training.update.row_threads import RowThreads
@@ -184,7 +185,7 @@ class Context:
         """Give the boundary its gradient and return those of the dense half.
 
         Unlike `backward` it may run in several threads at once: `add_gradients` adds what they
-        return, in one order.
+        return to the gradients of `dense_parameters`, in one order.
         """
         leaves = boundary.tensors()
         scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
@@ -193,24 +194,6 @@ class Context:
         for leaf, gradient in zip(leaves, gradients):
             leaf.grad = gradient
         return list(gradients[len(leaves) :])
-
-    def add_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add to the gradients of the dense half, which are given in the order of its parameters.
-
-        They belong to the context from then on.
-        """
-        taken = set()
-        for parameter, gradient in zip(self.dense_parameters, gradients, strict=True):
-            if gradient is None:
-                continue
-            if parameter.grad is not None:
-                parameter.grad += gradient
-                continue
-            # optimizers expect memory of the parameter's layout, and of its own
-            if gradient.stride() != parameter.stride() or gradient.data_ptr() in taken:
-                gradient = torch.empty_like(parameter).copy_(gradient)
-            taken.add(gradient.data_ptr())
-            parameter.grad = gradient
 
     def operation_threads(self) -> AbstractContextManager[object]:
         """Within the block operations have the threads that those of an update have."""
@@ -247,7 +230,7 @@ class Context:
                 "ctx.add_lookup_penalty, as Supervised does"
             )
         self._has_lookup_penalty = False
-        outputs, gradients = _boundary_gradients(embeddings, boundaries)
+        outputs, gradients = boundary_gradients(embeddings, boundaries)
         applied = self._finalize_gradients(self.dense_parameters, gradients)
         if applied:
             # before the tables, whose update drives the dense gradients out of the caches
@@ -389,37 +372,3 @@ class Context:
 def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """Return the parameters of all groups of an optimizer."""
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _boundary_gradients(
-    embeddings: Embeddings, boundaries: Sequence[Embeddings]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the look-ups that were used, and the gradient of each over all micro-batches."""
-    outputs, gradients = [], []
-    num_row_lookups = len(embeddings.row_lookups())
-    lookups = zip(embeddings.tensors(), *(b.tensors() for b in boundaries))
-    for i, (output, *parts) in enumerate(lookups):
-        if not output.requires_grad or all(p.grad is None for p in parts):
-            continue
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parts]
-        outputs.append(output)
-        if len(grads) > 1:  # rows are appended; what all micro-batches share is summed
-            grads = [torch.cat(grads) if i < num_row_lookups else torch.stack(grads).sum(0)]
-        gradients.append(grads[0])
-    return outputs, gradients
-
-
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether no element is NaN or infinite. Synchronises: the host decides."""
-    tensors = [t for t in tensors if t.numel()]
-    if not tensors:
-        return True
-    if all(t.device.type == "cpu" for t in tensors):
-        # A NaN or an infinity always shows in a sum, which reads the memory once; torch has no
-        # vectorised infinity norm on CPU. Finite numbers may overflow a sum, so then each is read.
-        if all(math.isfinite(t.sum().item()) for t in tensors):
-            return True
-        return all(bool(torch.isfinite(t).all()) for t in tensors)
-    # one kernel for all; the largest magnitude keeps a NaN and cannot overflow, unlike a sum
-    largest = torch.stack(torch._foreach_norm(tensors, float("inf")))
-    return bool(torch.isfinite(largest).all())  # sync

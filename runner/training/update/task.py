@@ -18,6 +18,7 @@ from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
 from runner.training.update.context import Context
+from runner.training.update.gradients import add_gradients
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Supervised:
         with ctx.operation_threads():  # also for tasks that make their updates in another way
             for part in computed:
                 if part.gradients is not None:
-                    ctx.add_gradients(part.gradients)
+                    add_gradients(ctx.dense_parameters, part.gradients)
                 capture.loss_shares.append(part.loss)
                 capture.boundaries.append(part.boundary)
                 capture.predictions.append(part.prediction)

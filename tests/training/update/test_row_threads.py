@@ -17,6 +17,7 @@ from runner.models.layers.dropout import Dropout
 from runner.training.builder import threads as policy
 from runner.training.builder.threads import thread_rows
 from runner.training.update.determinism import UnrepeatableSums
+from runner.training.update.gradients import add_gradients
 from runner.training.update.row_threads import RowThreads
 from runner.training.update.task import Supervised
 from tests.models import sequence_scene
@@ -279,14 +280,14 @@ def test_gradients_of_another_layout_and_of_two_parameters_get_memory_of_their_o
     first, second, *others = context.dense_parameters
     shared = torch.ones(first.shape[::-1]).t()
     gradients = [shared, torch.ones(()).expand(second.shape), *(None for _ in others)]
-    context.add_gradients(gradients)
+    add_gradients(context.dense_parameters, gradients)
     assert first.grad.stride() == first.stride() and second.grad.stride() == second.stride()
-    context.add_gradients(gradients)
+    add_gradients(context.dense_parameters, gradients)
     assert torch.equal(first.grad, torch.full_like(first, 2.0))
     assert torch.equal(second.grad, torch.full_like(second, 2.0))
     twin = nn.Parameter(torch.zeros_like(others[0]))
-    context.dense_parameters, both = [others[0], twin], torch.ones_like(twin)
-    context.add_gradients([both, both])
+    both = torch.ones_like(twin)
+    add_gradients([others[0], twin], [both, both])
     assert others[0].grad.data_ptr() != twin.grad.data_ptr()
 
 

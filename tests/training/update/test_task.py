@@ -15,7 +15,7 @@ from runner.models.dlrm import DLRM
 from runner.models.losses import BCE
 from runner.training.state import TrainState
 from runner.training.steps import steps
-from runner.training.update.context import all_finite
+from runner.training.update.gradients import all_finite
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
 from tests.tiny import SCHEMA, make_context, random_batch, snapshot

@@ -1,0 +1,345 @@
+"""The files of a user's own table: their columns, their splits, and how their rows are read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+
+from runner.config_key import Key
+from runner.data.core.argument_types import Count, Seed
+from runner.data.core.setting_checks import check_setting_types
+from runner.data.interactions.rewrite import event_declaration
+from runner.data.prepare.engine import Engine
+from runner.data.tabular.arrow_files import (
+    ARROW_FORMATS,
+    read_arrow_chunks,
+    read_arrow_schema,
+)
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.column_types import (
+    check_column_types,
+    text_column_types,
+    text_file_schema,
+)
+from runner.data.tabular.file_list import DataFile, check_apart, find_files
+from runner.data.tabular.partitions import (
+    append_partitions,
+    columns_in_file,
+    is_partition,
+    with_partitions,
+)
+from runner.data.tabular.read_files import (
+    RowChunk,
+    check_same_schema,
+    read_parquet_chunks,
+    read_parquet_schema,
+)
+from runner.data.tabular.read_text import (
+    TextFormat,
+    default_text_format,
+    infer_text_schema,
+    read_text_chunks,
+)
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_yaml import read_schema_file
+from runner.data.tabular.splits import EVENT_SPLITS, Split, check_split_type, parse_split
+from runner.data.tabular.text_parts import TextIndex, index_texts
+from runner.data.tabular.times import TEXT_DATES
+from runner.errors import ConfigError, DataError
+
+TEXT_FORMATS = ("csv", "tsv", "jsonl")
+SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """Settings of a table, and what its files hold."""
+
+    format: Annotated[str, Key(choices=("parquet", *TEXT_FORMATS, *ARROW_FORMATS))]
+    path: Any  # a file, a folder, a glob, a URL, or a list of them
+    schema: Any  # a YAML file, or its content
+    validation_path: Any = None
+    test_path: Any = None
+    split: Mapping[str, Any] | str | None = None  # how the rows of `path` are split
+    split_seed: Seed = 0
+    on_bad_rows: Annotated[str, Key(choices=("error", "skip"))] = "error"
+    max_bad_rows: Count = 1000  # with skip, more are an error
+    rewrite: Annotated[str, Key(choices=("auto", "always"))] = "auto"  # always: even good files
+    mix: bool = True  # rewritten train rows are stored in random order, once
+    delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
+    quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
+    decimal: Annotated[str | None, Key(choices=(".", ","))] = None  # before a fraction
+    column_names: Any = None  # of text files whose first line is a row
+    learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
+
+    @cached_property
+    def declared(self) -> Declared:
+        """The columns that the schema declares.
+
+        Raises:
+            ConfigError: for a schema that is not set, does not exist or is wrong.
+        """
+        if isinstance(self.schema, Mapping):
+            return parse_schema(self.schema)
+        return parse_schema(self.schema_content, str(Path(str(self.schema)).expanduser()))
+
+    @cached_property
+    def schema_content(self) -> Mapping[str, Any]:
+        """What the schema's file holds, or the schema itself.
+
+        Raises:
+            ConfigError: for a schema that is not set, does not exist or is no YAML.
+        """
+        if self.schema is None:
+            given = shlex.quote(str(self.path)) if self.path else "PATH"
+            raise ConfigError(
+                "dataset.schema is not set: a YAML that declares the columns; "
+                f"`python -m runner schema {given} --out schema.yaml` proposes one"
+            )
+        if isinstance(self.schema, Mapping):
+            return self.schema
+        path = Path(str(self.schema)).expanduser()
+        return read_schema_file(path)
+
+    @cached_property
+    def declared_in_files(self) -> Declared:
+        """The columns that the files have: of events, where rows are made of these."""
+        if self.declared.interactions is None:
+            return self.declared
+        return replace(event_declaration(self.declared), places=self.declared.places)
+
+    @cached_property
+    def row_split(self) -> Split:
+        """The split of the rows of `path`.
+
+        Raises:
+            ConfigError: for a wrong setting, and for a split that has a path as well.
+        """
+        where = "dataset.split" if self.split is not None else "schema's split"
+        split = parse_split(self._split_setting, where)
+        if split.kind in EVENT_SPLITS and self.declared.interactions is None:
+            raise ConfigError(
+                f"{where}={self._split_setting!r}: splits the events of users, which a schema "
+                "declares by `interactions: {user: ..., item: ..., time: ...}`"
+            )
+        events = self.declared.interactions
+        if events is not None and split.kind == "time" and split.column == events.time:
+            # shares need the order alone, which numbers of any unit have; older runs signed them
+            needs_seconds = {kind for kind, _ in split.of.values()} != {"share"}
+            is_read_otherwise = needs_seconds or events.time_unit in TEXT_DATES
+            if is_read_otherwise and not split.input and events.time_unit != "seconds":
+                split = replace(split, input=events.time_unit)
+        for name in split.splits:
+            if name != "train" and name in self.files:
+                raise ConfigError(
+                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well; "
+                    "leave one of them out"
+                )
+        return split
+
+    @property
+    def _split_setting(self) -> Mapping[str, Any] | str | None:
+        return self.split if self.split is not None else self.declared.places.get("split")
+
+    @cached_property
+    def files(self) -> dict[str, list[DataFile]]:
+        """The files of every split that has a path; `row_split` divides the rows of `path` further.
+
+        Raises:
+            DataError: for a path that is not set, and as `find_files` and `check_apart` do.
+        """
+        files: dict[str, list[DataFile]] = {}
+        for split, key in SPLIT_PATHS.items():
+            paths, origin = getattr(self, key), f"dataset.{key}"
+            if paths is None and key in self.declared.places:
+                paths = self.resolve_path(self.declared.places[key])
+                origin = f"schema's {key}"
+            if paths is not None:
+                files[split] = find_files(paths, self.format, key=origin)
+        if "train" not in files:
+            raise DataError(
+                f"dataset.path is not set, for example dataset.path=data/clicks.{self.format}"
+            )
+        check_apart(files)
+        return files
+
+    @property
+    def _all_files(self) -> list[DataFile]:
+        return [file for files in self.files.values() for file in files]
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Path -> the types of a file's columns; for text files, the types as which they are read.
+
+        Raises:
+            DataError: for a file without rows, and as `check_same_schema` does.
+        """
+        schemas = {}
+        for file in self._all_files:
+            if self.format == "parquet":
+                schemas[str(file)], counts = read_parquet_schema(file)
+                if not sum(counts):
+                    raise DataError(f"{file}: has no rows")
+                self._counts[str(file)] = counts
+            else:
+                if not file.size():
+                    raise DataError(f"{file}: has no rows")
+                schemas[str(file)] = (
+                    infer_text_schema(file, self.text_format)
+                    if self.format in TEXT_FORMATS
+                    else read_arrow_schema(file, self.format)
+                )
+        if self.format in TEXT_FORMATS:
+            for path, inferred in schemas.items():
+                schemas[path] = text_file_schema(
+                    inferred,
+                    self.text_types,
+                    self.declared_in_files,
+                    self.row_split,
+                    json_lines=self.format == "jsonl",
+                )
+        schemas = with_partitions(schemas, self._all_files, self.partition_texts)
+        check_same_schema(schemas, self.columns_read, self.needed_by)
+        return schemas
+
+    @property
+    def partition_texts(self) -> Collection[str]:
+        """Columns of folders that are texts whatever their values."""
+        return ()
+
+    @cached_property
+    def partitions_read(self) -> dict[str, list[dict[str, str | None]]]:
+        """Split -> the values of folders that are read with each file; empty if none is."""
+        needed = set(self.columns_read)
+        found = {
+            split: [
+                {
+                    name: value
+                    for name, value in file.partitions.items()
+                    if name in needed and is_partition(self.schemas[str(file)], name)
+                }
+                for file in files
+            ]
+            for split, files in self.files.items()
+        }
+        return found if any(any(values) for values in found.values()) else {}
+
+    def needed_by(self, column: str) -> str:
+        """Return what asks for a column, for messages."""
+        return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
+
+    @property
+    def text_types(self) -> dict[str, pa.DataType]:
+        """Column -> the type as which it is read from text files."""
+        return text_column_types(self.declared_in_files, self.row_split)
+
+    @cached_property
+    def _counts(self) -> dict[str, list[int]]:
+        """Path -> rows of every row group of a Parquet file; filled by `schemas`."""
+        return {}
+
+    @cached_property
+    def _texts(self) -> dict[str, TextIndex]:
+        """Path -> the blocks of a text file that is worked on in parts."""
+        return {}
+
+    @property
+    def columns_read(self) -> list[str]:
+        """The columns of the files that are needed, each once."""
+        split = [self.row_split.column] if self.row_split.column else []
+        events = self.declared.interactions
+        own = events.columns if events is not None else ()
+        return list(dict.fromkeys([*self.declared_in_files.columns, *own, *split]))
+
+    @property
+    def text_format(self) -> TextFormat:
+        usual, places = default_text_format(self.format), self.declared.places
+        delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
+        names = self.column_names or places.get("column_names") or ()
+        decimal = self.decimal or places.get("decimal") or usual.decimal
+        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines, decimal)
+
+    @property
+    def skips_bad_rows(self) -> bool:
+        return self.on_bad_rows == "skip"
+
+    def check(self) -> None:
+        check_setting_types(self)
+        first = next(iter(self.schemas))
+        check_column_types(self.declared_in_files, self.schemas[first], first)
+        if self._split_setting is not None:
+            chunks = partial(self.read_chunks, self._all_files[0])
+            check_split_type(self.row_split, self.schemas[first], first, chunks)
+
+    @property
+    def rows_per_group(self) -> dict[str, list[int]]:
+        """Path -> rows of every row group; empty but for Parquet files."""
+        _ = self.schemas  # which fills it
+        return self._counts
+
+    def num_rows_estimate(self) -> int:
+        """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
+        if self.format == "parquet":
+            return sum(sum(counts) for counts in self.rows_per_group.values())
+        return sum(file.size() // 100 for file in self._all_files)
+
+    def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
+        """Find the parts of large text files, if several workers share them; see `index_texts`."""
+        if self.format in TEXT_FORMATS:
+            self._texts.update(index_texts(self, self.text_format, work, engine))
+
+    def rows_of_groups(self, file: DataFile) -> list[int] | None:
+        """Return the rows of each row group, or block of a text that is shared; None: one part."""
+        if index := self._texts.get(str(file)):
+            return index.num_rows
+        return self.rows_per_group[str(file)] if self.format == "parquet" else None
+
+    def read_chunks(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
+    ) -> Iterator[RowChunk]:
+        """Yield the rows of a file. Without columns, the chunks still tell how many rows it has.
+
+        Args:
+            row_groups: those of a Parquet file, or the blocks of a text file, that are read; None:
+                the whole file.
+        """
+        schema = self.schemas[str(file)]
+        chunks = self._read_file(file, columns_in_file(schema, columns), row_groups)
+        for chunk in chunks:
+            if chunk.table is None:
+                yield chunk
+            else:
+                table = append_partitions(chunk.table, file, schema, columns)
+                yield replace(chunk, table=table)
+
+    def _read_file(
+        self, file: DataFile, columns: list[str], row_groups: Container[int] | None
+    ) -> Iterator[RowChunk]:
+        if self.format == "parquet":
+            skips = self.skips_bad_rows
+            return read_parquet_chunks(file, columns, skip_bad_rows=skips, row_groups=row_groups)
+        if self.format in ARROW_FORMATS:
+            return read_arrow_chunks(file, self.format, columns)
+        file_schema = self.schemas[str(file)]
+        types = {name: file_schema.field(name).type for name in columns}
+        return read_text_chunks(
+            file,
+            types,
+            self.text_format,
+            skip_bad_rows=self.skips_bad_rows,
+            blocks=None if row_groups is None else self._texts[str(file)].select(row_groups),
+        )
+
+    def resolve_path(self, paths: Any) -> Any:
+        """Resolve paths in a schema file, which are relative to its folder."""
+        if isinstance(self.schema, Mapping):
+            return paths
+        folder = Path(str(self.schema)).expanduser().parent
+        several = [paths] if isinstance(paths, str) else list(paths)
+        return [p if "://" in p else str(folder / Path(p).expanduser()) for p in several]
