@@ -63,12 +63,12 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in a folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Make what a file holds, or the renames in a folder, survive a power cut."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -98,8 +98,8 @@ def _stacks(spec: GraphSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def _table(raw: RawInputs, feature: str) -> str:
-    [spec] = [spec for spec in raw.declared.ids if spec.name == feature]
-    return spec.table or spec.name
+    [name] = [spec.table_name for spec in raw.declared.ids if spec.name == feature]
+    return name
 
 
 def _find_move(

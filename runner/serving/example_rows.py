@@ -41,7 +41,7 @@ def ids_in_range(
         raw: has the rows of the tables.
         inputs: of the graph, by name.
     """
-    rows = {s.name: raw.fitted.num_rows[s.table or s.name] for s in raw.declared.ids}
+    rows = {s.name: raw.fitted.num_rows[s.table_name] for s in raw.declared.ids}
     found = dict(inputs)
     for n, group in enumerate(spec.groups):
         lengths_F = inputs[f"lengths_{n}"].sum(axis=1)

@@ -48,17 +48,13 @@ def find_history(artifact: Artifact) -> str | None:
     if item is None or not artifact.manifest.get("leave_history_out"):
         return None
     names = [sequence.name for sequence in require_graph(artifact, "query").sequences]
-    tables = {name: _table(_id_spec(ids, name)) for name in names}
-    return next((name for name in names if tables[name] == _table(item)), None)
+    tables = {name: _id_spec(ids, name).table_name for name in names}
+    return next((name for name in names if tables[name] == item.table_name), None)
 
 
 def _id_spec(ids: Sequence[IdSpec], name: str) -> IdSpec:
     [spec] = [spec for spec in ids if spec.name == name]
     return spec
-
-
-def _table(spec: IdSpec) -> str:
-    return spec.table or spec.name
 
 
 def item_ids(
@@ -70,10 +66,10 @@ def item_ids(
     of a vocabulary are known by their hash.
     """
     spec = _id_spec(ids, feature)
-    ids_I = np.arange(fitted.num_rows[_table(spec)])
+    ids_I = np.arange(fitted.num_rows[spec.table_name])
     if spec.encode != "vocabulary":
         return ids_I, 0
-    ids_I[FIRST_VALUE_ID:] = fitted.vocabularies[_table(spec)]
+    ids_I[FIRST_VALUE_ID:] = fitted.vocabularies[spec.table_name]
     is_unsigned = fitted.id_types.get(spec.column) == "unsigned"
     return ids_I.view(np.uint64) if is_unsigned else ids_I, FIRST_VALUE_ID
 

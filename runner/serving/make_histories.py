@@ -30,7 +30,7 @@ from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, UserError, already_exists
 from runner.rundir.find_run import find_run
-from runner.rundir.json_files import sync_folder
+from runner.rundir.json_files import sync_path
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import InputTable
 from runner.serving.predict_plan import compose_for_prediction, text_settings
@@ -126,10 +126,9 @@ def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:
         num_rows += block.num_rows
     assert writer is not None  # or there was an error
     writer.close()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_path(path)
     os.rename(path, out)
-    sync_folder(out.parent)
+    sync_path(out.parent)
     return num_rows
 
 

@@ -58,7 +58,7 @@ def load_transforms(declared: Declared, run: Path) -> Transforms:
     if (folder / FITTED_FILE).exists():
         fitted = FittedTransforms.load(folder)
     fitted = with_declared_sizes(fitted, declared)
-    missing = {s.table or s.name for s in declared.ids} - fitted.num_rows.keys()
+    missing = {s.table_name for s in declared.ids} - fitted.num_rows.keys()
     missing |= {s.name for s in declared.numeric if s.standardise} - fitted.moments.keys()
     if missing:
         raise DataError(
@@ -101,7 +101,7 @@ def plain_transforms(columns: Columns) -> Transforms:
         groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
     )
     fitted = FittedTransforms(
-        num_rows={spec.table or spec.name: spec.num_rows or 0 for spec in declared.ids},
+        num_rows={spec.table_name: spec.num_rows or 0 for spec in declared.ids},
         mean_length={c.name: c.mean_length for c in columns.lists},
         moments={c.name: [c.mean, c.std] for c in columns.numeric},
         id_types={spec.column: "integer" for spec in declared.ids},

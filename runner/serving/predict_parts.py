@@ -21,7 +21,7 @@ from runner.data.tabular.bad_rows import MAX_EXAMPLES
 from runner.data.tabular.file_list import DataFile
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
-from runner.rundir.json_files import dumps, read_json, sync_folder, write_json
+from runner.rundir.json_files import dumps, read_json, sync_path, write_json
 from runner.rundir.regular_files import read_bytes
 
 FORMAT = 1
@@ -108,7 +108,7 @@ def write_part(
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
-    sync_folder(folder)
+    sync_path(folder)
 
 
 def _is_list(type_: pa.DataType) -> bool:

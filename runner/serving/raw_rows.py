@@ -119,7 +119,7 @@ def encode_chunk_features(
     ids = {}
     for spec in declared.ids:
         found = read_ids(spec, table, validator, fitted.id_types)
-        num_rows = fitted.num_rows[spec.table or spec.name]
+        num_rows = fitted.num_rows[spec.table_name]
         values = map_to_table_rows(spec, found, num_rows, fitted, validator).astype(np.int64)
         # what the graph trusts: in stacked tables another id would read another table's row
         assert not len(values) or 0 <= int(values.min()) <= int(values.max()) < num_rows, spec.name

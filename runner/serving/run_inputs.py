@@ -155,7 +155,7 @@ def with_vocabularies(raw: RawInputs, vocabularies: Mapping[str, np.ndarray]) ->
         replace(
             spec,
             encode="vocabulary",
-            num_rows=num_rows[spec.table or spec.name],
+            num_rows=num_rows[spec.table_name],
             min_count=1,
             evict=None,
         )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.rundir.json_files import sync_folder
+from runner.rundir.json_files import sync_path
 
 
 @contextmanager
@@ -35,10 +35,10 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
             raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
         folder.chmod(0o755)
         for file in folder.rglob("*"):
-            _sync(file)
-        sync_folder(folder)
+            sync_path(file)
+        sync_path(folder)
         os.rename(folder, out)
-        sync_folder(out.parent)
+        sync_path(out.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -46,11 +46,3 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
 def temporary_prefix(out: Path) -> str:
     """Return how the temporary folders of a place begin, which a killed process leaves."""
     return f".{out.name}.tmp-"
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -72,6 +72,10 @@ class CategoricalColumn:
     growth: Growth | None = None  # of `growing`
     num_special: int = 0  # the first rows of its table, which stand for unknown, missing values
 
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
 
 @dataclass(frozen=True)
 class SequenceColumn:
@@ -85,6 +89,10 @@ class SequenceColumn:
     growth: Growth | None = None
 
     default = None
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,9 @@ class Columns:
                 )
             if c.default is not None and not 0 <= c.default < c.num_rows:
                 raise DataError(f"column {c.name!r}: default {c.default} is not in its table")
-            if sizes.setdefault(c.table or c.name, c.num_rows) != c.num_rows:
+            if sizes.setdefault(c.table_name, c.num_rows) != c.num_rows:
                 raise DataError(f"table {c.table!r}: its columns declare different sizes")
-            if growths.setdefault(c.table or c.name, c.growth) != c.growth:
+            if growths.setdefault(c.table_name, c.growth) != c.growth:
                 raise DataError(
                     f"table {c.table!r}: its columns must all be growing, with the same min_count "
                     "and evict, or none of them"
@@ -150,7 +158,7 @@ class Columns:
     def growth(self) -> dict[str, Growth]:
         """How rows come and go, by table; only of growing tables."""
         columns: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
-        return {c.table or c.name: c.growth for c in columns if c.growth is not None}
+        return {c.table_name: c.growth for c in columns if c.growth is not None}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -196,7 +204,7 @@ def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
             raise DataError(f"{path}: {_describe_type(file_schema, name)}; it must be an integer")
     for name in [c.name for c in columns.lists] + [c.name for c in columns.sequences]:
         type_ = file_schema.field(name).type
-        if not (_is_list(type_) and pt.is_integer(type_.value_type)):
+        if not (is_list(type_) and pt.is_integer(type_.value_type)):
             raise DataError(
                 f"{path}: {_describe_type(file_schema, name)}; it must be a list of integers"
             )
@@ -210,5 +218,6 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_boolean(type_))
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_list(type_: pa.DataType) -> bool:
+    """Tell whether values are lists of any kind."""
     return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))

@@ -45,10 +45,8 @@ def outline_schema(recipe: Any) -> SchemaOutline | None:
         return None
     return SchemaOutline(
         dense=tuple(c.name for c in columns.numeric),
-        sparse=tuple(
-            FeatureOutline(c.name, c.table or c.name, c.is_list) for c in columns.categorical
-        ),
-        sequences=tuple(FeatureOutline(c.name, c.table or c.name) for c in columns.sequences),
+        sparse=tuple(FeatureOutline(c.name, c.table_name, c.is_list) for c in columns.categorical),
+        sequences=tuple(FeatureOutline(c.name, c.table_name) for c in columns.sequences),
         tasks=columns.labels,
         groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
     )

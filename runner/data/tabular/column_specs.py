@@ -109,6 +109,10 @@ class IdSpec:
         return Growth(self.min_count, self.evict) if self.encode == "growing" else None
 
     @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
+    @property
     def is_sequence(self) -> bool:
         return self.max_length > 0
 

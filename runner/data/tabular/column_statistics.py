@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.core.columns import is_list
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
 from runner.data.tabular.read_files import (
-    is_list,
     is_text,
     open_parquet_file,
     unpack_columns,

@@ -17,10 +17,11 @@ from runner.data.core.columns import (
     LabelColumn,
     NumericColumn,
     SequenceColumn,
+    is_list,
 )
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.read_files import is_list, is_text, unpacked_type
+from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.splits import Split
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_seconds, is_temporal
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
@@ -223,7 +224,7 @@ def rewritten_columns(
         categorical=tuple(
             CategoricalColumn(
                 s.name,
-                fitted.num_rows[s.table or s.name],
+                fitted.num_rows[s.table_name],
                 "growing" if s.growth else "as_is",
                 is_list=s.is_list,
                 weights=f"{s.name} weights" if s.weights else None,
@@ -238,7 +239,7 @@ def rewritten_columns(
         sequences=tuple(
             SequenceColumn(
                 s.name,
-                fitted.num_rows[s.table or s.name],
+                fitted.num_rows[s.table_name],
                 s.max_length,
                 s.table,
                 "growing" if s.growth else "as_is",

@@ -197,7 +197,7 @@ def _encode_ids(
     spec: IdSpec, table: pa.Table, fitted: FittedTransforms, validator: RowValidator
 ) -> dict[str, pa.Array]:
     ids = read_ids(spec, table, validator, fitted.id_types)
-    num_rows = fitted.num_rows[spec.table or spec.name]
+    num_rows = fitted.num_rows[spec.table_name]
     values = map_to_table_rows(spec, ids, num_rows, fitted, validator)
     values = values.astype(np.int64 if spec.growth else narrowest_id_type(num_rows))
     if ids.offsets_R1 is None:
@@ -222,7 +222,7 @@ def map_to_table_rows(
     values, missing = ids.values, ids.missing
     name = spec.column or spec.name
     if spec.encode == "vocabulary":
-        rows = look_up_ids(values, fitted.vocabularies[spec.table or spec.name], missing)
+        rows = look_up_ids(values, fitted.vocabularies[spec.table_name], missing)
         return rows if spec.default is None else np.where(missing, spec.default, rows)
     if spec.encode == "growing":
         return np.where(missing, NO_ID, values)

@@ -12,7 +12,7 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from runner.data.core.source_files import EDGE_BYTES, nearest_path
-from runner.data.tabular.remote_files import RemoteFiles, find_remote
+from runner.data.tabular.remote_files import RemoteFiles, describe_error, find_remote
 from runner.errors import DataError
 from runner.object_store import StoreError
 
@@ -64,7 +64,7 @@ class DataFile:
         except StoreError as error:
             raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
-            raise DataError(f"{self}: cannot be read: {_reason(error)}") from error
+            raise DataError(f"{self}: cannot be read: {describe_error(error)}") from error
         self._etags[1:] = [etag]
         if self._etags[0] != etag:
             handle.close()
@@ -174,10 +174,6 @@ def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
     remote, names = find_remote(url, SUFFIXES[format_], key)
     scheme = url.partition("://")[0]
     return [DataFile(n, remote, "" if "://" in n else f"{scheme}://") for n in names]
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def check_apart(files: Mapping[str, Sequence[DataFile]]) -> None:

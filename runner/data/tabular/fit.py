@@ -127,7 +127,7 @@ class TransformFitter:
     def vocabulary_tables(self) -> dict[str, int]:
         """Return the tables that get a vocabulary, and how often a value must occur for it."""
         specs = [spec for spec in self._ids if spec.encode == "vocabulary"]
-        return {spec.table or spec.name: spec.min_count for spec in reversed(specs)}
+        return {spec.table_name: spec.min_count for spec in reversed(specs)}
 
     def vocabulary(self, name: str, min_count: int) -> np.ndarray:
         """Return the values of a table that occur so often, sorted: int64."""
@@ -152,7 +152,7 @@ class TransformFitter:
                 )
             fitted.moments[name] = [mean, (squares / count) ** 0.5 or 1.0]
         for spec in self._declared.ids:
-            name = spec.table or spec.name
+            name = spec.table_name
             if spec.encode == "vocabulary" and name not in fitted.vocabularies:
                 fitted.vocabularies[name] = self.vocabulary(name, spec.min_count)
                 fitted.num_rows[name] = FIRST_VALUE_ID + len(fitted.vocabularies[name])
@@ -187,7 +187,7 @@ def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedT
 
 
 def _observe_ids(facts: ChunkFacts, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
-    name = spec.table or spec.name
+    name = spec.table_name
     present = ~ids.missing
     if spec.encode == "as_is":
         values = ids.values[present]

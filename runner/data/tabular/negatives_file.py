@@ -13,12 +13,13 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
+from runner.data.core.columns import is_list
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.file_list import SUFFIXES
-from runner.data.tabular.read_files import RowChunk, is_list, single_array
+from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, nearest_hint
@@ -79,7 +80,7 @@ def read_negatives(
     key = _find_key(first, types.names, [s for s in specs if not s.is_list and not s.cross])
     has_lists = is_list(types.field(NEGATIVES).type)
     negatives = replace(
-        of_item, name=NEGATIVES, column=NEGATIVES, table=of_item.table or item, list=has_lists
+        of_item, name=NEGATIVES, column=NEGATIVES, table=of_item.table_name, list=has_lists
     )
     id_types = fitted.id_types | {NEGATIVES: fitted.id_types.get(of_item.column, "")}
     if not id_types[NEGATIVES]:
@@ -93,7 +94,7 @@ def read_negatives(
             keys.append(keys_V)
             items.append(items_V)
     keys_V = np.concatenate(keys)
-    counts_K = np.bincount(keys_V, minlength=fitted.num_rows[key.table or key.name])
+    counts_K = np.bincount(keys_V, minlength=fitted.num_rows[key.table_name])
     offsets_K1 = np.concatenate([[0], np.cumsum(counts_K)])
     order = np.argsort(keys_V, kind="stable")
     return NegativeLists(key.name, offsets_K1, np.concatenate(items)[order])

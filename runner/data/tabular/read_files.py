@@ -281,8 +281,3 @@ def is_text(type_: pa.DataType) -> bool:
         or pt.is_binary(type_)
         or pt.is_large_binary(type_)
     )
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Tell whether values are lists of any kind."""
-    return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))

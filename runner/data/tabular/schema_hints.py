@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from runner.data.core.columns import is_list
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
 )
 from runner.data.tabular.guess_roles import is_time
-from runner.data.tabular.read_files import is_list
 from runner.errors import nearest_hint
 
 

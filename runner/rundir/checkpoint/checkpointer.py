@@ -39,7 +39,7 @@ from runner.rundir.checkpoint.manifest import (
     link_to,
 )
 from runner.rundir.checkpoint.staging import HostBuffer, StagedFile, stage_tensors, write_staged
-from runner.rundir.json_files import sync_folder
+from runner.rundir.json_files import sync_path
 from runner.rundir.secrets import mask_values
 
 
@@ -222,7 +222,7 @@ class Checkpointer:
             for later, path in reversed(step_folders(self.folder).items()):
                 if later > step:
                     remove_checkpoint(path)
-            sync_folder(self.folder)
+            sync_path(self.folder)
         self._ranks.broadcast_object(None)
 
     def _start(self, work: Callable[[], None]) -> None:
@@ -269,7 +269,7 @@ class Checkpointer:
             digests[VALUES_FILE] = write_file(folder / VALUES_FILE, [pending.values])
             manifest = Manifest(pending.step, digests, self._run_id, self.newest)
             write_file(folder / MANIFEST_FILE, [encode_manifest(manifest)])
-            sync_folder(folder)
+            sync_path(folder)
             commit_checkpoint(folder, self.folder / f"step-{pending.step}")
         except Exception as error:
             return self._abandon(pending, error)

@@ -24,7 +24,7 @@ from runner.rundir.checkpoint.manifest import (
     check_sizes,
     read_manifest,
 )
-from runner.rundir.json_files import sync_folder
+from runner.rundir.json_files import sync_path
 
 TEMPORARY_PREFIX = ".tmp-"
 _STEP = re.compile(r"(\.old-)?step-(0|[1-9][0-9]*)")
@@ -125,7 +125,7 @@ def commit_checkpoint(temporary: Path, final: Path) -> None:
         if replaces:
             os.rename(aside, final)
         raise
-    sync_folder(final.parent)
+    sync_path(final.parent)
 
 
 def remove_old(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> None:

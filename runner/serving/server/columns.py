@@ -83,7 +83,7 @@ def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, ob
     for column in served_columns(raw, graphs):
         value: object = {"INT64": 0, "UINT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
         for spec in raw.declared.ids:
-            known = raw.fitted.vocabularies.get(spec.table or spec.name)
+            known = raw.fitted.vocabularies.get(spec.table_name)
             if spec.column != column.name:
                 continue
             if spec.encode in TIME_PARTS:

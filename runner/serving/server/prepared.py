@@ -94,7 +94,7 @@ def check_ids(spec: GraphSpec, raw: RawInputs, arrays: Arrays) -> None:
     Raises:
         DataError: naming the tensor, and the feature and row of an id that is out of range.
     """
-    sizes = {s.name: raw.fitted.num_rows[s.table or s.name] for s in raw.declared.ids}
+    sizes = {s.name: raw.fitted.num_rows[s.table_name] for s in raw.declared.ids}
     for n, group in enumerate(spec.groups):
         lengths_FR, values = arrays[f"lengths_{n}"], arrays[f"values_{n}"]
         total = int(lengths_FR.sum(dtype=object)) if lengths_FR.size else 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from torch import nn
-
 from runner.errors import ConfigError, nearest_hint
+from runner.training.callbacks.watch.histograms import select_names
 from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules
 from runner.training.debugging.statistics import ActivationStatistics, Moments
 
@@ -81,9 +79,8 @@ class Activations:
         if (training.step + 1) % self.every:
             return
         context = training.context
-        modules = select_modules(
-            collect_modules({"": context.model, "(loss)": context.loss}), self.patterns
-        )
+        named = collect_modules({"": context.model, "(loss)": context.loss})
+        modules = {n: named[n] for n in select_names(self.patterns, list(named), "modules")}
         scale = context.loss_scale
         self.observer = TrainingModeStatistics(
             modules, lambda: 1.0 if scale is None else float(scale.state[0])
@@ -103,25 +100,6 @@ class Activations:
             if (moments := by_module.get(name)) is not None
             for statistic in self.statistics
         }
-
-
-def select_modules(
-    modules: Mapping[str, nn.Module], patterns: Sequence[str]
-) -> dict[str, nn.Module]:
-    """Return the modules whose names a pattern matches.
-
-    Raises:
-        ConfigError: if a pattern is malformed or matches no module.
-    """
-    for pattern in patterns:
-        try:
-            if not any(re.fullmatch(pattern, name) for name in modules):
-                raise ConfigError(
-                    f"modules: {pattern!r} matches no module{nearest_hint(pattern, modules)}"
-                )
-        except re.error as error:
-            raise ConfigError(f"modules: pattern {pattern!r}: {error}") from error
-    return {n: m for n, m in modules.items() if any(re.fullmatch(p, n) for p in patterns)}
 
 
 def statistic_value(moments: Moments, statistic: str) -> float:

@@ -192,17 +192,10 @@ def match_statistics(
     Raises:
         ConfigError: if a pattern matches nothing.
     """
-    names = list(names)
-    for pattern, _ in parts:
-        if not any(re.fullmatch(pattern, name) for name in names):
-            raise ConfigError(f"{key}: {pattern!r} matches nothing{nearest_hint(pattern, names)}")
-    matched: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        for pattern, statistics in parts:
-            if re.fullmatch(pattern, name):
-                matched[name] = statistics
-                break
-    return matched
+    return {
+        name: next(statistics for pattern, statistics in parts if re.fullmatch(pattern, name))
+        for name in select_names([pattern for pattern, _ in parts], list(names), key)
+    }
 
 
 def table_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
