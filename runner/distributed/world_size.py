@@ -24,9 +24,9 @@ def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | No
     return int(environment["WORLD_SIZE"])
 
 
-def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
+def launched_rank() -> int:
     """Return this process's rank among those that a launcher has started; 0 without a launcher."""
-    return 0 if launched_world_size(environment) is None else int(environment["RANK"])
+    return 0 if launched_world_size() is None else int(os.environ["RANK"])
 
 
 def local_world_size(config: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from runner.config.compose import ComposedConfig
 from runner.config.rules import get_key
 from runner.config.settings import EVALUATE_LOOP
-from runner.config.signature import hash_fields, signature_fields
+from runner.config.signature import compute_signature, signature_fields
 from runner.config.targets import ALLOWED_PACKAGES, find_targets
 from runner.errors import DataError
 from runner.rundir.checkpoint.folder import step_folders
@@ -38,7 +38,7 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
     return RunSpec(
         config=composed.saved_config,
         signature_fields=signature_fields(composed.saved_config, data, source),
-        signature=hash_fields(signature_fields(composed.config, data, source)),
+        signature=compute_signature(composed.config, data, source),
         name=composed.name,
         choices=composed.choices,
         command=command,

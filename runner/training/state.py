@@ -61,7 +61,6 @@ class TrainState:
     skipped_in_a_row: int = 0  # up to now
     active_s: float = 0.0  # spent training, over all restarts
     best: BestEvaluation | None = None
-    evaluated_step: int = -1  # of the last evaluation
     evaluation_due: bool = False  # at `step`, where a signal stopped the run before it
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
     logged_step: int = -1
@@ -170,7 +169,6 @@ def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
         skipped=saved["skipped"],
         active_s=saved["active_s"],
         best=None if best is None else BestEvaluation(**{**best, "value": float(best["value"])}),
-        evaluated_step=saved["evaluated_step"],
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
         # checkpoints of older runs lack the following keys

@@ -95,7 +95,6 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     if results:
         apply_plateau_rules(job, state, results)
     state.evaluation_due = False
-    state.evaluated_step = state.step
     if is_finished(job, state) and state.logged_step != state.step:
         recorder.log()  # the evaluation has ended the run
     if improved:
