@@ -14,6 +14,6 @@ def quote_hydra_value(text: str) -> str:
 
 
 def shell_override(key: str, path: object) -> str:
-    """Return `key=path` as a word for a shell, of which Hydra reads the path as it is."""
+    """Return `key=path`, quoted for a shell and for Hydra, which then reads the path unchanged."""
     word = f"{key}={quote_hydra_value(str(path))}"
     return f'"{word}"' if "'" in word and not re.search(r'["$`\\!]', word) else shlex.quote(word)

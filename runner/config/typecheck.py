@@ -58,7 +58,7 @@ def _dense_nodes_of_parts(optimizer: Any) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a plain value is of a type. An int passes for a float, a bool for nothing."""
+    """Return whether a plain value is of a type. An int is a float, a bool is no number."""
     hint, _ = split_annotation(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:

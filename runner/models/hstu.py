@@ -34,7 +34,6 @@ class HSTUBlock(nn.Module):
         num_heads: H.
         max_length: the longest L.
         dropout: dropout of what f2 maps.
-        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the width is not a multiple of `num_heads`.
@@ -87,6 +86,7 @@ class HSTU(CausalModel):
         dropout: dropout of the embeddings and in the blocks.
         every_place: whether all places learn. If not, only the last one does, which suits data
             with a row for each item.
+        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if sizes do not fit together.

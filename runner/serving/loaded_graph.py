@@ -1,7 +1,8 @@
 """The graphs of an artifact as they are run, in each format, with the weights they run on.
 
-A loaded graph never changes: another version of its weights is another object, so that whoever
-is scoring goes on with what they began with. numpy and torch or onnxruntime are enough here.
+A loaded graph never changes: another version of its weights is another object, so that a request
+is scored to its end with the weights that it began with. It needs only numpy, and torch or
+onnxruntime.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LoadedGraph(Protocol):
     """A graph that runs; it can be called from several threads at once."""
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs in their order for the inputs in theirs."""
+        """Return the outputs; inputs and outputs are in the order of the graph's `GraphSpec`."""
 
     def weight(self, name: str) -> np.ndarray | None:
         """Return a weight, not to be written to; None if the graph does not read it."""
@@ -61,7 +62,7 @@ def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 
     from runner.serving.pt2_check import check_pt2
 
     check_pt2(path)
-    # guards are code of the file, and say what `raw_rows` makes sure of
+    # guards are code from the file, and check what `raw_rows` makes sure of anyway
     return TorchGraph(torch.export.load(str(path)).module(check_guards=False))
 
 
@@ -127,9 +128,9 @@ def without_tree_warning() -> Iterator[None]:
 class NativePackages:
     """Loaded copies of one AOTInductor package, each with weights of its own.
 
-    A package whose graph nobody uses any more serves the next version: to unload one leaves some of
-    its memory mapped, and to give one new tensors keeps the old for ever (torch 2.13), so that
-    weights are written into the tensors that it has.
+    A package whose graph is no longer used serves the next version, whose weights are written into
+    the tensors that the package has: with torch 2.13, unloading a package leaves some of its memory
+    mapped, and giving it new tensors keeps the old ones for ever.
     """
 
     def __init__(self, path: Path) -> None:
@@ -176,7 +177,7 @@ class NativeGraph:
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         import torch
 
-        # the package itself: the call around it costs as much as a row
+        # not by calling the package, which costs as much as scoring a row
         outputs = self._package.loader.boxed_run([torch.from_numpy(values) for values in inputs])
         return [output.numpy() for output in outputs]
 

@@ -1,4 +1,4 @@
-"""The users of events as rows: what each has done so far, for a model that finds their next items.
+"""Makes a row for each user of some events, with the history by which their next items are found.
 
 R rows of a chunk.
 """

@@ -1,9 +1,9 @@
 """Optuna's own tables in `study.db`, so that optuna-dashboard and Optuna itself read every sweep.
 
-They are made here as Optuna 5 makes them, which a test compares. `optuna.storages.RDBStorage` does
-not do for a grid: its import costs 0.4 s of processor time and each trial 2 ms, where these
-statements cost 0.03 ms. It does not do for making the tables either: it makes them one by one, and
-a kill between a table and its index leaves a study that Optuna can no longer open.
+They are made here as Optuna 5 makes them, which a test compares. `optuna.storages.RDBStorage` is
+not used for a grid, since its import costs 0.4 s of processor time and each trial 2 ms, where these
+statements cost 0.03 ms. Nor does it make the tables: it makes them one by one, and a kill between a
+table and its index leaves a study that Optuna can no longer open.
 """
 
 from __future__ import annotations

@@ -105,9 +105,9 @@ def test_servers_killed_and_restarted_under_a_run_change_nothing(runner, local, 
     run = start(runner, tmp_path / "run", *servers.words)
     wait_for(run, r"train +step +7/")
     servers.kill(0)
-    wait_for(run, f":{servers.ports[0]} is passed by")
+    wait_for(run, f":{servers.ports[0]} is skipped for now")
     servers.kill(1)
-    wait_for(run, f":{servers.ports[1]} is passed by")
+    wait_for(run, f":{servers.ports[1]} is skipped for now")
     servers.restart(0, 1)
     said = finish(run)
     assert "answers again" in said
@@ -121,7 +121,7 @@ def test_a_run_killed_on_one_server_goes_on_with_another_and_then_with_the_files
     run = tmp_path / "run"
     servers.kill(1)
     said = finish(start(runner, run, *servers.words, kill="step:23"), -signal.SIGKILL)
-    assert f":{servers.ports[1]} is passed by" in said
+    assert f":{servers.ports[1]} is skipped for now" in said
     servers.restart(1)
     servers.kill(0)
     finish(start(runner, run, *servers.words, kill="step:51"), -signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_a_server_that_is_stopped_is_passed_by(runner, local, servers, tmp_path)
     wait_for(run, r"train +step +7/")
     servers.processes[0].kill(signal.SIGSTOP)
     said = finish(run)
-    assert re.search(r"is passed by: no answer in time \(dataset.timeout_s=1\)", said)
+    assert re.search(r"is skipped for now: no answer in time \(dataset.timeout_s=1\)", said)
     servers.processes[0].kill(signal.SIGCONT)
     assert_same(tmp_path / "run", local)
 

@@ -44,8 +44,8 @@ class FlightDataset(BlockDataset):
 
     Args:
         served: what the servers have.
-        servers: who they are.
-        workers: windows that as many threads fetch in advance.
+        servers: where they are, and which of them answer.
+        workers: threads that fetch windows in advance, one window each.
     """
 
     def __init__(self, served: ServedData, servers: Servers, workers: int | None) -> None:

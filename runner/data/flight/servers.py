@@ -1,4 +1,4 @@
-"""The data servers of a trainer: who answers, who is passed by, and for how long it waits."""
+"""The data servers of a trainer: which are asked, which are skipped for now, and the waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Server:
 
     location: str
     client: flight.FlightClient | None = None
-    problem: str = ""  # why it is passed by; empty: it answers
+    problem: str = ""  # why it is skipped; empty: it answers
     refuses: bool = False  # rather than being away
     retry_at_s: float = 0.0
     pause_s: float = field(default_factory=lambda: RETRY_S[0])
@@ -48,7 +48,7 @@ class _Server:
 
 
 class Servers:
-    """Asks servers in turn, and those that are left where one fails.
+    """Sends requests to the servers in turn, and to the next one where one fails.
 
     Args:
         settings: where they are.
@@ -63,7 +63,7 @@ class Servers:
     def describe(self) -> ServedData:
         """Ask all servers what they have, which must be the same.
 
-        Those that do not answer are said; one that answers is enough.
+        Servers that do not answer are skipped with a warning; one that answers is enough.
 
         Raises:
             DataError: if none answers, or two have other data.
@@ -74,7 +74,7 @@ class Servers:
                 client = self._connect(server)
                 found[server.location] = _describe(client, self._options(CONNECT_S))
             except (pa.ArrowException, OSError) as error:
-                self._pass_by(server, None, error)
+                self._skip(server, None, error)
         if not found:
             raise DataError(f"dataset.locations: no data server answers: {self._problems()}")
         first, *others = found
@@ -108,12 +108,12 @@ class Servers:
                     if client is None:
                         continue
                     answer = call(client, self._options(self._settings.timeout_s))
-                    self._welcome(server)
+                    self._mark_answering(server)
                     return answer
                 except (pa.ArrowException, OSError) as error:
                     if should_stop():
                         break
-                    self._pass_by(server, client, error)
+                    self._skip(server, client, error)
             if all(server.refuses for server in self._servers):
                 raise DataError(f"every data server refuses: {self._problems()}")
             waited_s = time.monotonic() - since_s
@@ -126,14 +126,14 @@ class Servers:
         raise DataError("nobody waits for these rows any more")
 
     def _client_of(self, server: _Server) -> flight.FlightClient | None:
-        """Return a server's connection, made now if need be; None while it is passed by."""
+        """Return a server's connection, made now if need be; None while it is skipped."""
         with server.lock:
             if server.client is None and time.monotonic() >= server.retry_at_s:
                 server.retry_at_s = time.monotonic() + server.pause_s  # if this fails
                 server.client = self._connect(server)
             return server.client
 
-    def _welcome(self, server: _Server) -> None:
+    def _mark_answering(self, server: _Server) -> None:
         with server.lock:
             if server.problem:
                 _say(f"data server {server.location} answers again")
@@ -153,10 +153,10 @@ class Servers:
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
         return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
-    def _pass_by(
+    def _skip(
         self, server: _Server, client: flight.FlightClient | None, error: BaseException
     ) -> None:
-        """Leave a server out for a while; say so once."""
+        """Send no request to a server for a while, and warn of that once."""
         with server.lock:
             if server.client is not client:
                 return  # another thread has met this failure
@@ -167,7 +167,7 @@ class Servers:
             server.retry_at_s = time.monotonic() + server.pause_s
             server.pause_s = min(2 * server.pause_s, RETRY_S[1])
         if is_news:
-            _say(f"data server {server.location} is passed by: {problem}")
+            _say(f"data server {server.location} is skipped for now: {problem}")
 
     def _problems(self) -> str:
         return "; ".join(f"{server.location}: {server.problem}" for server in self._servers)

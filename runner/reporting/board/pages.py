@@ -76,11 +76,11 @@ def make_index(selection: RunSelection, root: Path) -> Page:
 
 
 def make_board_run_page(run: RunRecord) -> Page:
-    """Return the report of one run, with a way back and its log."""
+    """Return the report of one run, with links to all runs and to its log."""
     page = make_run_page(run)
     log = LINKS.log(run)
     shown = "" if log is None else f' · <a href="{escape(log[1])}">{escape(log[0])}</a>'
-    page.parts.insert(0, _way_back(shown))
+    page.parts.insert(0, _link_to_all(shown))
     return page
 
 
@@ -89,7 +89,7 @@ def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
     jobs = tuple(jobs_of(sweep, selection.runs))
     overview = make_overview(RunSelection(jobs, (), (sweep,)), f"Sweep {label}")
     page = make_overview_page(overview, LINKS)
-    page.parts.insert(0, _way_back())
+    page.parts.insert(0, _link_to_all())
     if (sweep / "study.db").exists():
         command = f"optuna-dashboard sqlite:///{sweep / 'study.db'}"
         note = "Slices, contours and ranks of the search, by a program of its own:"
@@ -101,7 +101,7 @@ def make_comparison(runs: Sequence[RunRecord]) -> Page:
     """Return the report of chosen runs side by side."""
     title = f"{len(runs):,} runs side by side"
     page = make_overview_page(make_overview(RunSelection(tuple(runs), (), ()), title), LINKS)
-    page.parts.insert(0, _way_back())
+    page.parts.insert(0, _link_to_all())
     return page
 
 
@@ -110,7 +110,7 @@ def sweep_label(sweep: Path, root: Path) -> str:
     return str(sweep.relative_to(root)) if sweep != root else sweep.name
 
 
-def _way_back(more: str = "") -> str:
+def _link_to_all(more: str = "") -> str:
     return (
         '<p class="note"><a href="/">All runs and sweeps</a>'
         f'{more} <span id="live" role="status"></span></p>'

@@ -196,11 +196,11 @@ def show_preflight_warnings(
     view: View,
 ) -> None:
     """Show what `preflight_warnings` has to say of a model and the group `dataset`."""
-    of_places = isinstance(model, NextItemModel)
-    learns_places = of_places and getattr(model, "every_place", True)
-    skips = makes_windows(dataset) and not learns_places
+    is_next_item = isinstance(model, NextItemModel)
+    learns_every_place = is_next_item and getattr(model, "every_place", True)
+    skips = makes_windows(dataset) and not learns_every_place
     for warning in preflight_warnings(
-        cadence, trainer, length, of_places=of_places, skips_events=skips
+        cadence, trainer, length, is_next_item=is_next_item, skips_events=skips
     ):
         view.warn(warning)
 

@@ -1,4 +1,4 @@
-"""Builds the metrics of a job, and checks that what is waited for is measured."""
+"""Builds the metrics of a job, and checks that those which a rule or monitor reads are measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.metrics.settings import MetricSettings
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS
 
-# The default is for binary labels.
+# The default monitor is a metric of binary labels.
 _LOSS_HINT = '; "checkpoint.monitor={metric: validation/loss, direction: min}" is for any task'
 
 
@@ -34,11 +34,13 @@ def build_metrics(
     checkpoint: CheckpointSettings,
     allowed: Sequence[str],
 ) -> tuple[Callable[[bool], Metrics], Metrics]:
-    """Return what makes the metrics of a pass, and those of the training.
+    """Return a function that makes the metrics of a pass over data, and the metrics of training.
+
+    The function takes whether the metrics are exact, as an evaluation's are.
 
     Raises:
-        ConfigError: for metrics that do not fit the data, and for one that is waited for and not
-            measured.
+        ConfigError: for metrics that do not fit the data, and for one that a rule or the monitor
+            reads and no evaluation measures.
     """
     tasks = dataset.schema.tasks
     own = make_own_metrics(settings.own, tasks, allowed)

@@ -44,7 +44,7 @@ def preflight_warnings(
     trainer: TrainerSettings,
     length: RunLength,
     *,
-    of_places: bool = False,
+    is_next_item: bool = False,
     skips_events: bool = False,
 ) -> Iterator[str]:
     """Yield a warning of too few rows or updates, and for each interval and patience never reached.
@@ -53,7 +53,7 @@ def preflight_warnings(
         cadence: when the run logs, evaluates and saves.
         trainer: its settings.
         length: of the run.
-        of_places: whether a row is a history whose every place is learnt.
+        is_next_item: whether the model predicts the next item of a history.
         skips_events: whether rows are windows of events, of which the model learns one alone.
     """
     if skips_events:
@@ -67,11 +67,11 @@ def preflight_warnings(
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
         tried = (
             NEXT_ITEM_LENGTH
-            if of_places
+            if is_next_item
             else f"{' '.join(proposed.overrides())} (auto in place of a number takes what is "
             "proposed)"
         )
-        if of_places or proposed.batch_size <= length.rows_per_update:
+        if is_next_item or proposed.batch_size <= length.rows_per_update:
             yield (
                 f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
                 f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn; try "

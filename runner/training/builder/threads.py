@@ -16,7 +16,7 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
 from runner.training.update.context import Context
-from runner.training.update.determinism import of_a_user
+from runner.training.update.determinism import is_of_own_class
 from runner.training.update.row_threads import RowThreads
 
 # Multiplications of a forward pass. On two cores a second thread brings 0.9 to 0.95 of the speed up
@@ -99,7 +99,7 @@ def _may_exchange(context: Context, config: Mapping[str, Any], parts: Collection
         and not context.ranks.is_distributed
         and context.amp_dtype is None
         and not has_own_task
-        and not any(map(of_a_user, parts))
+        and not any(map(is_of_own_class, parts))
     )
 
 
@@ -116,7 +116,7 @@ def _draws_or_couples_rows(module: nn.Module) -> bool:
 
 def _bears_threads(part: object) -> bool:
     # a subclass with methods of its own must declare it anew
-    return not of_a_user(part) or bool(vars(type(part)).get("rows_in_threads", False))
+    return not is_of_own_class(part) or bool(vars(type(part)).get("rows_in_threads", False))
 
 
 def limit_threads(model: nn.Module, products: int, num_rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""Says of a run that has ended how it stands against its yardstick, and what may be the cause."""
+"""Says whether a run that has ended is worse than its yardstick, and what the cause may be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.models.layers.next_item import NextItemModel
 from runner.training.job import Job
 from runner.training.state import TrainState
 
-TOLERANCE = 0.002  # of an AUC, recall or the like; of an error of numbers, relative
+TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
 _ERRORS = ("mse", "mae")
 IDS_FINDING = "numbers that act like ids"
@@ -24,7 +24,7 @@ def find_overfitting(
 
     Args:
         job: that trained.
-        state: its last one.
+        state: at its end.
         last_validation: metrics of the last evaluation.
     """
     best = state.best
@@ -50,14 +50,15 @@ def explain_below(
     yardstick: Mapping[str, Any],
     findings: list[str],
 ) -> str | None:
-    """Return that a split is below the yardstick, with causes; None if none is.
+    """Return that a metric is worse than the yardstick's, with possible causes; None if none is.
 
-    What counts is the AUC; where it is undefined, that of the task that is furthest behind, or
-    else the first metric of the yardstick that is a number for both.
+    The test split is looked at first, then the validation split. The metric is the AUC; where
+    that is undefined, the AUC of the task that is furthest behind, or else the first metric of the
+    yardstick that is a number for both.
 
     Args:
         job: that trained.
-        state: its last one.
+        state: at its end.
         metrics: of the result, `split/metric`.
         yardstick: as `measure_yardstick` returns it.
         findings: about the data and the run.
@@ -77,8 +78,8 @@ def explain_below(
         if not behind[key] > TOLERANCE:
             continue
         head = (
-            f"{key} {_shown(key, metrics[key])} is {'above' if _is_loss(key) else 'below'} that of "
-            f"{yardstick['name']} on the same rows, {_shown(key, theirs[key])}"
+            f"{key} {_format(key, metrics[key])} is {'above' if _is_loss(key) else 'below'} "
+            f"that of {yardstick['name']} on the same rows, {_format(key, theirs[key])}"
         )
         return "; ".join([head, *_causes(job, state, findings)])
     return None
@@ -88,7 +89,7 @@ def _is_loss(key: str) -> bool:
     return key.split("/")[1] in ("log_loss", *_ERRORS)
 
 
-def _shown(key: str, value: float) -> str:
+def _format(key: str, value: float) -> str:
     return f"{value:.5g}" if key.split("/")[1] in _ERRORS else f"{value:.4f}"
 
 
@@ -99,8 +100,8 @@ def _scale(key: str, value: float) -> float:
 
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     rows = job.dataset.num_rows["train"]
-    of_places = isinstance(job.context.model, NextItemModel)
-    length = NEXT_ITEM_LENGTH if of_places else " ".join(propose_length(rows).overrides())
+    is_next_item = isinstance(job.context.model, NextItemModel)
+    length = NEXT_ITEM_LENGTH if is_next_item else " ".join(propose_length(rows).overrides())
     if state.step < FEW_UPDATES:
         yield f"only {state.step:,} updates: try {length}"
     elif state.best is not None and state.best.step == state.step and state.stopped is None:

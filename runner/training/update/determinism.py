@@ -77,7 +77,7 @@ def warn_of_unrepeatable_sums(
         device: on which the update runs.
         warn: takes the warning.
     """
-    own = sorted(name for name, part in parts.items() if _is_of_a_user(part))
+    own = sorted(name for name, part in parts.items() if _has_own_class(part))
     if not own or torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -97,11 +97,12 @@ def warn_of_unrepeatable_sums(
         )
 
 
-def _is_of_a_user(part: object) -> bool:
+def _has_own_class(part: object) -> bool:
+    """Return whether a part, or a module in it, is of a user's own class."""
     objects = part.modules() if isinstance(part, nn.Module) else [part]
-    return any(of_a_user(o) for o in objects)
+    return any(is_of_own_class(o) for o in objects)
 
 
-def of_a_user(owner: object) -> bool:
-    """Return whether the class of an object is neither ours nor torch's."""
+def is_of_own_class(owner: object) -> bool:
+    """Return whether the class of an object is a user's own: neither ours nor torch's."""
     return not type(owner).__module__.startswith(_KNOWN_PACKAGES)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.errors import ConfigError
-from runner.training.update.determinism import of_a_user
+from runner.training.update.determinism import is_of_own_class
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
@@ -62,7 +62,7 @@ def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
     found = {}
     for name, part in parts.items():
         for place, owner in part.named_modules() if isinstance(part, nn.Module) else [("", part)]:
-            if of_a_user(owner):
+            if is_of_own_class(owner):
                 buffers = getattr(owner, "_non_persistent_buffers_set", ())
                 values = vars(owner) | {name: getattr(owner, name) for name in buffers}
                 for attribute, value in values.items():

@@ -117,7 +117,7 @@ def test_a_server_that_breaks_off_is_passed_by_and_every_row_comes_once(files, s
     assert_same(batches, list(files.batches("train", batch_size=10, seed=3)))
     assert sorted(row for b in batches for row in b.rows_B.tolist()) == list(range(500))
     said = capfd.readouterr().err
-    assert said.count(f"{location(servers[1])} is passed by: cut off") == 1
+    assert said.count(f"{location(servers[1])} is skipped for now: cut off") == 1
     servers[1].fails_after = None
     time.sleep(0.25)  # until it is tried again
     list(served.batches("train", batch_size=10, seed=3))
@@ -131,7 +131,10 @@ def test_a_stalled_server_is_passed_by_after_a_timeout_and_said(files, servers, 
     batches = list(served.batches("train", batch_size=64, seed=3))
     assert_same(batches, list(files.batches("train", batch_size=64, seed=3)))
     said = capfd.readouterr().err
-    assert f"{location(servers[0])} is passed by: no answer in time (dataset.timeout_s=0.2)" in said
+    assert (
+        f"{location(servers[0])} is skipped for now: no answer in time (dataset.timeout_s=0.2)"
+        in said
+    )
 
 
 def test_without_any_server_it_waits_so_long_and_names_them(files, servers):
