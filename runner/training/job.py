@@ -1,4 +1,4 @@
-"""Records without methods: a job that is ready to run, and its result."""
+"""Records of a job that is ready to run, and of its result; a loop is a function of a job."""
 
 from __future__ import annotations
 

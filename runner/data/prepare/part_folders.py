@@ -1,4 +1,4 @@
-"""Folders with what was made of one part of a source: each is there when it is complete."""
+"""Folders with the results of one part of a source; a folder that exists is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies Parquet files from elsewhere that would be read as they are if they lay here.
+"""Copies Parquet files of object stores and servers that need no rewriting to be read.
 
 The copies have the same row groups, so that the order of examples is that of local files; of the
 columns they have those that are needed.

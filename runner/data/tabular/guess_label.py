@@ -1,4 +1,4 @@
-"""Finds the label of a table, and columns that tell it."""
+"""Finds the label of a table, and columns that give it away."""
 
 from __future__ import annotations
 

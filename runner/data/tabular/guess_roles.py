@@ -1,4 +1,4 @@
-"""Guesses the role of each column. Of a whole number, an id in doubt.
+"""Guesses the role of each column; a whole number in doubt is taken for an id.
 
 An id that is taken for a number ruins a model; a number that is taken for an id costs little.
 """

@@ -1,4 +1,4 @@
-"""A file of hard negatives: for the value of a feature, such as a user or an item, items by value.
+"""A file of hard negatives: raw ids of items for each value of a feature, such as a user.
 
 K rows of the table of the key, V negatives of all keys. Imports no torch.
 """

@@ -1,4 +1,4 @@
-"""Large tensors, also such as lie in files: written and read in blocks."""
+"""Writes and reads large tensors, which lie in memory or in files, in blocks."""
 
 from __future__ import annotations
 

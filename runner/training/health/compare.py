@@ -32,7 +32,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
 
     Args:
         job: that trained.
-        state: its last one.
+        state: at its end.
         result: of the run.
     """
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:

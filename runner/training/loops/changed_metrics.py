@@ -1,4 +1,4 @@
-"""Takes anew, on a resume, what was counted by another metric than the one that counts now."""
+"""Begins anew, on a resume, what counted by another metric than its rule or monitor reads now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a run that has reached its end has succeeded: numbers that are none are a failure.
+"""Whether a run that reached its end has succeeded: a NaN as loss or monitored metric is a failure.
 
-An undefined metric, such as the AUC of rows that all have one label, is none: its evaluation says
-why it is undefined (`Metrics.notes`), and the run has completed.
+An undefined metric, such as the AUC of rows that all have one label, is no failure: its evaluation
+says why it is undefined (`Metrics.notes`), and the run has completed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def why_no_best(
 
     Args:
         job: that trained.
-        state: its last one.
+        state: at its end.
         metrics: of the result, `split/metric[/task]`.
         undefined: see `undefined_results`.
     """
@@ -90,7 +90,7 @@ def failure_at_end(
 
     Args:
         job: that trained.
-        state: its last one.
+        state: at its end.
         evaluations: split -> the final metrics; without any evaluation, of the last window.
         notes: split -> the notes of its evaluation.
     """
