@@ -44,6 +44,15 @@ PEERS = {  # the module that trains with it -> what it installs
     "lightning": ("lightning", "torchrec==1.8.0", FBGEMM),
 }
 UNDER_ADAGRAD = ("torchrec", "lightning")
+TITLES = {
+    OURS: "runner",
+    ADAGRAD: "runner, Adagrad",
+    "fuxictr": "FuxiCTR",
+    "deepctr_torch": "DeepCTR-Torch",
+    "torch_rechub": "torch-rechub",
+    "torchrec": "TorchRec, Adagrad",
+    "lightning": "Lightning, Adagrad",
+}
 NUM_TEST_ROWS = 100_000
 SIZES = np.geomspace(4, 50_000, 26).astype(int)
 
@@ -149,8 +158,9 @@ def draw(
     ]
     figure, axes = plt.subplots(figsize=(7, 0.45 * len(names) + 1))
     colours = ["tab:blue" if name in (OURS, ADAGRAD) else "tab:gray" for name in names]
-    axes.barh(names, middle, xerr=ends, color=colours)
+    axes.barh([TITLES[name] for name in names], middle, xerr=ends, color=colours)
     axes.set_xlabel(f"rows per second{unit}")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path)
