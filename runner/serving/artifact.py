@@ -145,7 +145,7 @@ def write_schema(
 def _column_kinds(declared: Declared) -> dict[str, str]:
     """Return what each raw column holds, for people."""
     kinds = {
-        spec.column: f"vector of {spec.size} numbers" if spec.size else "number"
+        spec.column: f"vector of {spec.size} numbers" if spec.size else spec.input or "number"
         for spec in declared.numeric
     }
     for spec in declared.ids:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.streaming.messages import MessageDecoder
+from runner.data.tabular.amounts import guess_amount_form
 from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import IdSpec
+from runner.data.tabular.column_specs import IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import ConfigError, DataError, UserError
-from runner.serving.raw_rows import as_table
+from runner.errors import ConfigError, DataError
+from runner.serving.artifact import GraphSpec
+from runner.serving.raw_rows import RawInputs, as_table, encode_rows
+from runner.serving.server.columns import example_request, make_table, served_columns
+from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset
+from tests.data.streaming.test_messages import messages_of
 
 ROWS = 400
 
@@ -104,33 +113,148 @@ def test_amounts_times_of_day_and_written_dates_are_no_lists(tmp_path):
         code=[f"{n:05d}" for n in range(ROWS)],
     )
     roles = roles_of(path)
-    reasons = {f.name: r.reason for f, r in propose_schema(path).columns}
     for name in ("bid", "shown", "rate"):
-        assert roles[name][0] == "" and reasons[name] == "numbers with signs"
+        assert roles[name][0] == "numeric" and roles[name][1]["input"] == "amount"
     assert roles["discount"][0] == "categorical"
     assert all("separator" not in roles[name][1] for name in ("at", "hour", "took", "discount"))
 
 
-def test_amounts_are_left_out_with_what_makes_plain_numbers_of_them(tmp_path):
+def written_amounts() -> tuple[list[float], dict[str, list[str]]]:
+    """Return numbers, and the texts as which they are written in several columns."""
     numbers = [n * 1237.5 for n in range(ROWS)]
     european = str.maketrans(",.", ".,")
-    columns = {
+    return numbers, {
         "dollars": [f"${x:,.2f}" for x in numbers],
         "with letters": [f"US$ {x:,.2f}" for x in numbers],
         "euros": [f"{x:,.2f}".translate(european) + "\xa0€" for x in numbers],
         "percent": [f"{x:.1f} %".replace(".", ",") for x in numbers],
         "francs": [f"CHF {x:,.2f}".replace(",", "'") for x in numbers],
+        "debts": [f"({x:,.2f})" for x in numbers],
     }
+
+
+@pytest.mark.parametrize("format_", ["csv", "parquet"])
+def test_amounts_are_read_as_features_labels_and_buckets(tmp_path, format_):
+    numbers, columns = written_amounts()
+    columns = {name: ["N/A", *texts[1:]] for name, texts in columns.items()}
     table = pandas.DataFrame({"label": labels(), **columns})
-    table.to_csv(tmp_path / "x.csv", sep=";", index=False)
-    notes = propose_schema(str(tmp_path / "x.csv"), hints=Hints(categorical=("label",))).notes
-    for name in columns:
-        (note,) = [note for note in notes if note.startswith(f"{name}: left out")]
-        expression = note.split("; ")[1].removesuffix(" in pandas makes plain numbers of it")
-        found = eval(expression, {"pandas": pandas, "table": table})
-        assert found.tolist() == numbers
-    with pytest.raises(UserError, match=r"--label euros: .*, such as '0,00.*makes plain numbers"):
-        propose_schema(str(tmp_path / "x.csv"), hints=Hints(labels=("euros",)))
+    path = str(tmp_path / f"x.{format_}")
+    table.to_parquet(path) if format_ == "parquet" else table.to_csv(path, sep=";", index=False)
+    proposal = propose_schema(path, hints=Hints(labels=("label",)))
+    roles = {f.name: dict(r.settings) for f, r in proposal.columns}
+    commas = ("euros", "percent")
+    forms = {name: "amount_comma" if name in commas else "amount" for name in columns}
+    assert {name: roles[name]["input"] for name in columns} == forms
+    assert (
+        "euros, percent: texts such as '1.237,50\xa0€' are read as numbers with a comma before "
+        "the fraction (input: amount_comma)"
+    ) in proposal.notes
+    buckets = {name: proposal.time_parts[f"{name}_bucket"] for name in columns}
+    schema = {
+        "labels": {"cost": {"column": "euros", "default": 0, **label_of(path, "euros")}},
+        "numeric": {name: {"input": form, "default": -1} for name, form in forms.items()},
+        "categorical": {f"{name}_bucket": settings for name, settings in buckets.items()},
+        "delimiter": proposal.places.get("delimiter"),
+    }
+    data = open_dataset(path=path, format=format_, schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=ROWS))
+    for column, name in enumerate(columns):
+        wanted = [-n if name == "debts" else n for n in numbers[1:]]
+        assert batch.dense_BD[:, column].tolist() == [-1, *wanted]
+        sizes = np.bincount(batch.sparse[f"{name}_bucket"].values().numpy())
+        assert len(sizes) == 11 and sizes[-1] == 1 and sizes[:-1].min() >= ROWS // 10 - 1
+    assert batch.labels_BT[:, 0].tolist() == [0, *numbers[1:]]
+
+
+def label_of(path: str, name: str) -> dict[str, Any]:
+    """Return the settings that are proposed for a label."""
+    ((_, role),) = propose_schema(path, hints=Hints(labels=(name,))).with_role("labels")
+    return dict(role.settings)
+
+
+@pytest.mark.parametrize(
+    ("texts", "form"),
+    [
+        (["$1,234", "$5,678"], "amount"),
+        (["1.234 €", "5.678 €"], "amount_comma"),
+        (["1.234 %", "5.678 %"], "amount"),
+        (["1,234 %", "5,678 %"], "amount_comma"),
+        (["0.125 €", "1.234 €"], "amount"),
+        (["1,5", "2,5"], ""),
+        (["12.5", "13.5"], ""),
+        (["-1.50 CHF", "€ 2"], "amount"),
+        (["12.50"] * 30 + ["(3.00)"], "amount"),
+        (["M-001", "M-002"], ""),
+        ([], ""),
+    ],
+)
+def test_the_form_of_amounts_is_found(texts, form):
+    assert guess_amount_form(pa.array(texts, pa.string())) == form
+
+
+def test_texts_that_are_no_amounts_in_their_form_are_bad_rows(tmp_path):
+    texts = [f"${n * 37:,.2f}" for n in range(ROWS)]
+    texts[7] = "1.234,50 €"
+    path = write_csv(tmp_path / "x.csv", label=labels(), bid=texts)
+    (note,) = [note for note in propose_schema(path).notes if note.startswith("bid: 1 of")]
+    assert "sampled rows hold a text that is no number ('1.234,50 €'): bad rows" in note
+    table = {"path": path, "format": "csv", "mix": False}
+    table["schema"] = {"labels": ["label"], "numeric": {"bid": {"input": "amount"}}}
+    with pytest.raises(DataError, match=r"line 9, column 'bid': '1.234,50 €' is not a number in t"):
+        open_dataset(**table)
+    data = open_dataset(**table, on_bad_rows="skip")
+    batch = next(data.batches("train", batch_size=ROWS))
+    assert (data.bad_rows["count"], batch.weights_B.tolist().index(0)) == (1, 7)
+    assert batch.dense_BD[8, 0] == 8 * 37
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"numeric": {"x": {"input": "amout"}}}, r"x\.input='amout': .*nearest: 'amount'"),
+        ({"numeric": {"x": {"input": "dmy"}}}, r"x\.input='dmy': expected one of amount, amount_c"),
+        ({"numeric": {"x": {"input": "amount", "size": 3}}}, "is for one amount a row"),
+        ({"categorical": {"x": {"input": "amount", "num_rows": 9}}}, "in buckets: encode: buck"),
+        (
+            {"labels": {"x": {"input": "amount", "positive": ["a"]}}},
+            r"without above, allowed and input",
+        ),
+    ],
+)
+def test_wrong_declarations_of_amounts_are_told(schema, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_schema({"labels": ["label"], **schema})
+
+
+def test_declarations_without_amounts_have_the_identity_that_they_had():
+    assert "input" not in repr(NumericSpec("x", "x")) + repr(LabelSpec("y", "y"))
+    assert "input='amount'" in repr(NumericSpec("x", "x", input="amount"))
+    assert "input='amount'" in repr(LabelSpec("y", "y", input="amount"))
+
+
+def test_messages_and_requests_hold_amounts():
+    number, buckets = {"input": "amount_comma"}, {"encode": "bucketise", "boundaries": [100]}
+    level = {"column": "bid", "input": "amount_comma", **buckets}
+    schema = {"labels": ["label"], "numeric": {"bid": number}, "categorical": {"level": level}}
+    declared = parse_schema(schema)
+    rows = [{"label": 1, "bid": "1.234,50 €"}, {"label": 0, "bid": "12,50 €"}]
+    decoder = MessageDecoder.of("bids", declared, None)
+    found = decoder.decode(messages_of(rows), 0)
+    assert found.dense_DW[0].tolist() == [1234.5, 12.5]
+
+    raw = RawInputs(replace(declared, labels=()), decoder.fitted)
+    encoded = encode_rows(raw, pa.Table.from_pylist(rows), ["bid", "level"])
+    assert encoded.dense["bid"].tolist() == [1234.5, 12.5]
+    assert encoded.ids["level"].values.tolist() == [1, 0]
+    plain = encode_rows(raw, pa.table({"bid": [1234.5, 12.5]}), ["bid", "level"])
+    assert plain.dense["bid"].tolist() == [1234.5, 12.5]
+
+    graph = GraphSpec("model", ("bid",), (), (), ("label",))
+    (column,) = served_columns(raw, [graph])
+    assert (column.name, column.datatype) == ("bid", "BYTES")
+    body = json.dumps(example_request(raw, [graph])).encode()
+    sent = make_table([column], parse_request(body, None).inputs)
+    assert encode_rows(raw, sent, ["bid"]).dense["bid"].tolist() == [0]
 
 
 def test_unreadable_numbers_behind_the_first_rows_are_told(tmp_path):

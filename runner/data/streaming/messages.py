@@ -18,6 +18,7 @@ from runner.data.read.index import BlockIndex
 from runner.data.streaming.encoded_files import encoded_columns
 from runner.data.streaming.kafka_consumer import Message
 from runner.data.streaming.settings import expected_types
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.column_types import direct_columns, id_types
@@ -163,10 +164,12 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     """
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:
-        types[label.column] = pa.string() if label.positive else pa.float64()
+        is_label_text = label.positive or label.input
+        types[label.column] = pa.string() if is_label_text else pa.float64()
     for number in declared.numeric:
         vector = pa.string() if number.separator else pa.list_(pa.float64())
-        types[number.column] = vector if number.size else pa.float64()
+        single = pa.string() if number.input else pa.float64()
+        types[number.column] = vector if number.size else single
     types |= {declared.weight: pa.float64()} if declared.weight else {}
     types |= dict.fromkeys(declared.groups, pa.int64())
     for spec in declared.ids:
@@ -179,6 +182,8 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
 
 
 def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
+    if spec.input in AMOUNT_FORMS:
+        return pa.string()
     if spec.encode == "bucketise" or (spec.encode in TIME_PARTS and spec.input != "string"):
         return pa.float64()
     is_text = spec.separator or "string" in (spec.input, known)

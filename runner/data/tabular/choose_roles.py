@@ -149,9 +149,9 @@ def propose_buckets(
     for name in roles:
         if name in chosen and f"{name}_bucket" not in names:
             given = numeric[name]
-            separator = {"separator": given["separator"]} if "separator" in given else {}
-            is_list = {"list": True, **separator} if "size" in given else {}
-            settings = {"column": name, **is_list, "encode": "bucketise", "buckets": BUCKETS}
+            written = {key: given[key] for key in ("separator", "input") if key in given}
+            settings = {"column": name, **({"list": True} if "size" in given else {}), **written}
+            settings |= {"encode": "bucketise", "buckets": BUCKETS}
             found[f"{name}_bucket"] = settings
     return found
 

@@ -16,6 +16,7 @@ from runner.data.interactions.declaration import (
 from runner.data.interactions.declaration import (
     Interactions,
 )
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 
 
@@ -30,10 +31,12 @@ class LabelSpec:
     above: float | None = None  # the label is 1 for a value over this, 0 otherwise
     positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
     default: float | None = None  # of a missing value; None: an error
+    input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
 
     def __repr__(self) -> str:
-        """Return what it was before there were `positive` and `default`, where they are not set."""
-        later = {"positive": self.positive or None, "default": self.default}
+        """Return what it was before there were the later settings, where they are not set."""
+        later: dict[str, Any] = {"positive": self.positive or None, "default": self.default}
+        later["input"] = self.input or None
         shown = [f for f in fields(self) if later.get(f.name, 0) is not None]
         return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
@@ -51,10 +54,13 @@ class NumericSpec:
     size: int = 0  # numbers of a vector, each of which is a feature; 0: the column has one number
     separator: str = ""  # between the numbers of a vector that is written as a text; or json
     element: int = 0  # of the vector, from 0
+    input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
 
     def __repr__(self) -> str:
-        """Return what it was before there were vectors, where it is none."""
-        shown = [f for f in fields(self) if f.name not in _VECTOR_FIELDS or self.size]
+        """Return what it was before there were vectors and amounts, where it is none."""
+        hidden = () if self.size else _VECTOR_FIELDS
+        hidden = hidden if self.input else (*hidden, "input")
+        shown = [f for f in fields(self) if f.name not in hidden]
         return f"NumericSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
     @property
@@ -90,7 +96,7 @@ class IdSpec:
     pooling: str = "sum"
     cross: tuple[str, ...] = ()  # columns whose combination is hashed
     # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
-    # what its numbers mean, of TIME_FORMS; auto: seconds
+    # what its numbers mean, of TIME_FORMS; auto: seconds. Of buckets: of AMOUNT_FORMS, if any
     input: str = "auto"
     table: str = ""
     max_length: int = 0
@@ -132,7 +138,7 @@ CHOICES = {
     "encode": ("as_is", "hash", "vocabulary", "growing", "bucketise", *TIME_PARTS),
     "out_of_range": ("error", "default"),
     "pooling": ("sum", "mean"),
-    "input": ("auto", "integer", "string", *TIME_FORMS),
+    "input": ("auto", "integer", "string", *TIME_FORMS, *AMOUNT_FORMS),
     "keep": ("last", "first"),
 }
 

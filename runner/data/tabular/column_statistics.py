@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
+from runner.data.tabular.amounts import guess_amount_form, parse_amounts
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
@@ -22,25 +22,18 @@ from runner.data.tabular.read_files import (
     unpacked_type,
 )
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
-from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
+from runner.data.tabular.text_values import (
+    MISSING_NUMBERS,
+    NUMBER_PATTERN,
+    split_json_lists,
+    strip_number,
+)
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
 from runner.data.tabular.vectors import split_vectors
 
 SAMPLE_ROWS = 200_000
 SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
-# numbers with a sign of money, a percent sign or between thousands, as spreadsheets write them;
-# a comma stands before a fraction only where there is a sign, too, or it may divide a list
-_CURRENCY = r"(\p{Lu}{0,3}\p{Sc}|USD|EUR|GBP|CHF)"
-_POINTS = r"\d{1,3}([,']?\d{3})*(\.\d+)?"
-_COMMAS = r"\d{1,3}([. \x{a0}\x{202f}']?\d{3})*(,\d+)?"
-_SPACE = r"[\s\x{a0}\x{202f}]*"
-AMOUNT = (
-    rf"^\s*[-+(]?\s*{_CURRENCY}?{_SPACE}-?{_POINTS}{_SPACE}({_CURRENCY}|%)?\)?\s*$"
-    rf"|^\s*[-+]?\s*{_CURRENCY}{_SPACE}-?{_COMMAS}\s*$"
-    rf"|^\s*[-+]?{_COMMAS}{_SPACE}({_CURRENCY}|%)\s*$"
-)
-SIGN = r"[\p{Sc}\p{Lu}%,'(]"  # that keeps an amount from being read as a number
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
@@ -77,7 +70,7 @@ class ColumnStatistics:
     time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
     examples: tuple[str, ...] = ()
     vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
-    is_amount: bool = False  # texts are numbers with signs, such as $1,234.50 or 12%
+    amount_form: str = ""  # of AMOUNT_FORMS, in which texts are numbers, such as $1,234.50 or 12%
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
     counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, where few differ
 
@@ -98,12 +91,15 @@ class Sample:
 
     def compute_statistics(self, name: str) -> ColumnStatistics:
         """Compute the statistics of one column."""
-        wrong = self.wrong_texts.get(name, ())
-        found = compute_statistics(self.table[name], name)
+        column = self.table[name]
+        found = _compute_amount_statistics(column, name) or compute_statistics(column, name)
+        wrong = self.wrong_texts.get(name)
+        if wrong is None:
+            return found
         return replace(
             found,
             missing_share=found.missing_share - len(wrong) / max(found.num_rows, 1),
-            wrong_texts=tuple(pc.unique(wrong).to_pylist()[:3]) if wrong else (),
+            wrong_texts=_first_texts(wrong),
             num_wrong=len(wrong),
         )
 
@@ -138,7 +134,6 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         found,
         num_distinct=num_distinct,
         examples=tuple(map(str, first_values)),
-        is_amount=pt.is_string(plain) and not found.separator and _are_amounts(values),
         two_texts=_two_texts(values) if num_distinct == 2 and not found.separator else (),
         counts=_count_numbers(values) if has_few else (),
     )
@@ -203,15 +198,6 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
     )
 
 
-def explain_plain_numbers(f: ColumnStatistics) -> str:
-    """Return how pandas makes plain numbers of a column of amounts."""
-    has_commas = any(re.search(r",\d{1,2}\D*$", text) for text in f.examples)
-    kept = r'"[^\d,-]"' if has_commas else r'"[^\d.-]"'
-    points = '.str.replace(",", ".")' if has_commas else ""
-    plain = f'table["{f.name}"].str.replace({kept}, "", regex=True){points}'
-    return f"pandas.to_numeric({plain}) in pandas makes plain numbers of it"
-
-
 def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a line on each column of numbers whose rows cannot all be used."""
     lines = []
@@ -228,6 +214,38 @@ def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
                 "which dataset.on_bad_rows=skip leaves out"
             )
     return lines
+
+
+def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics | None:
+    """Compute the statistics of texts that are numbers with signs; None if they are none."""
+    plain = unpacked_type(column.type)
+    if not (pt.is_string(plain) or pt.is_large_string(plain)):
+        return None
+    texts = column.combine_chunks().cast(pa.string())
+    is_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
+    texts = pc.if_else(is_none, pa.scalar(None, pa.string()), texts)
+    known = texts.drop_null()
+    if not (form := guess_amount_form(known)):
+        return None
+    numbers = parse_amounts(texts, form)
+    wrong = texts.filter(numbers.is_null()).drop_null()
+    found = compute_statistics(pa.chunked_array([numbers]), name)
+    return replace(
+        found,
+        type=column.type,
+        missing_share=texts.null_count / len(texts),
+        wrong_texts=_first_texts(wrong),
+        num_wrong=len(wrong),
+        time_form="",
+        examples=tuple(pc.unique(known[:1000]).to_pylist()[:MAX_EXAMPLES]),
+        amount_form=form,
+        two_texts=_two_texts(known) if pc.count_distinct(known).as_py() == 2 else (),
+        counts=(),
+    )
+
+
+def _first_texts(wrong: pa.Array) -> tuple[str, ...]:
+    return tuple(map(str, pc.unique(wrong).to_pylist()[:3]))
 
 
 def _count_numbers(numbers: pa.Array) -> tuple[tuple[float, int], ...]:
@@ -262,11 +280,6 @@ def _share(texts: pa.Array, pattern: str) -> float:
     return float(pc.mean(pc.match_substring_regex(texts, pattern).cast(pa.float64())).as_py() or 0)
 
 
-def _are_amounts(texts: pa.Array) -> bool:
-    values = texts[:20_000].cast(pa.string())
-    return _share(values, AMOUNT) > 0.95 and _share(values, SIGN) > 0.2
-
-
 def _guess_separator(texts: pa.Array) -> str:
     """Return a character that many texts contain and whose parts repeat; empty if none does.
 
@@ -276,7 +289,7 @@ def _guess_separator(texts: pa.Array) -> str:
     for character in "|;, ":
         if _find_vector_size(split_vectors(values, character)) >= LEAST_TEXT_VECTOR:
             return character
-    if _share(values, AMOUNT) > 0.95 or _share(values, WRITTEN_DATE) > 0.9:
+    if _share(values, WRITTEN_DATE) > 0.9:
         return ""
     num_texts = pc.count_distinct(values).as_py()
     if _share(values, r"^\[[^{]*\]$") > 0.95:

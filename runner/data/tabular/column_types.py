@@ -20,6 +20,7 @@ from runner.data.core.columns import (
     is_list,
 )
 from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.splits import Split
@@ -33,9 +34,10 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
 
     A column that has several roles is read as a number if one of them needs a number.
     """
-    types: dict[str, pa.DataType] = dict.fromkeys(_number_columns(declared), pa.float64())
+    plain = [column for column, is_amount in _number_columns(declared) if not is_amount]
+    types: dict[str, pa.DataType] = dict.fromkeys(plain, pa.float64())
     for spec in declared.ids:
-        if spec.encode == "bucketise" and not spec.is_list:
+        if spec.encode == "bucketise" and not spec.is_list and spec.input not in AMOUNT_FORMS:
             types.setdefault(spec.column, pa.float64())
         elif (spec.encode == "as_is" or spec.input == "integer") and not (
             spec.is_list or spec.cross
@@ -104,9 +106,13 @@ def check_column_types(
             type_ = file_schema.field(column).type
             raise DataError(f"{path}: column {column!r} has type {type_}, expected {expected}")
 
-    for column in _number_columns(declared):
-        type_ = file_schema.field(column).type
-        require(column, _is_number(type_) or is_seconds(type_), "a number")
+    def require_number(column: str, type_: pa.DataType, is_amount: bool) -> None:
+        fits = _is_number(type_) or is_seconds(type_) or (is_amount and is_text(type_))
+        advice = "; texts such as $1,234.50 need `input: amount`" if is_text(type_) else ""
+        require(column, fits, f"a number{advice}")
+
+    for column, is_amount in _number_columns(declared):
+        require_number(column, file_schema.field(column).type, is_amount)
     for vector in (s for s in declared.numeric if s.size and s.element == 0):
         type_ = file_schema.field(vector.column).type
         if vector.separator:
@@ -126,7 +132,7 @@ def check_column_types(
                 require(column, is_list(type_), "a list; a text needs a separator")
                 type_ = type_.value_type
             if spec.encode == "bucketise":
-                require(column, _is_number(type_) or is_seconds(type_), "a number")
+                require_number(column, type_, spec.input in AMOUNT_FORMS)
             elif spec.encode in TIME_PARTS:
                 is_time = is_temporal(type_) or is_seconds(type_)
                 require(column, is_time or _is_id(type_), "a time")
@@ -163,7 +169,7 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
     """Return the columns of files that are read as they are; None if they must be rewritten."""
     if not all(map(_needs_no_rewrite, declared.ids)) or any(
-        s.standardise or s.size for s in declared.numeric
+        s.standardise or s.size or s.input for s in declared.numeric
     ):
         return None
     names = [(s.column, s.name) for s in declared.labels]
@@ -171,7 +177,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
     names += [(s.column, s.name) for s in declared.ids]
     if any(column != name for column, name in names):
         return None
-    if any((s.above, s.default) != (None, None) or s.positive for s in declared.labels):
+    if any((s.above, s.default) != (None, None) or s.positive or s.input for s in declared.labels):
         return None
     for spec in declared.ids:
         type_ = file_schema.field(spec.column).type
@@ -180,7 +186,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
             return None
     if not all(pt.is_integer(file_schema.field(name).type) for name in declared.groups):
         return None
-    types = [file_schema.field(name).type for name in _number_columns(declared)]
+    types = [file_schema.field(name).type for name, _ in _number_columns(declared)]
     if any(pt.is_decimal(t) or pt.is_dictionary(t) or is_seconds(t) for t in types):
         return None
     return Columns(
@@ -260,10 +266,11 @@ def _time_columns(declared: Declared, split: Split) -> set[str]:
     return names | ({declared.interactions.time} if declared.interactions else set())
 
 
-def _number_columns(declared: Declared) -> list[str]:
-    names = [s.column for s in declared.labels if not s.positive]
-    names += [s.column for s in declared.numeric if not s.size]
-    return names + ([declared.weight] if declared.weight else [])
+def _number_columns(declared: Declared) -> list[tuple[str, bool]]:
+    """Return the columns of numbers, and whether texts in them are read as amounts."""
+    found = [(s.column, bool(s.input)) for s in declared.labels if not s.positive]
+    found += [(s.column, bool(s.input)) for s in declared.numeric if not s.size]
+    return found + ([(declared.weight, False)] if declared.weight else [])
 
 
 def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[LabelColumn, ...]:

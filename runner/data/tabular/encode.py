@@ -26,9 +26,9 @@ from runner.data.growing.settings import NO_ID
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.raw_ids import RawIds, fill_missing, find_missing, read_ids, read_integers
-from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.tabular.read_files import RowChunk, is_text, single_array
 from runner.data.tabular.times import TIME_PARTS, as_seconds, is_seconds
-from runner.data.tabular.vectors import read_vectors
+from runner.data.tabular.vectors import parse_numbers, read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
 
 
@@ -73,7 +73,7 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     if label.positive:
         raw, missing = _read_positive(table, label)
     else:
-        raw, missing = read_numbers(table, label.column)
+        raw, missing = read_numbers(table, label.column, label.input, validator)
     if label.default is None:
         validator.reject(label.column, missing, lambda row: "the label is missing")
     else:
@@ -115,16 +115,20 @@ def encode_numbers(
         DataError: for a value that is missing without a default or not finite, unless bad rows are
             skipped.
     """
-    for (column, size, _), same in groupby(specs, lambda s: (s.column, s.size, s.separator)):
+    for (column, size, _, form), same in groupby(specs, _way_of_reading):
         features = list(same)
         if size:
             raw_RS, missing_RS = read_vectors(table, features[0], validator)
         else:
-            raw_R, missing_R = read_numbers(table, column)
+            raw_R, missing_R = read_numbers(table, column, form, validator)
         for spec in features:
             if size:
                 raw_R, missing_R = raw_RS[:, spec.element], missing_RS[:, spec.element]
             yield spec.name, _encode_numeric(spec, raw_R, missing_R, fitted, validator)
+
+
+def _way_of_reading(spec: NumericSpec) -> tuple[str, int, str, str]:
+    return spec.column, spec.size, spec.separator, spec.input
 
 
 def build_numeric_column(spec: NumericSpec, fitted: FittedTransforms) -> NumericColumn:
@@ -156,12 +160,24 @@ def _encode_numeric(
     return x
 
 
-def read_numbers(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+def read_numbers(
+    table: pa.Table, name: str, amount_form: str = "", validator: RowValidator | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing.
 
     NaN is a missing value: NumPy, Spark and Polars write it for one.
+
+    Args:
+        amount_form: of AMOUNT_FORMS: how texts are numbers; empty: the column has numbers.
+        validator: is told of texts that are none; needed with a form.
+
+    Raises:
+        DataError: for the first text that is no number, unless bad rows are skipped.
     """
     column = single_array(table, name)
+    if amount_form and is_text(column.type):
+        assert validator is not None
+        column = parse_numbers(column.cast(pa.string()), name, validator, None, amount_form)
     missing = find_missing(column)
     if is_seconds(column.type):
         column = as_seconds(column)

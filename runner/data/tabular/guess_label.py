@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import guess_kind, is_outcome, is_rating, split_words
-from runner.data.tabular.column_statistics import ColumnStatistics, explain_plain_numbers
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
 from runner.errors import UserError, nearest_hint
 
@@ -97,7 +97,8 @@ def label_settings(
         if f.two_texts and positive.strip() not in [v.strip() for v in f.two_texts]:
             hint = nearest_hint(positive, values)
             raise UserError(f"--positive {positive}: {f.name} has the values {values}{hint}")
-        if f.low is not None and f.high is not None and not _lies_between(positive, f.low, f.high):
+        is_number = f.low is not None and not f.amount_form
+        if is_number and not _lies_between(positive, f):
             numbers = f"numbers from {f.low:g} to {f.high:g}"
             raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
@@ -108,11 +109,8 @@ def label_settings(
         chosen = (likely or list(f.two_texts))[0].strip()
         why = "" if likely else ", the rarer value"
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
-    if f.is_amount:
-        raise UserError(
-            f"--label {f.name}: has numbers with signs, such as {f.examples[0]!r}; "
-            + explain_plain_numbers(f)
-        )
+    if f.amount_form:
+        return {"type": "regression", "input": f.amount_form}, "a number to be predicted"
     if is_text(f.type) and not f.low:
         listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(
@@ -131,9 +129,10 @@ def label_settings(
     return {"type": "regression"}, "a number to be predicted"
 
 
-def _lies_between(text: str, low: float, high: float) -> bool:
+def _lies_between(text: str, f: ColumnStatistics) -> bool:
+    assert f.low is not None and f.high is not None
     try:
-        return low <= float(text) <= high
+        return f.low <= float(text) <= f.high
     except ValueError:
         return False
 

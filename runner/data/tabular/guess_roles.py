@@ -34,7 +34,7 @@ from runner.data.tabular.times import (
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
-TIME_REASON, AMOUNT_REASON = "a time", "numbers with signs"
+TIME_REASON = "a time"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
     if f.vector_size:
         settings = {"size": f.vector_size} | settings
         settings |= {"separator": f.separator} if f.separator else {}
-    return settings
+    return ({"input": f.amount_form} if f.amount_form else {}) | settings
 
 
 def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
@@ -126,11 +126,11 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))
-    if WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
+    if f.amount_form and f.num_distinct > MANY_AMOUNTS:
+        return Role("numeric", "numbers with signs", propose_numeric(f))
+    if not f.amount_form and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     present = f.num_rows * (1 - f.missing_share)
-    if f.is_amount and f.num_distinct > MANY_AMOUNTS:
-        return Role("", AMOUNT_REASON)
     if is_text(f.type):
         if f.separator == " " and f.mean_length > 12:
             return Role("carried", "free text")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
 from runner.data.tabular.choose_roles import (
     FEATURES,
@@ -23,13 +24,12 @@ from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
     describe_bad_values,
-    explain_plain_numbers,
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
-from runner.data.tabular.guess_roles import AMOUNT_REASON, Role, is_time
+from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.propose_interactions import (
     EventColumns,
@@ -138,12 +138,7 @@ def propose_schema(
     time = choose_time(
         sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
     )
-    notes += [
-        f"{f.name}: left out, since it has numbers with signs, such as {f.examples[0]!r}; "
-        + explain_plain_numbers(f)
-        for f in columns
-        if roles[f.name].reason == AMOUNT_REASON
-    ]
+    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
     return SchemaProposal(
@@ -157,6 +152,20 @@ def propose_schema(
         num_rows,
         tuple(notes),
     )
+
+
+def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a line on the columns of each form whose texts are read as numbers."""
+    notes = []
+    for form, mark in zip(AMOUNT_FORMS, ("point", "comma")):
+        if own := [f for f in columns if f.amount_form == form]:
+            texts = [text for f in own for text in f.examples]
+            shown = next((text for text in texts if not text.isdigit()), texts[0])
+            notes.append(
+                f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
+                f"with a {mark} before the fraction (input: {form})"
+            )
+    return notes
 
 
 @contextmanager

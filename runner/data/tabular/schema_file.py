@@ -17,6 +17,7 @@ from runner.data.interactions.declaration import (
     expand_schema,
     parse_interactions,
 )
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
@@ -73,9 +74,9 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
     numeric = expand_vectors(vectors)
     problems += [
-        f"{where}.labels.{s.name}.positive: is for a binary label, without above and allowed"
+        f"{where}.labels.{s.name}.positive: is for a binary label, without above, allowed and input"
         for s in labels
-        if s.positive and (s.type != "binary" or s.above is not None or s.allowed)
+        if s.positive and (s.type != "binary" or s.above is not None or s.allowed or s.input)
     ]
     for spec in pooled:
         key = f"{where}.categorical.{spec.name}"
@@ -171,6 +172,7 @@ def _parse_specs(
         )
         return []
     known = {f.name: f for f in fields(kind) if f.name not in ("name", "element")}
+    choices = CHOICES if kind is IdSpec else {**CHOICES, "input": AMOUNT_FORMS}
     specs = []
     for pattern, given in declared.items():
         key, settings = f"{where}.{role}.{pattern}", given or {}
@@ -183,7 +185,7 @@ def _parse_specs(
         values = {}
         for name in settings.keys() & known.keys():
             try:
-                values[name] = _parse_value(settings[name], known[name], f"{key}.{name}")
+                values[name] = _parse_value(settings[name], known[name], f"{key}.{name}", choices)
             except ConfigError as error:
                 found.append(str(error))
                 continue
@@ -221,12 +223,14 @@ def expand_pattern(pattern: str, where: str = "") -> list[str]:
     return [f"{head}{n}{tail}" for n in range(int(first), int(last) + 1)]
 
 
-def _parse_value(value: Any, setting: Field[Any], where: str) -> Any:
-    if setting.name in CHOICES and value not in CHOICES[setting.name]:
-        choices = CHOICES[setting.name]
+def _parse_value(
+    value: Any, setting: Field[Any], where: str, choices: Mapping[str, tuple[str, ...]]
+) -> Any:
+    known = choices.get(setting.name)
+    if known and value not in known:
         raise ConfigError(
-            f"{where}={value!r}: expected one of {', '.join(choices)}"
-            f"{nearest_hint(str(value), choices)}"
+            f"{where}={value!r}: expected one of {', '.join(known)}"
+            f"{nearest_hint(str(value), known)}"
         )
     if setting.name == "evict":
         return parse_eviction(value, where)
@@ -258,6 +262,8 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
         yield f"{where}.clip={[low, high]}: the first must be below the second"
     if spec.separator and not spec.size:
         yield f"{where}.separator: is for a vector, whose number of values `size` says"
+    if spec.input and spec.size:
+        yield f"{where}.input={spec.input}: is for one amount a row, not for a vector"
 
 
 def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
@@ -282,6 +288,8 @@ def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
         yield f"{where}.encode={spec.encode}: is made of one time a row"
     if not is_part and spec.input in TIME_FORMS:
         yield f"{where}.input={spec.input}: is for a part of a time: encode: hour, or weekday"
+    if spec.input in AMOUNT_FORMS and (spec.encode != "bucketise" or spec.is_list):
+        yield f"{where}.input={spec.input}: is for one amount a row in buckets: encode: bucketise"
     if spec.weights and spec.is_sequence:
         yield f"{where}.weights: sequences have no weights"
     yield from _growing_problems(spec, where)

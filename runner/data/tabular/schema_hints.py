@@ -57,7 +57,9 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
     for flag in ("--numeric", "--weight"):
         for f in (by_name[n] for n in given[flag] if n in by_name):
             holds_lists = f.separator or is_list(f.type)
-            if f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
+            if flag == "--weight" and f.amount_form:
+                problems.append(f"{flag} {f.name}: has texts, such as {f.examples[0]!r}")
+            elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, example_time
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec, RawInputs
@@ -40,7 +41,7 @@ def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedC
     found: dict[str, ServedColumn] = {}
     for number in raw.declared.numeric:
         if number.name in wanted:
-            datatype = "BYTES" if number.separator else "FP64"
+            datatype = "BYTES" if number.separator or number.input else "FP64"
             is_list = number.size > 0 and not number.separator
             found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
     # a cross reads whatever type its columns have, so their own features come first
@@ -51,8 +52,8 @@ def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedC
         for column in spec.cross or (spec.column,):
             datatype = "INT64"
             held = raw.fitted.id_types.get(column)
-            is_date = spec.encode in TIME_PARTS and spec.input in TEXT_DATES
-            if is_date or spec.separator or "string" in (spec.input, held):
+            is_written = spec.input in (*TEXT_DATES, *AMOUNT_FORMS)
+            if is_written or spec.separator or "string" in (spec.input, held):
                 datatype = "BYTES"
             elif spec.encode == "bucketise":
                 datatype = "FP64"
