@@ -372,6 +372,7 @@ MOMENT = datetime(2014, 10, 21, 6, tzinfo=UTC)  # a Tuesday
 @pytest.mark.parametrize(
     ("value", "form"),
     [
+        ("10/21/14 6:00 AM", "mdy"),
         *[(14102106, "yymmddhh"), (2014102106, "yyyymmddhh"), (int(MOMENT.timestamp()), "seconds")],
         *[(int(MOMENT.timestamp()) * 1000, "milliseconds"), ("2014-10-21 06:00:00", "text")],
         *[("21/10/2014 06:00", "dmy"), ("21.10.2014 6:00:00", "dmy"), ("10/21/2014 6:00", "mdy")],
@@ -424,11 +425,14 @@ def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
     for form, pattern in (("dmy", "%d/%m/%Y %H:%M:%S"), ("mdy", "%m-%d-%Y %I:%M:%S %p")):
         found = parse_times(pa.array([m.strftime(pattern) for m in moments] + [None]), form)
         assert found[:-1].tolist() == [m.timestamp() for m in moments] and np.isnan(found[-1])
+    years = [f"1/3/{year:02d}" for year in (0, 19, 68, 99)]
+    wanted = [datetime.strptime(t, "%d/%m/%y").replace(tzinfo=UTC).timestamp() for t in years]
+    assert parse_times(pa.array(years), "dmy").tolist() == wanted
     none = [
         "31/02/2019",
         "29/02/2019",
         "1/13/2019",
-        "1/1/19",
+        "1/1/219",
         "1/1/2019 24:00",
         "1/1/2019 13:00 pm",
     ]
@@ -446,6 +450,11 @@ def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
         ([20101112, 20121105], "yymmddhh or yyyymmdd"),  # the 11th of December 2020, 5 o'clock
         ([20101112, 20121130], "yyyymmdd"),
         (["1.2.3", "4.5.6"], ""),
+        ([f"{day}.07.25" for day in range(10, 30)], "dmy"),
+        ([f"25-07-{day}" for day in range(10, 30)], "ymd"),
+        ([f"07/{day}/25" for day in range(10, 30)], "mdy"),
+        (["10.07.25", "11.07.25"], "dmy or mdy or ymd"),
+        (["19.07.25", "20.07.24"], "dmy or ymd"),
     ],
 )
 def test_a_form_that_the_values_do_not_tell_is_two(values, form):

@@ -20,6 +20,7 @@ ROWS = 2000
 START = datetime(2019, 3, 1, tzinfo=UTC)
 FORMS = {
     "dmy": "%d/%m/%Y %H:%M",
+    "ymd": "%y-%m-%d %H:%M",
     "mdy": "%m/%d/%Y %I:%M %p",
     "yymmddhh": "%y%m%d%H",
     "yyyymmdd": "%Y%m%d",

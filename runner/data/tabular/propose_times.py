@@ -102,20 +102,21 @@ def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None
 
 
 def ask_for_forms(times: Sequence[ColumnStatistics]) -> list[str]:
-    """Return a question for each column of times that may be of two forms."""
+    """Return a question for each column of times that may be of several forms."""
     return [
         f"{f.name}: {_ask_for_form(f.name, f.time_form)}" for f in times if AMBIGUOUS in f.time_form
     ]
 
 
 def _ask_for_form(name: str, forms: str) -> str:
-    """Return a question for a column that may be of two forms."""
-    first, _, second = forms.partition(AMBIGUOUS)
-    meanings = {"dmy": "the day", "mdy": "the month", "yymmddhh": "hours", "yyyymmdd": "days"}
-    asked = "comes first" if first in TEXT_DATES else "are counted"
+    """Return a question for a column that may be of several forms."""
+    each = forms.split(AMBIGUOUS)
+    meanings = {"dmy": "the day", "mdy": "the month", "ymd": "the year"}
+    meanings |= {"yymmddhh": "hours", "yyyymmdd": "days"}
+    asked = "comes first" if each[0] in TEXT_DATES else "are counted"
     return (
-        f"its values do not tell whether {meanings[first]} or {meanings[second]} {asked}; "
-        f"--time {name}={first} or {name}={second} says it"
+        f"its values do not tell whether {' or '.join(meanings[form] for form in each)} {asked}; "
+        f"--time {' or '.join(f'{name}={form}' for form in each)} says it"
     )
 
 

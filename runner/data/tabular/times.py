@@ -17,12 +17,13 @@ DATE_FORMS = {"yyyymmdd": (4, False), "yyyymmddhh": (4, True), "yymmddhh": (2, T
 TEXT_DATES = ("dmy", "mdy", "ymd")
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
-AMBIGUOUS = " or "  # between two forms in which a column may have been written
+AMBIGUOUS = " or "  # between the forms in which a column may have been written
 _DAY, _CLOCK = r"^\d{4}-\d\d-\d\d", r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?"  # of ISO 8601
 # encoding of an id column -> how many ids it makes of a time, missing ones aside
 TIME_PARTS = {"hour": 24, "weekday": 7}
 # the first and last second that a number may stand for, where nobody has said that it is a time
 EARLIEST_S, LATEST_S = 8e8, 4e9
+DAYS_FOR_A_YEAR = 3  # different days of the month for each year, in dates with two-digit years
 
 
 def is_temporal(type_: pa.DataType) -> bool:
@@ -108,12 +109,14 @@ def _parse_text(text: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
 
 
 def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
-    """Read texts such as 31/12/2019 23:59 or 12.31.2019 11:59 PM as seconds; NaN for others.
+    """Read texts such as 31/12/2019 23:59 or 12.31.19 11:59 PM as seconds; NaN for others.
+
+    Years of two digits are 1969 to 2068, as strptime has them.
 
     Args:
         order: of day, month and year, one of TEXT_DATES.
     """
-    patterns = {"d": r"(?P<d>\d{1,2})", "m": r"(?P<m>\d{1,2})", "y": r"(?P<y>\d{4})"}
+    patterns = {"d": r"(?P<d>\d{1,2})", "m": r"(?P<m>\d{1,2})", "y": r"(?P<y>\d{4}|\d{2})"}
     clock = r"(?P<H>\d{1,2}):(?P<M>\d{2})(?::(?P<S>\d{2})(?:\.\d+)?)?(?: ?(?P<P>[AaPp])[Mm])?"
     date = "[/.-]".join(patterns[part] for part in order)
     found = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date}(?:[ T,]+{clock})?$")
@@ -125,6 +128,7 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
         return np.asarray(digits.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
     years_R, months_R, days_R = number("y"), number("m"), number("d")
+    years_R = years_R + np.select([years_R < 69, years_R < 100], [2000, 1900], 0)
     hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
     half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
     fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
@@ -181,8 +185,8 @@ def guess_time_form(values: pa.Array) -> str:
     Zeros, which often stand for a missing time, are passed over.
 
     Returns:
-        One of TIME_FORMS; text for ISO 8601; or two forms with AMBIGUOUS between them, if the
-        values are times in both.
+        One of TIME_FORMS; text for ISO 8601; or several forms with AMBIGUOUS between them, if the
+        values are times in each.
     """
     if is_text(values.type):
         texts = values.cast(pa.string())
@@ -193,6 +197,7 @@ def guess_time_form(values: pa.Array) -> str:
         if pc.any(pc.match_substring_regex(texts, r"^\d+$")).as_py():
             return ""
         forms = [f for f in ("text", *TEXT_DATES) if _are_times(parse_times(texts, f), 0.99)]
+        forms = _drop_unlikely_years(texts, forms)
         return forms[0] if forms[:1] == ["text"] else AMBIGUOUS.join(forms)
     x = values.cast(pa.float64(), safe=False)
     x = x.filter(pc.not_equal(x, 0))
@@ -206,6 +211,19 @@ def guess_time_form(values: pa.Array) -> str:
         if _are_times(parse_times(x, form), 1.0):
             return form
     return ""
+
+
+def _drop_unlikely_years(texts: pa.Array, forms: list[str]) -> list[str]:
+    """Leave out what 19.07.25 cannot be, if there are many more days than years."""
+    if forms[:1] == ["text"] or "ymd" not in forms[1:]:
+        return forms
+    ends = pc.extract_regex(texts, r"^\s*(?P<first>\d+)[/.-]\d+[/.-](?P<last>\d+)")
+    first, last = (
+        pc.count_distinct(pc.struct_field(ends, end)).as_py() for end in ("first", "last")
+    )
+    if first >= DAYS_FOR_A_YEAR * last:
+        return [form for form in forms if form != "ymd"]
+    return ["ymd"] if last >= DAYS_FOR_A_YEAR * first else forms
 
 
 def _are_times(seconds_R: np.ndarray, share: float) -> bool:
