@@ -227,7 +227,7 @@ def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch
             gzip.compress(b"a,b\n1,2\n" * 999, mtime=0)[:-20],
             "Truncated compressed stream|incorrect",
         ),
-        ("é,b\n1,2\n".encode("latin-1"), "no text in UTF-8: byte 0xe9 at 0; iconv"),
+        ("é,b\n1,2\n".encode("latin-1"), "no text in UTF-8: byte 0xe9 at 0; its encoding"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path, content, shown):

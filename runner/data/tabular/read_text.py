@@ -71,13 +71,24 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
             [pa.field(n, _readable_type(c)) for n, c in zip(table.schema.names, table.columns)]
         )
     except UnicodeDecodeError as error:
-        # in Latin-1 these bytes are control characters; in cp1252 quotation marks and the euro sign
-        charset = "cp1252" if re.search(rb"[\x80-\x9f]", error.object) else "latin1"
-        fix = f"iconv -f {charset} -t utf-8 {shlex.quote(str(file))} > utf8.csv"
+        fix = _explain_conversion(error.object, file)
         problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"
         raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _explain_conversion(content: bytes, file: DataFile) -> str:
+    """Return what converts a text to UTF-8. Its bytes do not tell what its encoding is."""
+    runs = re.findall(rb"[\x80-\xff]+", content)
+    in_words = sum(len(run) for run in runs if len(run) > 2)  # all letters of a word: not Latin
+    is_latin = 2 * in_words < sum(map(len, runs))
+    first, second = ("cp1252", "cp1250") if is_latin else ("cp1251", "gb18030")
+    of_first, of_second = ("Western", "Central European") if is_latin else ("Russian", "Chinese")
+    return (
+        f"its encoding is not known: iconv -f {first} -t utf-8 {shlex.quote(str(file))} > utf8.csv "
+        f"is often right for {of_first}, and -f {second} for {of_second} texts"
+    )
 
 
 def _readable_type(column: pa.ChunkedArray) -> pa.DataType:
