@@ -52,9 +52,7 @@ class InputTable(TableFiles):
     @cached_property
     def files(self) -> dict[str, list[DataFile]]:
         """The files under `train`: paths in the order given, the files of each sorted by name."""
-        return {
-            "train": [f for path in self.path for f in find_files(path, self.format, key="INPUT")]
-        }
+        return {"train": [f for path in self.path for f in find_files(path, self.format, key="")]}
 
     @property
     def columns_read(self) -> list[str]:

@@ -55,6 +55,15 @@ def propose(tmp_path, capsys):
     return run
 
 
+@pytest.mark.parametrize("path", ["no/such/path", "no/such.csv", "no/s*.csv"])
+def test_a_path_that_is_not_there_is_told_as_it_was_given(write, path):
+    with pytest.raises(DataError, match=rf"^{re.escape(path)}: no (such path|file matches)"):
+        schema([path], ())
+    table = write(label=binary())
+    with pytest.raises(DataError, match=rf"^--test={re.escape(path)}: no (such path|file match)"):
+        schema([table, "--test", path], ())
+
+
 def binary(seed: int = 0) -> np.ndarray:
     return np.random.default_rng([5, seed]).integers(0, 2, ROWS)
 

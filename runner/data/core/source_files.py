@@ -12,6 +12,11 @@ from runner.errors import DataError, nearest_hint
 EDGE_BYTES = 1 << 20  # as much of a file's head and of its tail is hashed
 
 
+def path_setting(key: str, path: object) -> str:
+    """Return `key=path` for a message, or the path alone, if it was given without a key."""
+    return f"{key}={path}" if key else str(path)
+
+
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of both its ends; of a folder, those of its files.
 

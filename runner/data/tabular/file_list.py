@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote
 
-from runner.data.core.source_files import EDGE_BYTES, nearest_path
+from runner.data.core.source_files import EDGE_BYTES, nearest_path, path_setting
 from runner.data.tabular.remote_files import RemoteFiles, describe_error, find_remote
 from runner.errors import DataError
 from runner.object_store import StoreError
@@ -109,7 +109,7 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
     Args:
         paths: a path, a folder, a glob or a URL, or several of them.
         format_: a key of `SUFFIXES`; of a folder only files with its endings are taken.
-        key: the setting's name, for messages.
+        key: the setting's name, for messages; empty: the path was given without one.
 
     Raises:
         DataError: for a path that does not exist, and a folder or glob without such files.
@@ -144,13 +144,13 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
         return [DataFile(os.path.abspath(path))]
     if os.path.isdir(path):
         names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _is_hidden(p, path)]
-        return _select_format(names, format_, f"{key}={path}")
+        return _select_format(names, format_, path_setting(key, path))
     if any(c in path for c in "*?["):
         names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not names:
-            raise DataError(f"{key}={path}: no file matches{nearest_path(Path(path))}")
+            raise DataError(f"{path_setting(key, path)}: no file matches{nearest_path(Path(path))}")
         return [DataFile(os.path.abspath(name)) for name in names]
-    raise DataError(f"{key}={path}: no such path{nearest_path(Path(path))}")
+    raise DataError(f"{path_setting(key, path)}: no such path{nearest_path(Path(path))}")
 
 
 def _is_hidden(path: Path, root: str) -> bool:

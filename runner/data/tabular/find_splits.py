@@ -28,7 +28,7 @@ def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[st
     is_file = folder.lower().endswith(SUFFIXES[format_]) or any(c in folder for c in "*?[")
     if is_file if is_url else not os.path.isdir(root):
         return {}, []
-    files = find_files(folder, format_, key="path")
+    files = find_files(folder, format_, key="")
     found: dict[str, list[DataFile]] = {}
     for file in files:
         found.setdefault(_split_of(str(file).removeprefix(f"{root}/")), []).append(file)

@@ -106,7 +106,8 @@ def propose_schema(
     paths = {k: v for k, v in given.items() if v}
     own_splits, split_notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
     paths |= own_splits
-    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items()}
+    flags = {"validation_path": "--validation", "test_path": "--test"}
+    files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
     notes[:0] = split_notes
@@ -211,11 +212,11 @@ def detect_format(path: str) -> str:
     if os.path.isfile(path):
         return "csv"
     if "://" in path:
-        names = find_remote(path, endings, "PATH")[1]
+        names = find_remote(path, endings, "")[1]
         if known := sorted(name for name in names if name.lower().endswith(endings)):
             return detect_format(known[0])
     elif not any(c in path for c in "*?["):
-        find_files(path, "parquet", key="PATH")  # raises with the nearest name
+        find_files(path, "parquet", key="")  # raises with the nearest name
     listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
     raise UserError(
         f"{path}: is it Parquet, CSV, TSV, JSON lines, Arrow, ORC or Avro? Known endings are "

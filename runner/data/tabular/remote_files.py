@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import IO, Protocol
 
+from runner.data.core.source_files import path_setting
 from runner.data.tabular.http_files import open_url
 from runner.errors import DataError, nearest_hint
 from runner.object_store import (
@@ -177,7 +178,7 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
     Args:
         url: of a file, a folder or a glob.
         suffixes: endings of the files that are taken from a folder.
-        key: the setting's name, for messages.
+        key: the setting's name, for messages; empty: the URL was given without one.
 
     Raises:
         DataError: if nothing is there, or it cannot be read.
@@ -190,20 +191,24 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
         names = files.find(url, suffixes)
         near = "" if names else files.nearest(url)
     except StoreError as error:
-        raise DataError(f"{key}={error}") from error
+        raise DataError(path_setting(key, error)) from error
     except ValueError as error:
         known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
-        raise DataError(f"{key}={url}: {error}{nearest_hint(scheme, known)}") from error
+        raise DataError(
+            f"{path_setting(key, url)}: {error}{nearest_hint(scheme, known)}"
+        ) from error
     except ImportError as error:
         extra = EXTRAS.get(scheme)
         install = f": pip install 'runner[{extra}]'" if extra else ""
         raise DataError(
-            f"{key}={url}: needs a package that is not installed ({error}){install}"
+            f"{path_setting(key, url)}: needs a package that is not installed ({error}){install}"
         ) from error
     except OSError as error:
-        raise DataError(f"{key}={url}: cannot be read: {describe_error(error)}") from error
+        raise DataError(
+            f"{path_setting(key, url)}: cannot be read: {describe_error(error)}"
+        ) from error
     if not names:
-        raise DataError(f"{key}={url}: no such path, or no file matches{near}")
+        raise DataError(f"{path_setting(key, url)}: no such path, or no file matches{near}")
     return files, names
 
 
