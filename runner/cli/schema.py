@@ -16,6 +16,7 @@ from runner.config.hydra_text import shell_override
 from runner.config.proposed_length import (
     AUTO_OVERRIDES,
     NEXT_ITEM_LENGTH,
+    NEXT_ITEM_STOP,
     propose_length,
     stop_overrides,
 )
@@ -42,7 +43,7 @@ START_OVERRIDES = (
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} trainer.eval_every=1000"
+NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
 FEW_ROWS = 100_000  # of which a start is not left in large steps
 SMALL_STEPS = " optimizer.sparse.lr=0.005"
 
@@ -242,15 +243,17 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         right = name in ("values", "missing")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for column, role in proposal.columns:
-        shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
+        settings = {**role.settings, **proposal.time_parts.get(column.name, {})}
+        shown = [str(k) if v is True else f"{k}={v}" for k, v in settings.items()]
         why = f" ({role.reason})" if role.reason else ""
         span = column.describe_range(" .. ") or ", ".join(column.examples[:3])
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
         table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
-    for name, settings in proposal.time_parts.items():
-        parts = " ".join(f"{key}={value}" for key, value in settings.items())
+    columns = {column.name for column, _ in proposal.columns}
+    for name in [name for name in proposal.time_parts if name not in columns]:
+        parts = " ".join(f"{key}={value}" for key, value in proposal.time_parts[name].items())
         table.add_row(
             *(escape(on_one_line(cell)) for cell in (name, "", "", "", "", f"categorical {parts}"))
         )

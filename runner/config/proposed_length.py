@@ -28,7 +28,10 @@ WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
 # A model of the next item learns at every place of a history. Of a million planted events, 1,500
 # updates of 32 rows found .18 of the next items among 10; 1,000 of 128 rows, which cost half as
 # much again, found .07.
-NEXT_ITEM_LENGTH = "trainer.batch_size=32 trainer.max_steps=3000"
+NEXT_ITEM_ROWS, NEXT_ITEM_STEPS = 32, 3000
+NEXT_ITEM_LENGTH = f"trainer.batch_size={NEXT_ITEM_ROWS} trainer.max_steps={NEXT_ITEM_STEPS}"
+# Validation is judged by recall, which wavers while a model still repeats what is popular.
+NEXT_ITEM_STOP = "trainer.eval_every=500 trainer.early_stop.patience=2"
 MOST_WARMUP = 2000  # 2 / (1 - beta2) for Adam's usual beta2 (arXiv:1910.04209)
 
 AUTO = "auto"
@@ -54,6 +57,10 @@ class ProposedLength:
             f"scheduler.warmup={self.warmup}",
         ]
         return [*words, *stop_overrides(self)]
+
+    def is_met(self, update_rows: int, max_epochs: int | None) -> bool:
+        """Tell whether a run of so many rows in an update and so many epochs is no shorter."""
+        return update_rows <= self.batch_size and (max_epochs or 0) >= self.max_epochs
 
 
 def stop_overrides(length: ProposedLength) -> list[str]:

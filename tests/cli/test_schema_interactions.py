@@ -67,15 +67,19 @@ def test_user_item_and_time_are_recognised(propose, names):
     assert proposed["split"] == "leave_one_out" and parse_schema(proposed).interactions
     assert f"task: the next item ({names[1]}) of each user ({names[0]})" in shown
     assert "next: python -m runner dataset=parquet" in shown and "model=sasrec" in shown
+    assert "trainer.eval_every=500 trainer.early_stop.patience=2" in shown
     assert "model.net.every=true model.net.uniform=0" in shown  # of 70 items none need be drawn
 
 
-def test_whole_numbers_of_text_files_stay_numbers_so_that_items_can_be_named(tmp_path):
+def test_whole_numbers_of_text_files_stay_numbers_so_that_items_can_be_named(tmp_path, capsys):
     path, out = tmp_path / "x.csv", tmp_path / "s.yaml"
     csv.write_csv(pa.table(columns(user_id=[f"u{n % 90}" for n in range(ROWS)])), path)
     assert schema([str(path), "--out", str(out)], ()) == 0
     ids = {spec.name: spec.input for spec in parse_schema(yaml.safe_load(out.read_text())).ids}
     assert ids == {"user_id": "auto", "item_id": "integer", "history": "integer"}
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (item,) = [words for words in rows if words[:1] == ["item_id"]]
+    assert "interactions encode=vocabulary input=integer (the item)" in " ".join(item)
 
 
 def test_whole_numbers_with_leading_zeros_are_codes_and_stay_texts(tmp_path, capsys):
