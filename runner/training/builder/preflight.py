@@ -65,17 +65,16 @@ def preflight_warnings(
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
-        tried = (
-            NEXT_ITEM_LENGTH
-            if is_next_item
-            else f"{' '.join(proposed.overrides())} (auto in place of a number takes what is "
-            "proposed)"
+        words = (
+            f"{' '.join(proposed.overrides())} (auto in place of a number takes what is proposed)"
         )
+        advice = f"; try {NEXT_ITEM_LENGTH if is_next_item else words}"
+        if not is_next_item and proposed.is_met(length.rows_per_update, trainer.max_epochs):
+            advice = ", and as many as are proposed for so few rows: more rows would help"
         if is_next_item or proposed.batch_size <= length.rows_per_update:
             yield (
                 f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
-                f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn; try "
-                f"{tried}"
+                f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn{advice}"
             )
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),

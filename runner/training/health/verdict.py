@@ -6,10 +6,17 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.proposed_length import FEW_UPDATES, NEXT_ITEM_LENGTH, propose_length
+from runner.config.proposed_length import (
+    FEW_UPDATES,
+    NEXT_ITEM_LENGTH,
+    NEXT_ITEM_ROWS,
+    NEXT_ITEM_STEPS,
+    propose_length,
+)
 from runner.models.layers.next_item import NextItemModel
 from runner.training.job import Job
 from runner.training.state import TrainState
+from runner.training.steps import rows_per_update
 
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
@@ -98,14 +105,25 @@ def _scale(key: str, value: float) -> float:
     return value if key.split("/")[1] in _ERRORS and value > 0 else 1.0
 
 
+def _longer_run(job: Job, train_rows: int) -> str:
+    """Return the words that set a run's usual length; empty if it has at least that already."""
+    update_rows, trainer = rows_per_update(job), job.trainer
+    if isinstance(job.context.model, NextItemModel):
+        is_met = update_rows <= NEXT_ITEM_ROWS and (trainer.max_steps or 0) >= NEXT_ITEM_STEPS
+        return "" if is_met else NEXT_ITEM_LENGTH
+    proposed = propose_length(train_rows)
+    is_met = proposed.is_met(update_rows, trainer.max_epochs)
+    return "" if is_met else " ".join(proposed.overrides())
+
+
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     rows = job.dataset.num_rows["train"]
-    is_next_item = isinstance(job.context.model, NextItemModel)
-    length = NEXT_ITEM_LENGTH if is_next_item else " ".join(propose_length(rows).overrides())
+    length = _longer_run(job, rows)
     if state.step < FEW_UPDATES:
-        yield f"only {state.step:,} updates: try {length}"
+        yield f"only {state.step:,} updates" + (f": try {length}" if length else "")
     elif state.best is not None and state.best.step == state.step and state.stopped is None:
-        yield f"it was still improving at the end: try more epochs ({length}), or higher rates"
+        more = f"more epochs ({length})" if length else "more epochs"
+        yield f"it was still improving at the end: try {more}, or higher rates"
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding

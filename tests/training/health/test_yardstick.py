@@ -16,6 +16,8 @@ from sklearn.metrics import mean_squared_error, roc_auc_score
 
 from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.config.proposed_length import NEXT_ITEM_LENGTH
+from runner.config.settings import TrainerSettings
+from runner.distributed.ranks import Ranks
 from runner.models.sasrec import SASRec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
@@ -151,12 +153,12 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
     assert not [f for f in find_in_data(SCHEMA, train, {}) if "act like ids" in f]
 
 
-def job(rows: int = 8000, *, batch_size: int = 4000):
+def job(rows: int = 8000, *, batch_size: int = 4000, **length: int):
     return SimpleNamespace(
         dataset=SimpleNamespace(num_rows={"train": rows}, schema=SCHEMA),
-        trainer=SimpleNamespace(batch_size=batch_size),
+        trainer=TrainerSettings(batch_size=batch_size, **length),
         checkpoint=SimpleNamespace(init_linear=False),
-        context=SimpleNamespace(growing=None, model=torch.nn.Module()),
+        context=SimpleNamespace(growing=None, model=torch.nn.Module(), ranks=Ranks()),
     )
 
 
@@ -170,6 +172,10 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "test/auc 0.6000 is below" in said and "0.7000" in said
     assert "only 2 updates: try trainer.batch_size=128" in said
     assert "act like ids" in said and "overfitting" in said and "another" not in said
+    said = explain_below(
+        job(200, batch_size=64, max_epochs=20), state, {"test/auc": 0.6}, yardstick, []
+    )
+    assert said is not None and "; only 2 updates" in said and "trainer." not in said
 
 
 def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
@@ -178,6 +184,9 @@ def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
     of_places.context.model = SASRec.__new__(SASRec)
     said = explain_below(of_places, TrainState(step=2), {"test/recall@10": 0.1}, yardstick, [])
     assert said is not None and f"only 2 updates: try {NEXT_ITEM_LENGTH}" in said
+    of_places.trainer = TrainerSettings(batch_size=32, max_steps=3000)
+    said = explain_below(of_places, TrainState(step=2), {"test/recall@10": 0.1}, yardstick, [])
+    assert said is not None and "; only 2 updates" in said and NEXT_ITEM_LENGTH not in said
 
 
 def test_labels_that_are_all_the_same_have_no_yardstick(monkeypatch):
