@@ -167,6 +167,9 @@ class _Walk:
                 )
             elif not (inside_target and is_open and _is_added(full, self.added)):
                 if part is None or not key:
+                    while any(a.startswith(f"{full}.") for a in self.added):  # + made its groups
+                        inner, value = next(iter(value.items()))
+                        full = f"{full}.{inner}"
                     yield _unknown(full, value, self.known)
                 else:
                     owner = str(target).rpartition(".")[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def plan_search(
     """
     check_sweep_overrides([[*fixed, *(f"{d.key}=" for d in space)]])
     fixed_of_jobs = job_overrides(fixed)
-    first = _check_corners(fixed, space, check)
+    first = _check_corners(fixed, space, check, settings.each_job)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     monitored = {str(monitor.get("metric")): str(monitor.get("direction"))}
     objectives = dict(settings.objectives or monitored)
@@ -108,14 +108,17 @@ def plan_search(
     return plan, SearchSpec(space, settings, fixed_of_jobs, check, objectives)
 
 
-def _check_corners(fixed: Sequence[str], space: Space, check: CheckJob) -> CheckedJob:
+def _check_corners(
+    fixed: Sequence[str], space: Space, check: CheckJob, each_job: Collection[str]
+) -> CheckedJob:
     """Check jobs with the ends of all dimensions, and return the last one."""
-    job, problems = None, []
+    job, problems, where = None, [], "the search's space: "
     for corner in corners(space):
         try:
             job = check([*fixed, *corner])
         except UserError as error:
-            problems.append(f"the search's space: {error}")
+            is_of_each = str(error).startswith(tuple(f"{key}=" for key in each_job))
+            problems.append(f"{'search.each_job.' if is_of_each else where}{error}")
     raise_combined(problems)
     assert job is not None, "a space has corners"
     return job
