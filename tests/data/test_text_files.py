@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ import pytest
 
 from runner.data.tabular import text_blocks
 from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import LabelSpec
+from runner.data.tabular.column_specs import IdSpec, LabelSpec
 from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import read_ids
@@ -487,6 +488,26 @@ def test_parts_of_a_time_are_ids(tmp_path):
     assert sorted(batch.sparse["t_weekday"].values().tolist()) == [1, 6, 7]
     with pytest.raises(ConfigError, match="encode=hour: is made of one time"):
         parse_schema({"labels": ["y"], "categorical": {"t": {"encode": "hour", "list": True}}})
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "told"),
+    [
+        (1700449980000, "auto", "no time in the form seconds, such as 1705406400 or 2024-01-16"),
+        (1700449980000, "auto", "; with `input: milliseconds` in the schema it would be one"),
+        (1700449980000000, "milliseconds", "with `input: microseconds` in the schema"),
+        ("20.11.2023 03:13", "auto", "with `input: dmy` in the schema"),
+        ("05/11/2023 03:13", "auto", "with `input: dmy` or `input: mdy` in the schema"),
+        ("2023-11-20", "dmy", "in the form dmy, such as 16/01/2024; without `input` in the schema"),
+        ("soon", "auto", "'soon': no time in the form seconds, such as 1705406400 or 2024-01-16"),
+        (float("inf"), "auto", "value inf: no time in the form seconds"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_a_form_that_fits(value, form, told):
+    spec = IdSpec("t", "t", encode="hour", input=form)
+    validator = RowValidator.for_chunk(RowChunk(DataFile("x"), 0, 0, 1, None), False)
+    with pytest.raises(DataError, match=re.escape(told)):
+        read_ids(spec, pa.table({"t": [value]}), validator)
 
 
 @pytest.mark.parametrize("format_", ["csv", "parquet"])

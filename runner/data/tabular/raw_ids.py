@@ -28,10 +28,13 @@ from runner.data.tabular.text_values import (
     strip_number,
 )
 from runner.data.tabular.times import (
+    END_S,
     TIME_PARTS,
     as_seconds,
     compute_time_part,
+    describe_wrong_time,
     is_seconds,
+    is_temporal,
     parse_times,
 )
 from runner.data.tabular.vectors import parse_numbers, split_vectors
@@ -164,11 +167,14 @@ def _read_values(
         return np.where(missing, 0.0, values).view(np.int64), missing
     if spec.encode in TIME_PARTS:
         missing = flat.is_null().to_numpy(zero_copy_only=False)
-        seconds = parse_times(flat, "seconds" if spec.input == "auto" else spec.input)
+        form = "seconds" if spec.input == "auto" else spec.input
+        seconds = parse_times(flat, form)
+        if not is_temporal(flat.type):
+            seconds = np.where(np.abs(seconds) < END_S, seconds, np.nan)
         validator.reject(
             spec.column,
             ~missing & np.isnan(seconds),
-            lambda at: f"value {flat[at].as_py()!r}: no time",
+            lambda at: describe_wrong_time(flat[at].as_py(), form),
             row_of_value,
         )
         return compute_time_part(seconds, spec.encode), missing | np.isnan(seconds)

@@ -24,6 +24,8 @@ TIME_PARTS = {"hour": 24, "weekday": 7}
 # the first and last second that a number may stand for, where nobody has said that it is a time
 EARLIEST_S, LATEST_S = 8e8, 4e9
 DAYS_FOR_A_YEAR = 3  # different days of the month for each year, in dates with two-digit years
+# of the year 9999: a number of seconds beyond it is a time in a finer unit
+END_S = 253_402_300_800.0
 
 
 def is_temporal(type_: pa.DataType) -> bool:
@@ -73,6 +75,16 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     if form in DATE_FORMS:
         return _parse_dates(numbers_R, *DATE_FORMS[form])
     return numbers_R / UNITS_PER_SECOND.get(form, 1.0)
+
+
+def describe_wrong_time(value: object, form: str) -> str:
+    """Say that a value is no time in a form, what would be one, and in which form it is one."""
+    known = str(example_time(form)) + " or 2024-01-16 12:00" * (form not in TEXT_DATES)
+    fitting = guess_time_form(pa.array([value]))
+    setting = f"with `input: {fitting.replace(AMBIGUOUS, '` or `input: ')}`"
+    setting = "without `input`" if fitting == "text" else setting
+    hint = f"; {setting} in the schema it would be one" if fitting else ""
+    return f"value {value!r}: no time in the form {form}, such as {known}{hint}"
 
 
 def _parse_texts(texts: pa.Array, form: str) -> pa.Array:
