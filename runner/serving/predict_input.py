@@ -51,8 +51,9 @@ class InputTable(TableFiles):
 
     @cached_property
     def files(self) -> dict[str, list[DataFile]]:
-        """The files under `train`: paths in the order given, the files of each sorted by name."""
-        return {"train": [f for path in self.path for f in find_files(path, self.format, key="")]}
+        """The files under `train`, each once: paths as given, the files of each sorted by name."""
+        found = [f for path in self.path for f in find_files(path, self.format, key="")]
+        return {"train": list({str(file): file for file in found}.values())}
 
     @property
     def columns_read(self) -> list[str]:

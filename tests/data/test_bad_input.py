@@ -156,6 +156,12 @@ def test_a_file_without_rows_is_named(tmp_path):
         dataset([path])
 
 
+def test_a_part_without_rows_beside_others_is_passed_over(tmp_path):
+    parts = [write(tmp_path / n, table(num))[0] for n, num in (("one", 5), ("two", 7))]
+    empty = write(tmp_path, table(5).slice(0, 0))[0]
+    assert dataset([*parts, empty]).num_rows["train"] == 12
+
+
 def test_a_split_without_files_is_named(tmp_path):
     with pytest.raises(DataError, match="the train split has no files"):
         dataset([])

@@ -11,7 +11,9 @@ import pytest
 
 from runner.cli.data_serve import dataset_overrides
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.read_files import check_same_schema, open_parquet_file
+from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet
@@ -273,6 +275,33 @@ def test_a_file_without_rows_and_an_empty_split_are_named(tmp_path):
     (tmp_path / "h.csv").write_text("y,x,a,n\n")
     with pytest.raises(DataError, match=r"the train split has no rows: .*h\.csv; name a file"):
         open_dataset(path=str(tmp_path / "h.csv"), format="csv", schema=TEXT)
+
+
+@pytest.mark.parametrize("rewrite", ["auto", "always"])
+def test_an_empty_part_is_passed_over_where_others_have_rows(tmp_path, rewrite):
+    path = write_parquet(tmp_path / "x", clicks(50))
+    alone = open_dataset(path=path, rewrite=rewrite)
+    empty = clicks(5).slice(0, 0).drop(["age"])  # what it has is not asked
+    pq.write_table(empty, tmp_path / "x" / "a.parquet")
+    data = open_dataset(path=path, rewrite=rewrite)
+    assert data.num_rows == alone.num_rows == {"train": 50}
+    found, expected = (next(d.batches("train", batch_size=50)).dense_BD for d in (data, alone))
+    assert found.sort(0).values.equal(expected.sort(0).values)
+
+
+@pytest.mark.parametrize("content", ["", "t,y,age\n"])
+def test_a_text_part_without_rows_does_not_tell_the_types(tmp_path, content):
+    (tmp_path / "a.csv").write_text(content)
+    (tmp_path / "b.csv").write_text("t,y,age\n2024-01-01 05:00:00,1,2\n2024-01-02 06:00:00,0,3\n")
+    schema = {
+        "labels": ["y"],
+        "numeric": ["age"],
+        "categorical": {"hour": {"column": "t", "encode": "hour"}},
+    }
+    data = open_dataset(path=str(tmp_path), format="csv", schema=schema)
+    batch = next(data.batches("train", batch_size=2))
+    assert sorted(batch.sparse["hour"].values().tolist()) == [5, 6]
+    assert propose_schema(str(tmp_path), hints=Hints(labels=("y",))).format == "csv"
 
 
 def test_out_of_range_may_become_the_default(tmp_path):

@@ -69,6 +69,21 @@ def test_labels_are_not_needed_and_logits_are_those_of_the_probabilities(runner,
     assert np.array_equal(score, 1 / (1 + np.exp(-logit.astype(float))))
 
 
+def test_a_file_that_is_named_twice_is_scored_once_as_in_a_training(runner, run, tmp_path):
+    pq.write_table(clicks(200, 9), tmp_path / "b.parquet")
+    pq.write_table(clicks(0, 9), tmp_path / "a.parquet")  # an empty part beside it
+    text = predict(
+        runner,
+        run,
+        tmp_path,
+        tmp_path / "b.parquet",
+        f"{tmp_path}/*.parquet",
+        "--out",
+        tmp_path / "o",
+    )
+    assert "scored 200 rows" in text
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("format_", ["csv", "tsv"])
 def test_text_files_give_the_scores_of_the_same_rows_in_parquet(runner, run, tmp_path, format_):

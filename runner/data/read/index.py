@@ -38,25 +38,27 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     """Read every footer, and check the declared columns before anything else is read.
 
     Raises:
-        DataError: naming a file that is unreadable, has no rows, lacks a column, or has one of a
-            wrong type or of another type than in the first file.
+        DataError: naming a file that is unreadable, lacks a column, or has one of a wrong type or
+            of another type than in the first file; and the first file, if none has rows.
     """
     files = tuple(sorted(files, key=lambda path: (path.name, str(path))))
     file_n, group_n, rows_n = [], [], []
-    first: pa.Schema | None = None
+    first, first_path = None, Path()
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as file:
             schema, counts = file.schema, file.rows_per_block
+        if not any(counts):  # an empty part, as distributed writers leave them
+            continue
         check_columns(columns, schema, str(path))
-        first = first or schema
-        _check_same_types(columns, first, schema, files[0], path)
-        if not any(counts):
-            raise DataError(f"{path}: has no rows")
+        first, first_path = (first, first_path) if first else (schema, path)
+        _check_same_types(columns, first, schema, first_path, path)
         for group, rows in enumerate(counts):
             if rows:
                 file_n.append(number)
                 group_n.append(group)
                 rows_n.append(rows)
+    if files and not rows_n:
+        raise DataError(f"{files[0]}: has no rows")
     rows_N = np.array(rows_n, np.int64)
     start_N = np.cumsum(rows_N) - rows_N
     return BlockIndex(

@@ -108,6 +108,8 @@ def propose_schema(
     paths |= own_splits
     flags = {"validation_path": "--validation", "test_path": "--test"}
     files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
+    # empty parts, as distributed writers leave them, tell nothing
+    files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
     notes[:0] = split_notes

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from runner.config_key import Key
 from runner.data.core.argument_types import Count, Seed
@@ -178,32 +179,41 @@ class TableFiles:
         """Path -> the types of a file's columns; for text files, the types as which they are read.
 
         Raises:
-            DataError: for a file without rows, and as `check_same_schema` does.
+            DataError: where no file has rows, and as `check_same_schema` does.
         """
         schemas = {}
         for file in self._all_files:
             if self.format == "parquet":
-                schemas[str(file)], counts = read_parquet_schema(file)
-                if not sum(counts):
-                    raise DataError(f"{file}: has no rows")
+                schema, counts = read_parquet_schema(file)
                 self._counts[str(file)] = counts
+                if sum(counts):
+                    schemas[str(file)] = schema
+            elif self.format in TEXT_FORMATS:
+                if file.size():
+                    schemas[str(file)] = infer_text_schema(file, self.text_format)
+            elif not file.size():
+                raise DataError(f"{file}: has no rows")
             else:
-                if not file.size():
-                    raise DataError(f"{file}: has no rows")
-                schemas[str(file)] = (
-                    infer_text_schema(file, self.text_format)
-                    if self.format in TEXT_FORMATS
-                    else read_arrow_schema(file, self.format)
-                )
+                schemas[str(file)] = read_arrow_schema(file, self.format)
+        if not schemas:
+            raise DataError(f"{self._all_files[0]}: has no rows")
+        self._without_rows.update({str(file) for file in self._all_files} - schemas.keys())
         if self.format in TEXT_FORMATS:
+            fields = [field for schema in schemas.values() for field in schema]
+            known = {field.name: field for field in fields if not pt.is_null(field.type)}
             for path, inferred in schemas.items():
+                # a file with names alone, or with an empty column, does not tell the types
                 schemas[path] = text_file_schema(
-                    inferred,
+                    pa.schema(
+                        [known.get(f.name, f) if pt.is_null(f.type) else f for f in inferred]
+                    ),
                     self.text_types,
                     self.declared_in_files,
                     self.row_split,
                     json_lines=self.format == "jsonl",
                 )
+        first = next(iter(schemas.values()))
+        schemas |= dict.fromkeys(sorted(self._without_rows), first)
         schemas = with_partitions(schemas, self._all_files, self.partition_texts)
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
@@ -245,6 +255,11 @@ class TableFiles:
         return {}
 
     @cached_property
+    def _without_rows(self) -> set[str]:
+        """Paths of files that are passed over, as others have rows; filled by `schemas`."""
+        return set()
+
+    @cached_property
     def _texts(self) -> dict[str, TextIndex]:
         """Path -> the blocks of a text file that is worked on in parts."""
         return {}
@@ -274,7 +289,8 @@ class TableFiles:
         first = next(iter(self.schemas))
         check_column_types(self.declared_in_files, self.schemas[first], first)
         if self._split_setting is not None:
-            chunks = partial(self.read_chunks, self._all_files[0])
+            file = next(file for file in self._all_files if str(file) == first)
+            chunks = partial(self.read_chunks, file)
             check_split_type(self.row_split, self.schemas[first], first, chunks)
 
     @property
@@ -310,6 +326,8 @@ class TableFiles:
                 the whole file.
         """
         schema = self.schemas[str(file)]
+        if str(file) in self._without_rows:
+            return
         chunks = self._read_file(file, columns_in_file(schema, columns), row_groups)
         for chunk in chunks:
             if chunk.table is None:
