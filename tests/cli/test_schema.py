@@ -55,6 +55,26 @@ def propose(tmp_path, capsys):
     return run
 
 
+def test_copied_rows_are_told_where_the_split_is_random_and_equal_ones_by_chance_are_not(
+    write, propose
+):
+    rng = np.random.default_rng(1)
+    label, price, size = binary(), rng.normal(size=ROWS), rng.normal(size=ROWS)
+    kinds = rng.integers(0, 3, ROWS)
+    alone = {"label": label, "price": price, "size": size, "kind": kinds}
+    columns = {"user": kinds, "item": kinds, **alone}
+    _, shown = propose(write(**columns))
+    assert "equal another row" not in shown
+    copied = {n: np.concatenate([v[:900], v[:100]]) for n, v in columns.items()}
+    _, shown = propose(write(**copied))
+    assert "20.0% of the 1,000 sampled rows equal another row in every column, label inclu" in shown
+    time = np.concatenate([np.arange(900), np.arange(100)]) * 3600 + 1_700_000_000
+    proposed, shown = propose(write(**copied, created_at=time))
+    assert "time" in proposed["split"] and "equal another row" not in shown
+    _, shown = propose(write(user=kinds, item=kinds, kind=kinds, label=label))
+    assert "equal another row" not in shown  # 18 kinds of rows
+
+
 @pytest.mark.parametrize("path", ["no/such/path", "no/such.csv", "no/s*.csv"])
 def test_a_path_that_is_not_there_is_told_as_it_was_given(write, path):
     with pytest.raises(DataError, match=rf"^{re.escape(path)}: no (such path|file matches)"):

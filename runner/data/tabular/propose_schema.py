@@ -24,6 +24,7 @@ from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
     describe_bad_values,
+    describe_copied_rows,
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
@@ -144,9 +145,12 @@ def propose_schema(
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
+    split = propose_split(time, missing)
+    if "random" in split.get("split", {}):
+        notes += describe_copied_rows(sample.table, columns)
     return SchemaProposal(
         format_,
-        {**places, **propose_split(time, missing), **_text_places(layout, format_)},
+        {**places, **split, **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
         {
             **(propose_time_parts(sample.table, time, taken=schema.names) if time else {}),
