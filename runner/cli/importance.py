@@ -26,7 +26,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed
     from runner.config.targets import allowed_packages
-    from runner.launch import print_status
+    from runner.launch import changed_data_note, print_status
     from runner.machine import set_thread_environment, usable_cores
     from runner.reporting.report.feature_importance import IMPORTANCE_FILE, show_importance
     from runner.reporting.report.terminal import make_console
@@ -40,6 +40,8 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     allowed = allowed_packages(allow)
     composed = compose_job(["loop=eval", f"run={run}", *_FIXED, *given.overrides])
     check_composed(composed, allowed)
+    for note in changed_data_note(composed):
+        print_status(note)
     config = composed.config
     table = None if given.keep is None else _find_table(config["dataset"], given.keep)
     set_thread_environment(config["trainer"]["num_threads"] or usable_cores())

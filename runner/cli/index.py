@@ -21,7 +21,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for mistakes in the words, a model without items, or a package that is missing.
     """
     from runner.config.targets import allowed_packages
-    from runner.launch import print_status
+    from runner.launch import changed_data_note, print_status
     from runner.machine import set_thread_environment, usable_cores
     from runner.serving.artifact import open_artifact
     from runner.serving.build_index import (
@@ -42,7 +42,10 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     artifact, evaluate = open_artifact(model), None
     if given.evaluate is not None:
         allowed = allowed_packages(allow)
-        config = plan_evaluation(given.evaluate, artifact, out, given.overrides, allowed)
+        composed = plan_evaluation(given.evaluate, artifact, out, given.overrides, allowed)
+        for note in changed_data_note(composed):
+            print_status(note)
+        config = composed.config
         set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
         evaluate = partial(_evaluate, config, model, allowed)
     elif given.overrides:

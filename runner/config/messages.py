@@ -36,8 +36,8 @@ def invalid_syntax(text: str, error: Exception) -> str:
     quoted = "a value" if {"'", '"'} & set(value) else value
     word = shlex.quote(f'{key}="{quoted}"')
     return (
-        f"{text}: cannot be read: {reason}. Commas, spaces and brackets of a text are quoted for "
-        f"the shell and for Hydra: {word}"
+        f"{text}: cannot be read: {reason}. Commas, spaces, brackets and letters beyond a to z of "
+        f"a text are quoted for the shell and for Hydra: {word}"
     )
 
 

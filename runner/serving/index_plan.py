@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from runner.config.compose import ComposedConfig
 from runner.errors import ConfigError
 from runner.metrics.settings import MetricSettings
 from runner.serving.artifact import Artifact
@@ -14,7 +14,7 @@ from runner.serving.export_plan import ExportSettings, plan_export
 
 def plan_evaluation(
     run: str, artifact: Artifact, out: Path, overrides: Sequence[str], allowed: Sequence[str]
-) -> Mapping[str, Any]:
+) -> ComposedConfig:
     """Compose the evaluation of a run with the weights of an artifact, and check it.
 
     Raises:
@@ -23,10 +23,10 @@ def plan_evaluation(
     """
     weights = ExportSettings(weights=artifact.manifest["weights"])
     step = f"checkpoint.step={artifact.manifest['checkpoint']['step']}"
-    config = plan_export(run, str(out), weights, (step, *overrides), allowed).config
-    if not MetricSettings(**config["metrics"]).ranks_full_catalogue:
+    composed = plan_export(run, str(out), weights, (step, *overrides), allowed)
+    if not MetricSettings(**composed.config["metrics"]).ranks_full_catalogue:
         raise ConfigError(
             f"--evaluate {run}: its evaluation does not rank all items; add "
             "metrics.candidates=full 'metrics.eval=[recall@10,ndcg@10]'"
         )
-    return config
+    return composed

@@ -137,7 +137,8 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
     for name in declared.columns:
         count = len(rows.schema.get_all_field_indices(name))
         if count == 0:
-            near = nearest_hint(name, rows.column_names, 3)
+            unread = [n for n in rows.column_names if n not in declared.columns]
+            near = nearest_hint(name, unread, 3)
             raise DataError(f"{REQUEST}: no column {name!r}{near}")
         if count > 1:
             raise DataError(

@@ -140,6 +140,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["name=a/b"], ["name=a/b: names a folder"]),
         (["seed=1,2"], ["seed=1,2: several values", "-m"]),
         (["trainer.batch_size=[1"], ["cannot be read"]),
+        (["name=größe"], ["letters beyond a to z of a text are quoted", """'name="größe"'"""]),
         (["trainer.batch_size"], ["everything else is key=value"]),
         (["seed=1", "resume"], ["'resume': not key=value", "verbs"]),
         (["dataset@x=synthetic"], ["dataset"]),

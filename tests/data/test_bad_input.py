@@ -63,7 +63,7 @@ def test_a_bad_value_is_named_by_file_row_group_row_and_column(
 def test_log1p_of_minus_one_is_refused_where_nothing_clips(tmp_path):
     columns = Columns(labels=(LabelColumn("y"),), numeric=(NumericColumn("x", log1p=True),))
     data = dataset(write(tmp_path, pa.table({"y": [0, 1], "x": [3.0, -1.0]})), columns)
-    with pytest.raises(DataError, match=r"row 1, column 'x': value -1.0: not finite after"):
+    with pytest.raises(DataError, match=r"row 1, column 'x': value -1.0: not .*; log1p takes"):
         read(data, batch_size=2)
 
 

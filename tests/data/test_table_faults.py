@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.data_serve import dataset_overrides
-from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.read_files import check_same_schema, open_parquet_file
 from runner.data.tabular.schema_hints import Hints
@@ -250,6 +251,18 @@ def test_a_missing_column_is_named_with_the_file_that_declares_it(tmp_path):
     schemas = {"a.csv": pa.schema([("age", pa.int64())])}
     with pytest.raises(DataError, match=r"a\.csv: no column 'agee', which b\.yaml declares; near"):
         check_same_schema(schemas, ["agee"], lambda column: "b.yaml declares")
+
+
+def test_a_column_that_is_read_itself_is_no_nearest_one(tmp_path):
+    schemas = {"a.csv": pa.schema([("device", pa.int64())])}
+    with pytest.raises(DataError, match=r"a\.csv: no column 'price'$"):
+        check_same_schema(schemas, ["device", "price"])
+
+
+def test_a_pipe_is_told_as_one(tmp_path):
+    os.mkfifo(tmp_path / "stdin")
+    with pytest.raises(DataError, match=r"INPUT=.*stdin: is a pipe or a device.*file first"):
+        find_files(str(tmp_path / "stdin"), "csv", key="INPUT")
 
 
 def test_a_schema_of_csv_files_chooses_their_dataset_for_the_verbs_that_prepare(tmp_path):

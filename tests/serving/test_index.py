@@ -263,6 +263,12 @@ def test_an_evaluation_goes_through_the_index_as_it_is_served(
     monitor = "checkpoint.monitor.metric=validation/auc"
     text = refused(runner, *keys, "--out", tmp_path / "x", *rows_only, monitor)
     assert "does not rank all items" in text
+    meta = run / "meta.json"
+    before = meta.read_text()
+    meta.write_text(before.replace(json.loads(before)["identity"]["data"], "x"))
+    text = done(runner, *keys, "--out", tmp_path / "changed")
+    meta.write_text(before)
+    assert "have changed since the run was trained on them" in text
 
 
 @pytest.mark.long

@@ -236,6 +236,18 @@ def test_the_report_of_the_run_shows_the_bars(run, facts):
 
 
 @pytest.mark.long
+def test_data_that_have_changed_since_the_training_are_told(runner, run, tmp_path):
+    path = run.parent / "validation.parquet"
+    before = path.read_bytes()
+    pq.write_table(planted(1500, 7), path)
+    words = ("--method", "shark", "--json", str(tmp_path / "facts.json"))
+    said = runner.run("importance", str(run), *words)
+    path.write_bytes(before)
+    assert said.code == 0 and "have changed since the run was trained on them" in said.text
+    assert "have changed since" not in runner.run("importance", str(run), *words).text
+
+
+@pytest.mark.long
 def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
     for words, message in (
         (("--method", "sharc"), "nearest: 'shark'"),

@@ -39,6 +39,12 @@ class NumericColumn:
         return self.clip_min is not None or self.clip_max is not None
 
     @property
+    def finite_rule(self) -> str:
+        """What a value breaks whose result is not finite."""
+        rule = "; log1p takes numbers above -1, which `clip: [0, null]` makes of others"
+        return f"not finite after its transforms{'' if self.preserves_finite else rule}"
+
+    @property
     def is_identity(self) -> bool:
         """Whether values that are not missing stay unchanged."""
         return not (self.clips or self.log1p or self.mean or self.std != 1)

@@ -163,7 +163,7 @@ class BlockReader:
                 continue  # integers are finite and stay so
             # Minimum and maximum are NaN if any value is, so that no array of flags is needed.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
-                source.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
+                source.fail(numeric.name, raw, ~np.isfinite(x), numeric.finite_rule)
             if numeric.clips and not (np.isfinite(raw.min()) and np.isfinite(raw.max())):
                 source.fail(
                     numeric.name, raw, ~np.isfinite(raw), "not finite, which clipping would hide"

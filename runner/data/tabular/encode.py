@@ -149,13 +149,12 @@ def _encode_numeric(
         if spec.default is None:
             validator.reject(spec.place, missing, lambda row: "is missing and has no default")
         raw = np.where(missing, spec.default or 0.0, raw)
-    x = transform_numeric(build_numeric_column(spec, fitted), raw)
+    column = build_numeric_column(spec, fitted)
+    x = transform_numeric(column, raw)
     # the raw values are checked as well: clipping would hide an infinite one
     wrong = ~np.isfinite(x)
     wrong |= ~np.isfinite(raw)
-    validator.reject(
-        spec.place, wrong, lambda row: f"value {raw[row]:g}: not finite after its transforms"
-    )
+    validator.reject(spec.place, wrong, lambda row: f"value {raw[row]:g}: {column.finite_rule}")
     x[validator.bad_R] = 0  # those that are wrong are bad by now
     return x
 

@@ -100,7 +100,7 @@ def check_same_schema(
             count = len(schema.get_all_field_indices(name))
             if count == 0:
                 asked = f", which {by}" if (by := needed_by(name)) else ""
-                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas)}")
+                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas, columns)}")
             if count > 1:
                 raise DataError(
                     f"{path}: {count} columns are called {name!r}; give each a name of its own"
@@ -122,7 +122,13 @@ def _delimiter_hint(column: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _describe_missing(name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema]) -> str:
+def _describe_missing(
+    name: str,
+    asked: str,
+    path: str,
+    schemas: Mapping[str, pa.Schema],
+    columns: Container[str],
+) -> str:
     for other, schema in schemas.items():
         if is_partition(schema, name):
             return (
@@ -136,7 +142,8 @@ def _describe_missing(name: str, asked: str, path: str, schemas: Mapping[str, pa
             f"all in its path: {files}"
         )
     names = schemas[path].names
-    near = _delimiter_hint(name, names) or nearest_hint(name, names, 3)
+    unread = [n for n in names if n not in columns]  # one that is read itself is not meant
+    near = _delimiter_hint(name, names) or nearest_hint(name, unread, 3)
     others = [other for other, schema in schemas.items() if name in schema.names]
     if others and not near and not asked:
         near = f", as {others[0]} has; of two tables, name one"
