@@ -31,7 +31,7 @@ WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
 NEXT_ITEM_ROWS, NEXT_ITEM_STEPS = 32, 3000
 NEXT_ITEM_LENGTH = f"trainer.batch_size={NEXT_ITEM_ROWS} trainer.max_steps={NEXT_ITEM_STEPS}"
 # Validation is judged by recall, which wavers while a model still repeats what is popular.
-NEXT_ITEM_STOP = "trainer.eval_every=500 trainer.early_stop.patience=2"
+NEXT_ITEM_STOP = "trainer.eval_every=500 trainer.early_stop.patience=3"
 MOST_WARMUP = 2000  # 2 / (1 - beta2) for Adam's usual beta2 (arXiv:1910.04209)
 
 AUTO = "auto"

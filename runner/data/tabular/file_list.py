@@ -152,8 +152,8 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
         return [DataFile(os.path.abspath(name)) for name in names]
     if os.path.exists(path):
         raise DataError(
-            f"{path_setting(key, path)}: is a pipe or a device, and rows are read more than once; write them to "
-            "a file first, whose ending says its format"
+            f"{path_setting(key, path)}: is a pipe or a device, and rows are read more than once; "
+            "write them to a file first, whose ending says its format"
         )
     raise DataError(f"{path_setting(key, path)}: no such path{nearest_path(Path(path))}")
 
