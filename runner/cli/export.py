@@ -55,7 +55,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
     if tracked is not None:
         tracked.log(out, read_json(out / "manifest.json")["checkpoint"]["step"], print)
-    shown = f"python {out / 'score.py'}" if given.since is None else f"apply {given.since} {out}"
+    apply = f"python -m runner apply {given.since} {out} --out NEW"
+    shown = f"python {out / 'score.py'}" if given.since is None else apply
     use = "shows how it is loaded" if given.since is None else "brings the model on"
     print_status(f"wrote {out}; `{shown}` {use}")
     return 0

@@ -112,13 +112,15 @@ def _check_corners(
     fixed: Sequence[str], space: Space, check: CheckJob, each_job: Collection[str]
 ) -> CheckedJob:
     """Check jobs with the ends of all dimensions, and return the last one."""
-    job, problems, where = None, [], "the search's space: "
+    job, problems = None, []
     for corner in corners(space):
         try:
             job = check([*fixed, *corner])
         except UserError as error:
             is_of_each = str(error).startswith(tuple(f"{key}=" for key in each_job))
-            problems.append(f"{'search.each_job.' if is_of_each else where}{error}")
+            problems.append(
+                f"search.each_job.{error}" if is_of_each else f"the search's space: {error}"
+            )
     raise_combined(problems)
     assert job is not None, "a space has corners"
     return job

@@ -32,9 +32,10 @@ DELIVERING = (*TINY, "delivery.every=5", "delivery.to=x")
 AVERAGING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
 
 
-def verb(runner, *words: str) -> None:
+def verb(runner, *words: str) -> str:
     done = runner.run(*words)
     assert done.code == 0, done.text
+    return str(done.text)
 
 
 def assert_same_model(first: Path, second: Path) -> None:
@@ -67,7 +68,8 @@ def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_pa
         out = str(tmp_path / name)
         verb(runner, "export", str(run), "--out", out, *quantise, f"checkpoint.step={step}")
     words = ("--since", str(tmp_path / "base"), "--out", str(tmp_path / "delta"))
-    verb(runner, "export", str(run), *words, f"checkpoint.step={last}")
+    text = verb(runner, "export", str(run), *words, f"checkpoint.step={last}")
+    assert f"`python -m runner apply {words[1]} {words[3]} --out NEW` brings" in text
     verb(
         runner,
         "apply",
