@@ -76,9 +76,12 @@ def smaller(words: list[str]) -> list[str]:
 
 
 def serve_and_ask(runner: Zygote, words: list[str], folder: Path, text: str) -> Finished:
-    """Serve a model at a free port, and send what the page sends by curl."""
+    """Serve a model at a free port, and send what the page sends to it by curl."""
+    pattern = rf"^curl localhost:\d+(/v2/models/{Path(words[0]).name}/\S+) -d '(.*?)'$"
     with serving(runner, *words, cwd=folder) as server:
-        for path, body in re.findall(r"^curl localhost:\d+(\S+) -d '(.*?)'$", text, re.S | re.M):
+        asked = re.findall(pattern, text, re.S | re.M)
+        assert asked, "the page sends no request"
+        for path, body in asked:
             with urlopen(f"http://{server.address}{path}", body.encode(), timeout=60) as answer:
                 assert answer.status == 200
         return Finished(server.stop(), server.process.text)
@@ -208,7 +211,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
         if words[:1] == ["serve"]:
             done = serve_and_ask(runner, words[1:], tmp_path, text)
             expected = 143  # it ends by SIGTERM
-        elif words[0] == "board":
+        elif words[:1] == ["board"]:
             done, expected = start_board_and_ask(words, tmp_path), 0
         else:
             done = runner.run(*smaller(words), cwd=tmp_path)

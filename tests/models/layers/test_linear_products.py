@@ -109,16 +109,19 @@ def test_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 429), (3, 429), (1500, 429), (1024, 130)])
+@pytest.mark.parametrize("bias", [True, False])
 def test_an_evaluation_has_the_bits_of_pytorchs_products_with_room_after_rows(
-    rows, width, monkeypatch
+    rows, width, bias, products, monkeypatch
 ):
     monkeypatch.setattr(linear, "LEAST_PRODUCT", 1)
     torch.manual_seed(0)
-    layer, x = Linear(429, width), torch.randn(rows, 429)
+    layer, x = Linear(429, width, bias=bias), torch.randn(rows, 429)
     with torch.no_grad():
-        out = layer(x)
-        assert out.stride() == (-(-width // 16) * 16, 1)
-        assert torch.equal(out, nn.functional.linear(x, layer.weight, layer.bias))
+        expected = nn.functional.linear(x, layer.weight, layer.bias)
+        found = layer(x)
+    assert len(products) == 1
+    assert torch.equal(found, expected)
+    assert torch.equal(torch.sigmoid(found), torch.sigmoid(expected)), "at the ends of rows, too"
 
 
 def test_another_cpu_keeps_the_products_of_pytorch(products, monkeypatch):
