@@ -155,7 +155,7 @@ def test_objects_within_objects_are_columns(tmp_path, monkeypatch, format_):
     numbers = {"labels": ["label"], "numeric": {"user.place.x": {"default": 0}}}
     recipe = TableRecipe(format_, str(tmp_path / f"x.{format_}"), numbers)
     assert not recipe.is_direct
-    schema["categorical"]["user.place.lend"] = {"encode": "vocabulary"}
+    schema["categorical"]["user.place.lend"] = schema["categorical"].pop("user.place.land")
     with pytest.raises(DataError, match=r"no column 'user.place.lend'; nearest: 'user.place.land'"):
         TableRecipe(format_, str(tmp_path / f"x.{format_}"), schema).check()
 
