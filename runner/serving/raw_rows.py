@@ -46,11 +46,13 @@ class EncodedRows:
     messages: Sequence[str] = field(default_factory=list)  # about the first of them
 
 
-def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
+def as_table(
+    rows: pa.Table | pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> pa.Table:
     """Return raw columns as an Arrow table.
 
     Args:
-        rows: a table, a record batch, or column -> values.
+        rows: a table, a record batch, column -> values, or a list of rows, column -> value each.
 
     Raises:
         DataError: for values that make no column, or columns of different lengths.
@@ -59,7 +61,11 @@ def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
-            rows = pa.table({name: _as_array(values) for name, values in dict(rows).items()})
+            columns: Any = rows
+            if isinstance(rows, list):
+                names = dict.fromkeys(name for row in rows for name in dict(row))
+                columns = {name: [row.get(name) for row in rows] for name in names}
+            rows = pa.table({name: _as_array(values) for name, values in dict(columns).items()})
         return flatten_structs(rows)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error

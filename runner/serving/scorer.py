@@ -142,7 +142,8 @@ class Scorer:
         """Score raw rows.
 
         Args:
-            rows: an Arrow table, or column -> values; see `schema.json` for the columns.
+            rows: an Arrow table, column -> values, or a list of rows, column -> value each; see
+                `schema.json` for the columns.
             skip_bad_rows: give a row that cannot be scored NaN instead of raising an error.
 
         Returns:

@@ -88,6 +88,17 @@ def test_a_bad_row_is_an_error_or_nan_and_changes_no_other(scorer):
         scorer.score(rows(age=[None, 2.0]))
 
 
+def test_a_list_of_rows_has_the_scores_of_their_columns(scorer):
+    columns = rows(age=[None, 2.0])
+    single = [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
+    del single[0]["age"]
+    (found,) = scorer.score(single, skip_bad_rows=True).values()
+    (expected,) = scorer.score(columns, skip_bad_rows=True).values()
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(DataError, match="the rows are no table"):
+        scorer.score([1, 2])
+
+
 def test_wrong_columns_are_named(scorer):
     with pytest.raises(DataError, match="no column 'age'; nearest: 'agee'"):
         scorer.score({("agee" if k == "age" else k): v for k, v in rows().items()})
