@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
-from runner.data.core.transforms import splitmix64
 from runner.data.tabular.amounts import guess_amount_form, parse_amounts
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
@@ -36,9 +35,6 @@ SAMPLE_ROWS = 200_000
 SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
-LEAST_COPIES = 0.01  # of rows that equal another one, from which on they are told
-CHANCE_COPIES = 1e-3  # rows that equal one by chance, were its values independent: no fewer count
-COMPARED_FIRST = 8  # columns of the most values
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
@@ -250,36 +246,6 @@ def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStat
 
 def _first_texts(wrong: pa.Array) -> tuple[str, ...]:
     return tuple(map(str, pc.unique(wrong).to_pylist()[:3]))
-
-
-def describe_copied_rows(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return a line on rows that equal another one, unless values so frequent meet by chance."""
-    columns = sorted((f for f in columns if f.num_distinct), key=lambda f: -f.num_distinct)
-    if any(pt.is_nested(f.type) for f in columns):
-        return []
-    hash_R = np.zeros(sample.num_rows, np.uint64)
-    log_expected_R = np.full(sample.num_rows, np.log(sample.num_rows))  # equal rows by chance
-    is_copied_R = np.ones(sample.num_rows, bool)
-    for number, f in enumerate(columns):
-        values = sample[f.name].combine_chunks()
-        if not pt.is_dictionary(values.type):
-            values = values.dictionary_encode("encode")
-        codes_R = values.indices.fill_null(len(values.dictionary)).to_numpy(zero_copy_only=False)
-        log_expected_R += np.log(np.bincount(codes_R)[codes_R] / sample.num_rows)
-        hash_R = splitmix64(hash_R ^ splitmix64(codes_R.astype(np.uint64), number), 0)
-        if number in (COMPARED_FIRST, len(columns) - 1):
-            _, groups_R, sizes = np.unique(hash_R, return_inverse=True, return_counts=True)
-            is_copied_R = sizes[groups_R] > 1
-            if is_copied_R.mean() < LEAST_COPIES:  # few columns tell that most tables have none
-                return []
-    share = (is_copied_R & (log_expected_R < np.log(CHANCE_COPIES))).mean()
-    if share < LEAST_COPIES:
-        return []
-    return [
-        f"{share:.1%} of the {sample.num_rows:,} sampled rows equal another row in every column, "
-        "label included: a random split puts such copies into train and test alike, so that the "
-        "test numbers are too good for new rows; leave the copies out, or split by a time or column"
-    ]
 
 
 def _count_numbers(numbers: pa.Array) -> tuple[tuple[float, int], ...]:

@@ -24,9 +24,9 @@ from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
     describe_bad_values,
-    describe_copied_rows,
     sample_rows,
 )
+from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
