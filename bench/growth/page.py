@@ -101,7 +101,7 @@ def draw(name: str, axis: Axis, grown: Sequence[Growth], path: Path) -> None:
     with rc_context({**settings, **dict.fromkeys(keys, INK)}):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.add_subplot(xscale="log", yscale="log", xlabel=name)
-        axes.set_ylabel(f"times that at {axis.sizes[0]:,}")
+        axes.set_ylabel(f"cost / cost at {axis.sizes[0]:,}")
         ends = [axis.sizes[0], axis.sizes[-1]]
         for slope in sorted({one.expected for one in grown}):
             line = [1.0, (ends[1] / ends[0]) ** slope]

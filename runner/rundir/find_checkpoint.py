@@ -79,4 +79,4 @@ def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]
             open_checkpoint(damaged)
         except UserError as error:
             return f"{chosen}: {error}; whole are {whole}"
-    return f"{chosen}: {path} has {whole}"
+    return f"{chosen}: there is no {folder / f'step-{step}'}; whole are {whole}"

@@ -50,7 +50,7 @@ def test_a_model_learns_a_batch_of_real_rows_by_heart(runner, name):
         f"dataset.path={path}",
         "optimizer=adam",
         "optimizer.sparse.lr=0.01",
-        "optimizer.dense.lr=0.005",
+        "optimizer.dense.lr=0.002",
         "trainer.batch_size=128",
         "loop=debug",
         "loop.overfit_one_batch=true",

@@ -42,7 +42,7 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     if users:
         lines += ["", f"groups: {format_value(users[:1])}  # for grouped metrics"]
     if carried := [f.name for f, _ in proposal.with_role("carried")]:
-        lines += ["", f"carried: {format_value(carried)}  # kept for predictions, no feature"]
+        lines += ["", f"carried: {format_value(carried)}  # stays with the rows, is no feature"]
     if weights := proposal.with_role("weight"):
         lines += ["", f"weight: {format_value(weights[0][0].name)}"]
     if left := [(f.name, given.reason) for f, given in proposal.columns if not given.name]:
