@@ -54,7 +54,8 @@ def start_linear(job: Job) -> str:
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
     fit = fit_tasks if is_binary else fit_numbers
     fits, l2 = fit(columns, train, judged, range(len(schema.tasks)))
-    fits = [(weights_C / model.scale, intercept / model.scale) for weights_C, intercept in fits]
+    scale = getattr(model, "scale", 1.0)  # a net of one's own may have none
+    fits = [(weights_C / scale, intercept / scale) for weights_C, intercept in fits]
     weights_C = np.mean([weights for weights, _ in fits], axis=0)
     dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
     shift = float(dense_D @ columns.mean_D)
@@ -70,8 +71,8 @@ def start_linear(job: Job) -> str:
         linear.dense.bias.zero_()
     maps[-1].weight.zero_()
     maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
-    rows = f"{train.num_rows:,} of {train.split_rows:,} train rows"
+    source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
     if l2 is None:
-        return f"{KEY}: starts as the mean of {rows}, which predicts validation better than weights"
+        return f"{KEY}: starts as the mean of {source}, which is better on validation than weights"
     name = "logistic" if is_binary else "linear"
-    return f"{KEY}: starts as the {name} regression of {rows}, with a penalty of {l2:g}"
+    return f"{KEY}: starts as the {name} regression of {source}, with a penalty of {l2:g}"
