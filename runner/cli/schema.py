@@ -34,12 +34,10 @@ REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "metrics.eval=[mae,mse,rmse,r2]"'
     ' "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
-# A model that starts as logistic regression, and leaves it where validation gains. The loss decides
-# what the best weights are: over few rows it is less a matter of luck than the AUC.
-START_OVERRIDES = (
-    " model=wide_and_deep checkpoint.init_linear=true"
-    ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
-)
+# A model that starts as logistic or linear regression, and leaves it where validation gains. The
+# loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
+START = " model=wide_and_deep checkpoint.init_linear=true"
+MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
@@ -209,12 +207,14 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         again = f"rm {shlex.quote(out)} && python -m runner {command} --label {shlex.quote(name)}"
         return f"it has no label yet: write one into it, or propose anew: {again}"
     more = ""
-    if "regression" in [role.settings.get("type") for _, role in labels]:
-        more += REGRESSION_OVERRIDES
-    else:
-        more += START_OVERRIDES
+    is_regression = "regression" in [role.settings.get("type") for _, role in labels]
+    if not is_regression or len(labels) == 1:
+        more += START
+        if is_regression and (deviation := labels[0][0].deviation):
+            more += f" model.net.scale={float(f'{deviation:.2g}'):g}"
         if _train_rows(proposal) <= FEW_ROWS:
             more += SMALL_STEPS
+    more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
     used = [f for f, role in proposal.columns if role.name in NUMBERS]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)

@@ -9,6 +9,7 @@ import torch
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
     EmbeddingInit,
+    LogitScale,
     Widths,
 )
 from runner.models.layers.deep_model import DeepModel
@@ -30,6 +31,8 @@ class WideAndDeep(DeepModel):
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
         embedding_init: see `TableLookup`.
+        scale: of the logits; None is 1. Steps of an optimizer such as Adam's have about one size,
+            and so a label that is a number is learnt in the unit of its deviation.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -43,11 +46,13 @@ class WideAndDeep(DeepModel):
         embedding_dim: TableWidths,
         deep: Widths,
         embedding_init: EmbeddingInit = None,
+        scale: LogitScale = None,
         **shared: Any,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
         )
+        self.scale = 1.0 if scale is None else scale
         self.wide = FirstOrder(schema)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
@@ -58,4 +63,7 @@ class WideAndDeep(DeepModel):
         wide_B1 = self.wide(linear_BE, batch.dense_BD)
         x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
-        return Prediction.of(wide_B1 + deep_BT, batch)
+        logits_BT = wide_B1 + deep_BT
+        if self.scale != 1:  # in float32: a scaled label may be beyond the range of fp16
+            logits_BT = logits_BT.float() * self.scale
+        return Prediction.of(logits_BT, batch)

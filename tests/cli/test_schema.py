@@ -550,3 +550,11 @@ def test_what_is_proposed_trains(tmp_path, runner, name):
     assert done.code == 0, done.text
     result = json.loads((Path(tmp_path) / "run" / "result.json").read_text())
     assert result["status"] == "completed" and 0 < result["metrics"]["test/auc"] < 1
+
+
+def test_several_labels_of_which_one_is_a_number_start_without_a_regression(write, propose):
+    rng = np.random.default_rng(1)
+    path = write(took=rng.normal(size=ROWS), click=rng.integers(0, 2, ROWS))
+    _, shown = propose(path, "--label", "took,click")
+    assert "model/loss=by_kind" in shown
+    assert "init_linear" not in shown and "model.net.scale" not in shown

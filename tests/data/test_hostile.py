@@ -149,6 +149,9 @@ def test_a_regression_is_told_which_loss_it_needs(tmp_path, capsys):
     schema, _, shown = proposed(tmp_path, {"target": X, "z": pa.array(rng.random(ROWS))}, capsys)
     assert schema["labels"] == {"target": {"type": "regression"}}
     assert "model/loss=by_kind" in shown and "checkpoint.monitor={metric: validation/loss" in shown
+    assert "model=wide_and_deep checkpoint.init_linear=true" in " ".join(shown.split())
+    scale = re.search(r"model\.net\.scale=(\S+)", shown)
+    assert scale is not None and float(scale[1]) == pytest.approx(np.std(X.to_numpy()), rel=0.1)
 
 
 @pytest.mark.long

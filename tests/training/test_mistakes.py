@@ -154,9 +154,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: start_from_line(
-            "wide_and_deep", replace(SCHEMA, tasks=(TaskSpec("price", "regression"),))
+            "wide_and_deep", replace(SCHEMA, tasks=(*SCHEMA.tasks, TaskSpec("price", "regression")))
         ),
-        "init_linear=true: needs binary labels",
+        "init_linear=true: needs binary labels, or one number alone",
     ),
     (
         map_rows_of_one_vocabulary,

@@ -110,7 +110,7 @@ class CheckpointSettings:
     init_linear: Annotated[
         bool,
         Key(
-            "a new model=wide_and_deep starts as the logistic regression of the train rows",
+            "a new model=wide_and_deep starts as logistic (of a number linear) regression",
             signed="when set",
         ),
     ] = False

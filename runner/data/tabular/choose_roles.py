@@ -29,7 +29,6 @@ from runner.errors import UserError
 
 FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a label of numbers, from which on a note tells of the others
-BUCKETS = 10  # of a number, where a table has no ids
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -133,27 +132,6 @@ def feature_roles(
     if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
         roles[hints.time] = Role("", TIME_REASON)
     return roles | {name: Role("", "--drop") for name in hints.drop}
-
-
-def propose_buckets(
-    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
-) -> dict[str, dict[str, Any]]:
-    """Propose ids made of the numbers, for a table without any: most models need ids."""
-    if any(role.name == "categorical" for role in roles.values()):
-        return {}
-    names = {f.name for f in columns}
-    numeric = {name: role.settings for name, role in roles.items() if role.name == "numeric"}
-    # of vectors only if there is nothing else: a bucket does not tell the place in its vector
-    chosen = {name for name, given in numeric.items() if "size" not in given} or set(numeric)
-    found = {}
-    for name in roles:
-        if name in chosen and f"{name}_bucket" not in names:
-            given = numeric[name]
-            written = {key: given[key] for key in ("separator", "input") if key in given}
-            settings = {"column": name, **({"list": True} if "size" in given else {}), **written}
-            settings |= {"encode": "bucketise", "buckets": BUCKETS}
-            found[f"{name}_bucket"] = settings
-    return found
 
 
 def drop_leaks(

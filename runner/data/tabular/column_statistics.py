@@ -56,6 +56,7 @@ class ColumnStatistics:
     low: float | None = None
     high: float | None = None
     median: float | None = None
+    deviation: float | None = None  # from the mean, as the root of the mean square
     is_whole: bool = False  # integers, or floats without a fraction, but for seconds
     num_negative: int = 0  # distinct values below 0
     negative_share: float = 0.0  # of the values
@@ -188,6 +189,7 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         low=low,
         high=float(x.max()),
         median=float(np.median(x)),
+        deviation=float(x.std()),
         is_whole=is_whole,
         num_negative=len(np.unique(x[x < 0])),
         negative_share=float((x < 0).mean()),

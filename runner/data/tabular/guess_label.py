@@ -174,7 +174,7 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     counts = np.bincount(codes_R[::2], minlength=size)
     ones = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
     rates_R = ((ones + prior) / (counts + 1))[codes_R[1::2]]
-    return _auc(rates_R, y_R[1::2])
+    return rank_auc(rates_R, y_R[1::2])
 
 
 def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | None:
@@ -205,7 +205,13 @@ def _in_bins(values: pa.Array) -> pa.Array:
     return pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
 
 
-def _auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
+def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
+    """Return the AUC of scores; equal ones count one half, and 0.5 where there is one label only.
+
+    Args:
+        scores_R: [R].
+        y_R: [R] labels, 0 or 1.
+    """
     _, groups_R = np.unique(scores_R, return_inverse=True)
     ones_G, all_G = np.bincount(groups_R, weights=y_R), np.bincount(groups_R)
     zeros_G = all_G - ones_G

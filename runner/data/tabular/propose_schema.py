@@ -18,7 +18,6 @@ from runner.data.tabular.choose_roles import (
     choose_labels,
     drop_leaks,
     feature_roles,
-    propose_buckets,
 )
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
@@ -40,6 +39,7 @@ from runner.data.tabular.propose_interactions import (
     propose_declaration,
     whole_number_ids,
 )
+from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_times import (
     ask_for_forms,
     choose_time,
@@ -145,6 +145,8 @@ def propose_schema(
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
+    number_ids, found = propose_number_ids(sample.table, columns, roles)
+    notes += found
     split = propose_split(time, missing)
     if "random" in split.get("split", {}):
         notes += describe_copied_rows(sample.table, columns)
@@ -154,7 +156,7 @@ def propose_schema(
         tuple((f, roles[f.name]) for f in columns),
         {
             **(propose_time_parts(sample.table, time, taken=schema.names) if time else {}),
-            **propose_buckets(columns, roles),
+            **number_ids,
         },
         num_rows,
         tuple(notes),

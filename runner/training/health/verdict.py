@@ -130,7 +130,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     half_epoch = rows / job.trainer.batch_size / 2
     if state.best is not None and 0 < state.best.step <= min(half_epoch, state.step - 1):
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
-    is_binary = any(task.kind == "binary" for task in job.dataset.schema.tasks)
-    can_start_linear = is_binary and job.context.growing is None and not job.checkpoint.init_linear
+    tasks = job.dataset.schema.tasks
+    fits = len(tasks) == 1 or all(task.kind == "binary" for task in tasks)
+    can_start_linear = fits and job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):
         yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"

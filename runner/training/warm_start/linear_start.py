@@ -1,8 +1,8 @@
-"""Starts Wide & Deep as the logistic regression of its train rows.
+"""Starts Wide & Deep as the logistic regression of its train rows, of a number as the linear one.
 
 Its linear half takes the weights, and the last layer of its deep half starts at zero. So at step 0
-the model predicts what logistic regression does; the run evaluates it there, and from then on the
-best checkpoint is never worse than that on validation.
+the model predicts what the regression does; the run evaluates it there, and from then on the best
+checkpoint is never worse than that on validation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import nn
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
+from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks
 from runner.training.health.sample import read_sample
 from runner.training.job import Job
@@ -30,8 +31,8 @@ def start_linear(job: Job) -> str:
     With several binary tasks, which share the linear half, it takes the mean of their weights.
 
     Raises:
-        ConfigError: for a model without the two halves, several ranks, and labels that are not
-            binary.
+        ConfigError: for a model without the two halves, several ranks, and a number beside other
+            labels, with which it cannot share the linear half.
     """
     schema, model = job.dataset.schema, job.context.model
     linear = next((m for m in model.modules() if isinstance(m, FirstOrder)), None)
@@ -41,15 +42,20 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
-    if any(task.kind != "binary" for task in schema.tasks):
+    is_binary = all(task.kind == "binary" for task in schema.tasks)
+    if not is_binary and len(schema.tasks) > 1:
         raise ConfigError(
-            f"{KEY}: needs binary labels; checkpoint.init_linear=false starts without it"
+            f"{KEY}: needs binary labels, or one number alone; checkpoint.init_linear=false starts "
+            "without it"
         )
     train = read_sample(job.dataset, "train", MOST_ROWS)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
     has_validation = "validation" in job.dataset.num_rows
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
-    fits, l2 = fit_tasks(columns, train, judged, range(len(schema.tasks)))
+    fit = fit_tasks if is_binary else fit_numbers
+    fits, l2 = fit(columns, train, judged, range(len(schema.tasks)))
+    scale = getattr(model, "scale", 1.0)  # a net of one's own may have none
+    fits = [(weights_C / scale, intercept / scale) for weights_C, intercept in fits]
     weights_C = np.mean([weights for weights, _ in fits], axis=0)
     dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
     shift = float(dense_D @ columns.mean_D)
@@ -65,7 +71,8 @@ def start_linear(job: Job) -> str:
         linear.dense.bias.zero_()
     maps[-1].weight.zero_()
     maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
-    return (
-        f"{KEY}: starts as the logistic regression of {train.num_rows:,} of "
-        f"{train.split_rows:,} train rows, with a penalty of {l2:g}"
-    )
+    source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
+    if l2 is None:
+        return f"{KEY}: starts as the mean of {source}, which is better on validation than weights"
+    name = "logistic" if is_binary else "linear"
+    return f"{KEY}: starts as the {name} regression of {source}, with a penalty of {l2:g}"

@@ -268,6 +268,18 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
     assert yardstick["metrics"]["test/mse"] < 1 < result["metrics"]["test/mse"]
     assert "mse of linear regression" in done.text
     assert yardstick["below"].startswith("test/mse ") and "init_linear" not in yardstick["below"]
+    done = runner.run(
+        *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
+        *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
+        *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale=60"),
+        *(f"hydra.run.dir={tmp_path}/linear", "trainer.num_threads=1", "report=false"),
+    )
+    assert done.code == 0, done.text
+    assert "starts as the linear regression of" in done.text
+    rows = [json.loads(x) for x in (tmp_path / "linear/metrics.jsonl").read_text().splitlines()]
+    first = next(row for row in rows if row["split"] == "validation")
+    assert first["step"] == 0
+    assert first["mse"] == pytest.approx(yardstick["metrics"]["validation/mse"], rel=0.01)
 
 
 def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path):

@@ -1,0 +1,156 @@
+"""Proposes ids made of numbers: buckets where the shape tells, and whether a number is missing.
+
+R rows of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.tabular.amounts import parse_amounts
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.guess_label import rank_auc, read_label
+from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.times import as_seconds, is_seconds
+
+BUCKETS = 10  # of a number
+MOST_ROWS = 40_000  # of the sample, which are enough to judge a number by
+# What buckets must gain over the order of a number: AUC on the half of the rows that did not give
+# their rates. Of few rows chance alone gains that much in one of a hundred numbers.
+LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
+FEWEST_ROWS = 10  # with, and without a value
+DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
+
+Labels = Sequence[np.ndarray]  # of each label [R], 0 or 1, NaN where it is missing
+
+
+def propose_number_ids(
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose ids of numbers: buckets, and whether a value is missing, where these tell the label.
+
+    Buckets are for tables without ids, of each number of which the label is no rising or falling
+    function. One number has them in any case, since most models need ids.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+
+    Returns:
+        Name -> settings of each new id, and notes.
+    """
+    if sample.num_rows > MOST_ROWS:
+        chosen = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
+        sample = sample.take(np.sort(chosen))
+    labels = _read_labels(sample, roles)
+    names = {f.name for f in columns}
+    has_ids = any(role.name == "categorical" for role in roles.values())
+    numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
+    single = [n for n, given in numeric.items() if "size" not in given]
+    x_by_name = {n: _read_numbers(sample[n], numeric[n]) for n in single}
+    lowest = {f.name: f.low for f in columns}
+    found: dict[str, dict[str, Any]] = {}
+    # of vectors only if there is nothing else: a bucket does not tell the place in its vector
+    bucketed = [] if has_ids else _choose_bucketed(x_by_name, labels) or list(numeric)
+    for name in bucketed:
+        if f"{name}_bucket" not in names:
+            more = {"encode": "bucketise", "buckets": BUCKETS}
+            found[f"{name}_bucket"] = _column_settings(name, numeric[name]) | more
+    telling = [n for n in single if n not in bucketed and _missing_tells(x_by_name[n], labels)]
+    telling = [n for n in telling if f"{n}_missing" not in names]
+    for name in telling:
+        more = {"encode": "bucketise", "boundaries": [lowest[name]]}  # one bucket for all values
+        found[f"{name}_missing"] = _column_settings(name, numeric[name]) | more
+    if not telling:
+        return found, []
+    listed, made = ", ".join(telling), ", ".join(f"{name}_missing" for name in telling)
+    says = "say" if len(telling) > 1 else "says"
+    note = f"whether a value of {listed} is missing tells of the label: {made} {says} so"
+    return found, [note]
+
+
+def _column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how ids read the column of a number, whose settings are given."""
+    written = {key: given[key] for key in ("separator", "input") if key in given}
+    return {"column": name, **({"list": True} if "size" in given else {}), **written}
+
+
+def _read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
+    """Return each label as 0 and 1; of a number, 1 is above the median."""
+    found = []
+    for name, role in roles.items():
+        if role.name != "labels":
+            continue
+        settings = dict(role.settings)
+        if settings.get("type") == "regression":
+            y_R = _read_numbers(sample[name], settings)
+            y_R = np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R))
+        else:
+            y_R = read_label(sample[name], settings)
+        found.append(y_R)
+    return found
+
+
+def _read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
+    """Return [R] float64; NaN where a number is missing."""
+    values = column.combine_chunks()
+    if form := settings.get("input"):
+        values = parse_amounts(values.cast(pa.string()), form)
+    elif is_seconds(values.type):
+        values = as_seconds(values)
+    x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)
+    return np.asarray(x_R.to_numpy(zero_copy_only=False))
+
+
+def _choose_bucketed(x_by_name: Mapping[str, np.ndarray], labels: Labels) -> list[str]:
+    """Return the numbers whose buckets tell more than their order; if none is, the nearest one."""
+    gains = {name: _gain_of_buckets(x_R, labels) for name, x_R in x_by_name.items()}
+    num_rows = max((len(x_R) for x_R in x_by_name.values()), default=0)
+    least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
+    first = sorted(gains, key=lambda name: -gains[name])[:1]
+    return [name for name, gain in gains.items() if gain >= least] or first
+
+
+def _gain_of_buckets(x_R: np.ndarray, labels: Labels) -> float:
+    """Return how much more AUC the buckets of a number have than its order, with the best label.
+
+    The rates of the buckets in one half of the rows are judged on the other half, both ways.
+    """
+    best = 0.0
+    for y_R in labels:
+        known_R = np.isfinite(x_R) & ~np.isnan(y_R)
+        x_K, y_K = x_R[known_R], y_R[known_R]
+        halves = [slice(0, None, 2), slice(1, None, 2)]
+        if len(x_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in halves):
+            continue
+        inner = np.unique(np.quantile(x_K, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+        code_K = np.searchsorted(inner, x_K, "right")
+        gains = []
+        for fitted, judged in (halves, halves[::-1]):
+            counts = np.bincount(code_K[fitted], minlength=len(inner) + 1)
+            ones = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(inner) + 1)
+            rates_K = ((ones + y_K.mean()) / (counts + 1))[code_K[judged]]
+            by_order = rank_auc(x_K[judged], y_K[judged])
+            by_bucket = rank_auc(rates_K, y_K[judged])
+            gains.append(by_bucket - max(by_order, 1 - by_order))
+        best = max(best, float(np.mean(gains)))
+    return best
+
+
+def _missing_tells(x_R: np.ndarray, labels: Labels) -> bool:
+    """Tell whether the mean of a label differs between rows with and without a number."""
+    for y_R in labels:
+        missing_K, y_K = np.isnan(x_R)[~np.isnan(y_R)], y_R[~np.isnan(y_R)]
+        counts = np.array([missing_K.sum(), (~missing_K).sum()])
+        if counts.min() < FEWEST_ROWS:
+            continue
+        difference = y_K[missing_K].mean() - y_K[~missing_K].mean()
+        error = np.sqrt(y_K.var() * (1 / counts).sum())
+        if abs(difference) > DEVIATIONS * error:
+            return True
+    return False

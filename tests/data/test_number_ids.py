@@ -1,0 +1,77 @@
+"""Ids that `schema` makes of numbers: buckets, and whether a value is missing."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from runner.data.tabular.column_statistics import compute_statistics
+from runner.data.tabular.guess_label import rank_auc
+from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.propose_number_ids import propose_number_ids
+
+ROWS = 4000
+KINDS = ({}, {"type": "regression"})
+
+
+def propose(columns: dict, kind: dict, ids: tuple[str, ...] = ()):
+    """Propose ids for a table whose label is y; all columns but y and `ids` are numbers."""
+    table = pa.table({name: pa.array(x, from_pandas=True) for name, x in columns.items()})
+    roles = {name: Role("categorical" if name in ids else "numeric") for name in columns}
+    roles["y"] = Role("labels", settings=kind)
+    statistics = [compute_statistics(table[name], name) for name in columns]
+    return propose_number_ids(table, statistics, roles)
+
+
+def as_label(z: np.ndarray, kind: dict) -> np.ndarray:
+    """Return labels that follow z with noise: numbers, or 0 and 1."""
+    noisy = z + np.random.default_rng(1).logistic(size=len(z))
+    return noisy if kind else (noisy > 0).astype(float)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_has_buckets_where_its_order_does_not_tell_the_label(kind):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 30))
+    columns = {f"x{i}": x[:, i] for i in range(30)}
+    y = as_label(2 * np.abs(x[:, 3]) - 1.6 + x[:, 4], kind)
+    found, notes = propose({**columns, "y": y}, kind)
+    buckets = {"column": "x3", "encode": "bucketise", "buckets": 10}
+    assert (found, notes) == ({"x3_bucket": buckets}, [])
+    found, _ = propose({**columns, "y": as_label(x[:, 4], kind)}, kind)
+    assert len(found) == 1  # most models need ids
+
+
+def test_a_table_with_ids_has_no_buckets_and_one_without_a_label_those_of_one_number():
+    x = np.random.default_rng(0).normal(size=ROWS)
+    y = as_label(2 * np.abs(x) - 1.6, {})
+    assert propose({"x": x, "z": x, "item": x.round(), "y": y}, {}, ids=("item",)) == ({}, [])
+    found, _ = propose({"x": x, "z": x, "y": np.ones(ROWS)}, {})
+    assert list(found) == ["x_bucket"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whether_a_value_is_missing_is_an_id_only_where_it_tells_of_the_label(kind):
+    rng = np.random.default_rng(0)
+    x, noise, item = rng.normal(size=ROWS), rng.normal(size=ROWS), rng.integers(0, 9, ROWS)
+    is_missing = rng.random(ROWS) < 0.2
+    y = as_label(x + is_missing, kind)
+    columns = {
+        "x": np.where(is_missing, np.nan, x),
+        "noise": np.where(rng.random(ROWS) < 0.2, np.nan, noise),
+        "whole": x,
+        "item": item,
+        "y": y,
+    }
+    found, [note] = propose(columns, kind, ids=("item",))
+    lowest = x[~is_missing].min()
+    settings = {"column": "x", "encode": "bucketise", "boundaries": [lowest]}
+    assert found == {"x_missing": settings}
+    assert note == "whether a value of x is missing tells of the label: x_missing says so"
+    assert propose({**columns, "x_missing": item}, kind, ids=("item",)) == ({}, [])
+
+
+def test_the_auc_of_ranks_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores, y = rng.normal(size=500).round(1), rng.integers(0, 2, 500)
+    assert rank_auc(scores, y) == pytest.approx(roc_auc_score(y, scores))
