@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from runner.reporting.console.format import SPLITS
 from runner.reporting.report.html import Cell, escape, render_table
-from runner.reporting.report.plotly_curves import COLOURS, SPLITS, Curve, read_curves
+from runner.reporting.report.plotly_curves import COLOURS, Curve, read_curves
 from runner.reporting.report.records import RunRecord, read_run
 from runner.reporting.report.run_page import result_tables_of
 

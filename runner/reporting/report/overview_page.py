@@ -245,8 +245,7 @@ def _parameters(page: Page, overview: Overview) -> None:
     keys += [k for k in overview.board.keys if k not in keys]
     if len(done) > 2 and keys:
         effects = [
-            page.add_figure(effect_figure(done, key, metric, direction), key)
-            for key in keys[:_MAX_EFFECTS]
+            page.add_figure(effect_figure(done, key, metric), key) for key in keys[:_MAX_EFFECTS]
         ]
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
         page.add_section("Effects", f'{note}<div class="grid">{"".join(effects)}</div>')

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.reporting.console.format import GRADIENT_NORM, format_number
+from runner.reporting.console.format import GRADIENT_NORM, SPLITS, format_number
 from runner.reporting.report.html import Cell, Page, escape, render_bullets, render_table
-from runner.reporting.report.plotly_curves import COLOURS, SPLITS, Curve, Figure, read_curves
+from runner.reporting.report.plotly_curves import COLOURS, Curve, Figure, read_curves
 from runner.reporting.report.plotly_run import over_updates, trace_of_split
 from runner.reporting.report.records import RunRecord, format_setting, read_run
 from runner.rundir.diff import diff_settings
