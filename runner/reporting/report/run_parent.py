@@ -39,13 +39,11 @@ def parent_section(page: Page, run: RunRecord) -> str:
     except UserError as error:
         note = f'<p class="note">The parent cannot be read: {escape(error)}</p>'
         return note + carried
-    figures = _figures(run, parent)
-    drawn = "".join(page.add_figure(figure, name) for name, figure in figures.items())
     note = (
         f'<p class="note">Parent: {escape(folder)}, {escape(parent.status)}. Its updates are '
         "counted from its own start.</p>"
     )
-    grid = f'<div class="grid">{drawn}</div>' if drawn else ""
+    grid = page.add_grid(_figures(run, parent))
     return note + _results(run, parent) + grid + carried + _settings(run, parent)
 
 
