@@ -91,9 +91,7 @@ def make_board_run_page(run: RunRecord) -> Page:
 def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
     """Return the report of a sweep."""
     jobs = tuple(jobs_of(sweep, selection.runs))
-    overview = make_overview(RunSelection(jobs, (), (sweep,)), f"Sweep {label}")
-    page = make_overview_page(overview, LINKS)
-    page.parts.insert(0, _link_to_all())
+    page = _make_overview(RunSelection(jobs, (), (sweep,)), f"Sweep {label}")
     if (sweep / "study.db").exists():
         command = f"optuna-dashboard sqlite:///{sweep / 'study.db'}"
         note = "Slices, contours and ranks of the search, by a program of its own:"
@@ -103,8 +101,12 @@ def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
 
 def make_comparison(runs: Sequence[RunRecord]) -> Page:
     """Return the report of chosen runs side by side."""
-    title = f"{len(runs):,} runs side by side"
-    page = make_overview_page(make_overview(RunSelection(tuple(runs), (), ()), title), LINKS)
+    selection = RunSelection(tuple(runs), (), ())
+    return _make_overview(selection, f"{len(runs):,} runs side by side")
+
+
+def _make_overview(selection: RunSelection, title: str) -> Page:
+    page = make_overview_page(make_overview(selection, title), LINKS)
     page.parts.insert(0, _link_to_all())
     return page
 

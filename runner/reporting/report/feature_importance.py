@@ -11,12 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.report.plotly_curves import (
-    COLOURS,
-    Figure,
-    make_figure,
-    to_json_numbers,
-)
+from runner.reporting.report.plotly_curves import COLOURS, Figure, make_figure, to_json_numbers
 from runner.rundir.readers import as_number, check_shapes, read_optional_json
 
 IMPORTANCE_FILE = "importance.json"

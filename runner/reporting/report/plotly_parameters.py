@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.reporting.report.columns import short_headings
-from runner.reporting.report.importance import ParameterImportance, as_float
+from runner.reporting.report.importance import ParameterImportance
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     Figure,
@@ -17,7 +17,7 @@ from runner.reporting.report.plotly_curves import (
     to_json_numbers,
 )
 from runner.reporting.report.records import RunRecord, format_setting
-from runner.rundir.readers import finite_or_none
+from runner.rundir.readers import finite_or_none, parse_number
 
 COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
 _MAX_TICKS = 8
@@ -64,7 +64,7 @@ def effect_figure(runs: Sequence[RunRecord], key: str, metric: str) -> Figure:
     """Return the metric over one parameter: a point for each run, a line through the medians."""
     measured = [(r, v) for r in runs if (v := finite_or_none(r.metrics.get(metric))) is not None]
     raw = [r.settings.get(key) for r, _ in measured]
-    floats = [as_float(v) for v in raw]
+    floats = [parse_number(v) for v in raw]
     is_number = all(f is not None for f in floats) and len(set(floats)) > 1
     xs: list[Any] = [f if is_number else format_setting(v) for f, v in zip(floats, raw)]
     if not is_number:
@@ -147,7 +147,7 @@ def parallel_coordinates(
 
 
 def _axis(label: str, raw: Sequence[Any]) -> Figure:
-    floats = [as_float(v) for v in raw]
+    floats = [parse_number(v) for v in raw]
     numbers = [f for f in floats if f is not None]
     if len(numbers) < len(raw) or len(set(numbers)) < 2:
         texts = [_truncate(format_setting(v)) for v in raw]

@@ -9,12 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from runner.reporting.console.format import (
-    TextTable,
-    format_duration,
-    format_number,
-    result_tables,
-)
+from runner.reporting.console.format import TextTable, format_duration, format_number, result_tables
 from runner.reporting.report.feature_importance import importance_figure, read_importance
 from runner.reporting.report.html import (
     Cell,
@@ -41,11 +36,7 @@ from runner.reporting.report.run_predictions import (
     hardest_section,
     predictions_section,
 )
-from runner.rundir.readers import (
-    as_number,
-    check_shapes,
-    numeric_values,
-)
+from runner.rundir.readers import as_number, check_shapes, numeric_values
 from runner.rundir.regular_files import read_bytes
 
 
