@@ -9,8 +9,9 @@ page (docs/reference.md) read it there, and a test holds the YAML against it. No
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
@@ -22,6 +23,13 @@ from runner.errors import nearest_hint
 Signed = Literal["yes", "no", "when set", "when on", "in global_batch"]
 
 _INT64 = 2**63  # no number of a configuration may be larger
+# bounds of a `Key`: how a message says them, and what holds for a number and the bound
+_BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("at least", operator.ge),
+    "gt": ("above", operator.gt),
+    "le": ("at most", operator.le),
+    "lt": ("below", operator.lt),
+}
 
 
 @dataclass(frozen=True)
@@ -115,13 +123,8 @@ class Key:
     def _is_in_range(self, value: float) -> bool:
         # NaN fails every comparison
         limit = math.inf if isinstance(value, float) else _INT64
-        return (
-            -limit < value < limit
-            and (self.ge is None or value >= self.ge)
-            and (self.gt is None or value > self.gt)
-            and (self.le is None or value <= self.le)
-            and (self.lt is None or value < self.lt)
-        )
+        bounds = ((getattr(self, name), holds) for name, (_, holds) in _BOUNDS.items())
+        return -limit < value < limit and all(b is None or holds(value, b) for b, holds in bounds)
 
     def _matches_pattern(self, value: str) -> bool:
         return self.pattern is not None and re.fullmatch(self.pattern, value) is not None
@@ -134,16 +137,12 @@ class Key:
 
     @property
     def _bounds(self) -> list[str]:
-        bounds = []
-        if self.ge is not None:
-            bounds.append(f"at least {_bound_text(self.ge)}")
-        if self.gt is not None:
-            bounds.append(f"above {_bound_text(self.gt)}")
-        if self.le is not None:
-            bounds.append(f"at most {_bound_text(self.le)}")
-        if self.lt is not None:
-            bounds.append("finite" if self.lt == math.inf else f"below {_bound_text(self.lt)}")
-        return bounds
+        bounds = ((getattr(self, name), words) for name, (words, _) in _BOUNDS.items())
+        return [
+            "finite" if bound == math.inf else f"{words} {_bound_text(bound)}"
+            for bound, words in bounds
+            if bound is not None
+        ]
 
 
 def find_field_problems(record: Any, prefix: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,7 +127,10 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the training in processes of its own; return rank 0's record of it. On the cluster."""
     role = NodeRole(**request["node"]) if "node" in request else None
     start = [sys.executable] if role is None else role.command()
-    with _job_folder(request["dir"]) as folder:
+    given = request["dir"]
+    place = nullcontext(given) if given else tempfile.TemporaryDirectory(prefix="runner-")
+    with place as folder:
+        os.makedirs(folder, exist_ok=True)
         run_dir = Path(folder) / "run"
         log = Path(folder) / (f"job-{role.number}.log" if role and role.number else "job.log")
         words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
@@ -147,7 +150,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "code": done.returncode,
             "files": files,
-            "place": str(run_dir) if request["dir"] else None,
+            "place": str(run_dir) if given else None,
             "last": last_line(log),
         }
 
@@ -163,16 +166,6 @@ def _read_checkpoints(run_dir: Path, which: str) -> dict[str, bytes]:
     folders = [run_dir / "data", *(run_dir / f"checkpoints/step-{step}" for step in steps)]
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return {path.relative_to(run_dir).as_posix(): path.read_bytes() for path in paths}
-
-
-@contextmanager
-def _job_folder(given: str | None) -> Any:
-    if given is None:
-        with tempfile.TemporaryDirectory(prefix="runner-") as folder:
-            yield folder
-    else:
-        os.makedirs(given, exist_ok=True)
-        yield given
 
 
 @dataclass(frozen=True)

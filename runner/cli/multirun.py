@@ -19,13 +19,14 @@ from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.errors import raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
-from runner.sweep.hydra_launcher import parse_launcher
+from runner.reporting.report.terminal import make_console
+from runner.sweep.hydra_launcher import choose_launcher, parse_launcher
+from runner.sweep.live_view import CheckProgress
 from runner.sweep.local_process import JobStarter
-from runner.sweep.plan import CheckedJob, SweepPlan
-from runner.sweep.run import SweepOptions, run_search, run_sweep
-from runner.sweep.search import read_search_settings
+from runner.sweep.plan import CheckedJob, SweepPlan, plan_sweep
+from runner.sweep.run import SweepOptions, run_sweep
+from runner.sweep.search import plan_search, read_search_settings
 from runner.sweep.space import Space, listed_values, read_space
-from runner.sweep.start_jobs import choose_launcher
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
 MODEL_KEYS = tuple(
@@ -98,12 +99,13 @@ def multirun(
     )
     parsed = parse_overrides(flags.overrides)
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    if not _may_search(parsed):
-        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
-    base = compose_job(fixed, config_dirs=flags.config_dirs)
-    if not get_key(base.config, "search"):
-        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
-    return run_search(*_split_search(base, parsed, allowed), check=check, options=options)
+    if _may_search(parsed):
+        base = compose_job(fixed, config_dirs=flags.config_dirs)
+        if get_key(base.config, "search"):
+            plan, spec = plan_search(*_split_search(base, parsed, allowed), check)
+            return run_sweep(plan, options, spec)
+    progress = CheckProgress(make_console())
+    return run_sweep(plan_sweep(expand_grid(flags.overrides), check, progress=progress), options)
 
 
 def _may_search(parsed: Sequence[Override]) -> bool:

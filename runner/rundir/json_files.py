@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.regular_files import (
-    MAX_LOG_BYTES,
-    open_regular,
-    read_bytes,
-    replacing,
-    unshare,
-)
+from runner.rundir.regular_files import MAX_LOG_BYTES, open_regular, read_bytes, replacing, unshare
 from runner.rundir.secrets import mask_secrets, mask_values
 
 _MAX_ROW_BYTES = 1 << 20

@@ -122,6 +122,16 @@ def as_number(value: Any) -> float | None:
     return None
 
 
+def parse_number(value: Any) -> float | None:
+    """Return a finite number, also one that is written as a text; None for all else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return finite_or_none(float(value))
+    except (TypeError, ValueError):
+        return None
+
+
 def numeric_values(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the entries that are numbers (`as_number`)."""
     return {k: number for k, v in values.items() if (number := as_number(v)) is not None}

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +158,15 @@ def reopen_run(folder: Path, spec: RunSpec) -> Run:
 
 def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
-    same = result is not None and result.get("signature") == spec.signature
+    not_done = None
     if result:
         check_not_lost(folder, result)
-    not_done = None
-    # a stream that had ended may have more rows by now
-    if result and same and result.get("status") == "completed" and not result.get("stream_goes_on"):
-        not_done = why_not_done(folder, meta, result)
-        if not_done is None:
-            return _make_run(folder, lock, spec, meta, finished_result=result)
+        is_whole = result.get("status") == "completed" and result.get("signature") == spec.signature
+        # a stream that had ended may have more rows by now
+        if is_whole and not result.get("stream_goes_on"):
+            not_done = why_not_done(folder, meta, result)
+            if not_done is None:
+                return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
@@ -180,8 +180,8 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
     if code_changed := changed_own_code(meta.get("own_code") or {}):
         note["code_changed"] = code_changed
-    replaced, text = (read_bytes(folder / "config.yaml").decode(), meta), to_yaml(spec.config)
-    meta_before = meta
+    before, text = meta, to_yaml(spec.config)
+    replaced = read_bytes(folder / "config.yaml").decode(), before
     meta = {
         **{k: v for k, v in meta.items() if k != "config_sha256_next"},
         **config_record(text, spec.config),
@@ -191,11 +191,12 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         "own_code": own_code(spec.own_packages),
         "resumes": [*meta.get("resumes", []), note],
     }
-    replace_config(folder, text, meta_before, meta)
+    replace_config(folder, text, before, meta)
     # the note has kept the result, and the run is open again
     (folder / "result.json").unlink(missing_ok=True)
-    return replace(
-        _make_run(folder, lock, spec, meta, resumed=True),
+    return _make_run(
+        *(folder, lock, spec, meta),
+        resumed=True,
         before_resume=replaced,
         not_done=not_done,
         log_handler=open_log_file(folder / "log.txt"),
@@ -238,18 +239,11 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
     write_json(folder / "meta.json", meta)
     if spec.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
         update_latest_link(folder)
-    run = _make_run(folder, lock, spec, meta)
-    return replace(run, log_handler=open_log_file(folder / "log.txt"))
+    return _make_run(folder, lock, spec, meta, log_handler=open_log_file(folder / "log.txt"))
 
 
 def _make_run(
-    folder: Path,
-    lock: FolderLock,
-    spec: RunSpec,
-    meta: Mapping[str, Any],
-    *,
-    resumed: bool = False,
-    finished_result: Mapping[str, Any] | None = None,
+    folder: Path, lock: FolderLock, spec: RunSpec, meta: Mapping[str, Any], **more: Any
 ) -> Run:
     return Run(
         dir=folder,
@@ -259,8 +253,7 @@ def _make_run(
         metrics=JsonlFile(folder / "metrics.jsonl"),
         perf=JsonlFile(folder / "perf.jsonl"),
         lock=lock,
-        resumed=resumed,
-        finished_result=finished_result,
+        **more,
     )
 
 

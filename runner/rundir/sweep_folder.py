@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.rundir.readers import finite_or_none
+from runner.rundir.readers import parse_number
 from runner.rundir.regular_files import read_bytes
 
 LEADERBOARD_FILE = "leaderboard.csv"
@@ -31,7 +31,7 @@ def find_best_job(folder: Path) -> tuple[Path, str]:
     rows, metric = read_leaderboard(folder), read_sweep_metric(folder)
     jobs = {p.parent.name: p.parent for p in sorted(folder.glob("*/meta.json"))}
     for name, row in rows.items():
-        value = _number(row.get(metric or ""))
+        value = parse_number(row.get(metric or ""))
         if name in jobs and value is not None:
             status = "" if row.get("status") == "completed" else f", though {row.get('status')}"
             return jobs[name], (
@@ -64,13 +64,6 @@ def read_sweep_metric(folder: Path) -> str | None:
         return None
     after = columns.index("status") + 1 if "status" in columns else len(columns)
     return columns[after] if after < len(columns) else None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return finite_or_none(float(text or "nan"))
-    except ValueError:  # the file was edited
-        return None
 
 
 def _read_lines(folder: Path) -> io.StringIO:

@@ -267,7 +267,8 @@ class TrainedRun:
             from runner.reporting.console import View
             from runner.serving.export import export_run
 
-            export_run(config, Path(out), settings, view=View(), allowed=allowed, say=_say_nothing)
+            view, out = View(), Path(out)
+            export_run(config, out, settings, view=view, allowed=allowed, say=lambda text: None)
         return open_artifact(Path(out))
 
     def _scorer(self, step: int | str, overrides: tuple[str, ...]) -> _Scorer:
@@ -275,10 +276,6 @@ class TrainedRun:
         if words not in self._scorers:
             self._scorers[words] = _Scorer(self.dir, words, self.allow)
         return self._scorers[words]
-
-
-def _say_nothing(text: str) -> None:
-    """Leave out what the artifact's `metrics.json` says as well."""
 
 
 class _Scorer:

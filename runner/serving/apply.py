@@ -12,14 +12,7 @@ import numpy as np
 
 from runner.errors import UserError
 from runner.rundir.json_files import write_json
-from runner.serving.artifact import (
-    METRICS,
-    SCHEMA,
-    SCORE,
-    Artifact,
-    open_artifact,
-    write_manifest,
-)
+from runner.serving.artifact import METRICS, SCHEMA, SCORE, Artifact, open_artifact, write_manifest
 from runner.serving.artifact_weights import read_artifact_weights, write_graph
 from runner.serving.delta import Delta, open_delta
 from runner.serving.example_rows import EXAMPLE, ids_in_range, write_example

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from runner.data.core.fitted import FittedTransforms, write_vocabularies
 from runner.data.tabular.column_specs import Declared, IdSpec, NumericSpec
 from runner.errors import DataError, UserError
+from runner.serving.predict_encode import Transforms
 
 FORMAT_VERSION = 1
 FORMATS = ("pt2", "aoti", "onnx")
@@ -83,19 +84,6 @@ class Task:
 
 
 @dataclass(frozen=True)
-class RawInputs:
-    """The raw columns of the features, and how they become what the graphs take.
-
-    Args:
-        declared: of the features alone.
-        fitted: vocabularies, statistics and sizes of tables.
-    """
-
-    declared: Declared
-    fitted: FittedTransforms
-
-
-@dataclass(frozen=True)
 class Artifact:
     """An exported model whose files are those of its manifest."""
 
@@ -103,7 +91,7 @@ class Artifact:
     manifest: Mapping[str, Any]
     graphs: tuple[GraphSpec, ...]
     tasks: tuple[Task, ...]
-    raw: RawInputs
+    raw: Transforms  # of the features alone
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -125,7 +113,7 @@ class Artifact:
 
 
 def write_schema(
-    folder: Path, graphs: tuple[GraphSpec, ...], tasks: tuple[Task, ...], raw: RawInputs
+    folder: Path, graphs: tuple[GraphSpec, ...], tasks: tuple[Task, ...], raw: Transforms
 ) -> None:
     """Write `schema.json`, and each vocabulary into a Parquet file beside it."""
     names = write_vocabularies(raw.fitted.vocabularies, folder)
@@ -159,7 +147,7 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
 
 def read_schema(
     folder: Path,
-) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], RawInputs]:
+) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], Transforms]:
     """Read `schema.json` and the vocabularies beside it, whose hashes were verified."""
     content = json.loads((folder / SCHEMA).read_text())
     vocabularies = {
@@ -183,7 +171,7 @@ def read_schema(
     )
     tasks = tuple(Task(**task) for task in content["tasks"])
     fitted = FittedTransforms(**content["fitted"], vocabularies=vocabularies)
-    return graphs, tasks, RawInputs(declared, fitted)
+    return graphs, tasks, Transforms(declared, fitted)
 
 
 def _make_spec(kind: type, values: Mapping[str, Any]) -> Any:
@@ -233,7 +221,8 @@ def open_artifact(path: Path | str) -> Artifact:
         UserError: for a folder that is no artifact, is damaged, or is of a later version.
     """
     folder = Path(path)
-    manifest = read_verified_manifest(folder, NO_MODEL, again=EXPORT_AGAIN)
+    manifest = read_manifest(folder, NO_MODEL, again=EXPORT_AGAIN)
+    verify_files(folder, manifest["files"])
     formats = manifest.get("formats")
     if not isinstance(formats, list) or not set(formats) <= set(FORMATS):
         raise UserError(
@@ -264,11 +253,11 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
             raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {_WRITE_ANEW}")
 
 
-def read_verified_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
-    """Read `manifest.json`, and hold every file against its hash.
+def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
+    """Read `manifest.json`; `verify_files` holds the files that it names against their hashes.
 
     Args:
-        folder: of an artifact, or of an index.
+        folder: of an artifact, of a delta, or of an index.
         nothing: what the folder is if it has no manifest, for the message.
         again: what to do if it is of another version.
 
@@ -288,7 +277,6 @@ def read_verified_manifest(folder: Path, nothing: str, *, again: str) -> dict[st
         )
     if not isinstance(files, dict):
         raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {again}")
-    verify_files(folder, files)
     checked: dict[str, Any] = manifest
     return checked
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from runner.serving.artifact import Artifact, graph_file, weights_file
-from runner.serving.loaded_graph import check_same_shapes, read_weights
+from runner.serving.loaded_graph import check_same_shapes, read_weights, write_weights
 from runner.serving.onnx_weights import read_initializers, with_initializers
 
 _BY_COMPLETENESS = ("pt2", "aoti", "onnx")  # ONNX leaves out where each table begins
@@ -79,12 +79,9 @@ def write_graph(
         program.example_inputs = None  # loading them is what would unpickle
         torch.export.save(program, str(folder / name))
     elif format_ == "aoti":
-        from safetensors.numpy import save_file
-
         shutil.copy(base.path / name, folder / name)
         weights = read_weights(base.path / weights_file(graph))
-        save_file(weights | dict(changed), folder / weights_file(graph))
-        (folder / weights_file(graph)).chmod(0o644)  # safetensors lets nobody else read it
+        write_weights(folder / weights_file(graph), weights | dict(changed))
     else:  # it holds only what it reads
         model = (base.path / name).read_bytes()
         weights = read_initializers(model)

@@ -30,7 +30,7 @@ from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
 from runner.rundir.lock import FolderLock
 from runner.rundir.run import Run
-from runner.serving.artifact import Artifact, RawInputs, Task, open_artifact
+from runner.serving.artifact import Artifact, Task, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import PREFIX, find_delta, open_delta
 from runner.serving.delta_moves import find_moves
@@ -43,6 +43,7 @@ from runner.serving.delta_write import (
 )
 from runner.serving.graphs import TableChoice, without_tables
 from runner.serving.model_facts import model_facts
+from runner.serving.predict_encode import Transforms
 from runner.serving.run_inputs import find_run_inputs, with_vocabularies
 from runner.serving.transforms import read_transforms
 from runner.serving.write_aside import write_aside
@@ -98,7 +99,7 @@ class FolderDelivery:
             base = open_artifact(self.folder / FULL)
             check_same_model(base, self._version(base, {}, (), 0, None))
 
-    def _read_raw_inputs(self, run: Run) -> RawInputs:
+    def _read_raw_inputs(self, run: Run) -> Transforms:
         """Return the raw columns of the run; ids of growing tables are not known yet.
 
         Raises:
@@ -107,7 +108,7 @@ class FolderDelivery:
         node, dataset = self._job.config["dataset"], self._job.dataset
         if str(node["_target_"]).startswith(STREAM_DATASETS):
             transforms = read_transforms(node, run.dir)
-            return RawInputs(transforms.features, transforms.fitted)
+            return Transforms(transforms.features, transforms.fitted)
         while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
             dataset = dataset.dataset
         return find_run_inputs(self._job.config, dataset, run.dir).raw

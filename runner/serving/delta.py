@@ -5,7 +5,6 @@ docs/export.md describes the format. Nothing here imports torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +16,12 @@ import numpy as np
 from runner.errors import UserError
 from runner.serving.artifact import (
     EXPORT_WHOLE,
-    FORMAT_VERSION,
     MANIFEST,
     SCHEMA,
     Artifact,
     GraphSpec,
     hash_values,
+    read_manifest,
     read_schema,
     verify_files,
 )
@@ -179,23 +178,11 @@ def open_delta(path: Path | str) -> Delta:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: {NO_DELTA}")
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        kind, format_version = manifest.get("kind"), manifest["format_version"]
-        named = {k: v for k, v in manifest.items() if k != "version"}
-        is_whole = kind != KIND or hash_values(named) == manifest["version"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / MANIFEST}: cannot be read: {error!r}") from error
-    if kind != KIND:
+    manifest = read_manifest(folder, NO_DELTA, again="write it again")
+    if manifest.get("kind") != KIND:
         raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
-    if format_version != FORMAT_VERSION:
-        raise UserError(
-            f"{folder}: format version {format_version}; this is for version {FORMAT_VERSION}: "
-            "write it again"
-        )
-    if not is_whole:
+    named = {k: v for k, v in manifest.items() if k != "version"}
+    if hash_values(named) != manifest.get("version"):
         raise UserError(f"{folder / MANIFEST}: damaged: its version is not the hash of the rest")
     return manifest
 

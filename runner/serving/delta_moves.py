@@ -13,7 +13,8 @@ import numpy as np
 
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.artifact import EXPORT_WHOLE, GraphSpec, RawInputs
+from runner.serving.artifact import EXPORT_WHOLE, GraphSpec
+from runner.serving.predict_encode import Transforms
 
 _TABLE_PARTS = ("weight", "codes", "scale_low")  # of `Rows` and `IntegerRows`
 
@@ -42,8 +43,8 @@ def find_moves(
     base: Mapping[str, np.ndarray],
     new: Mapping[str, np.ndarray],
     graphs: Sequence[GraphSpec],
-    base_raw: RawInputs,
-    new_raw: RawInputs,
+    base_raw: Transforms,
+    new_raw: Transforms,
 ) -> dict[str, RowMove]:
     """Return how the rows of tables moved; of tables that did not, nothing.
 
@@ -97,7 +98,7 @@ def _stacks(spec: GraphSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         yield f"{spec.name}/lookup.sequence_rows.{n}", "", (sequence.name,)
 
 
-def _table(raw: RawInputs, feature: str) -> str:
+def _table(raw: Transforms, feature: str) -> str:
     [name] = [spec.table_name for spec in raw.declared.ids if spec.name == feature]
     return name
 
@@ -125,15 +126,8 @@ def _kept_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows of a table stay, in the base and in the new version."""
     was_kept_R, is_kept_R = np.zeros(before, bool), np.zeros(after, bool)
-    if (
-        old_I is None
-        or new_I is None
-        or (before, after)
-        != (
-            FIRST_VALUE_ID + len(old_I),
-            FIRST_VALUE_ID + len(new_I),
-        )
-    ):
+    sizes = [FIRST_VALUE_ID + len(ids) for ids in (old_I, new_I) if ids is not None]
+    if old_I is None or new_I is None or sizes != [before, after]:
         both = min(before, after)
         was_kept_R[:both] = is_kept_R[:both] = True
         return was_kept_R, is_kept_R

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
 from runner.batch import Schema
 from runner.errors import UserError
@@ -29,7 +28,6 @@ from runner.serving.artifact import (
     MANIFEST,
     Artifact,
     GraphSpec,
-    RawInputs,
     Task,
     hash_files,
     hash_values,
@@ -38,6 +36,8 @@ from runner.serving.artifact import (
 from runner.serving.delta import CARRIED, DELETED, INSERTED, KIND, ROWS, WEIGHTS, move_rows
 from runner.serving.delta_moves import RowMove, is_table_weight
 from runner.serving.graphs import TableChoice, build_graphs, without_tables
+from runner.serving.loaded_graph import write_weights
+from runner.serving.predict_encode import Transforms
 
 _CHUNK_ROWS = 1 << 16
 # what of a manifest must be the same in two versions of one model
@@ -59,7 +59,7 @@ class ModelVersion:
     facts: Mapping[str, Any]
     graphs: tuple[GraphSpec, ...]
     tasks: tuple[Task, ...]
-    raw: RawInputs
+    raw: Transforms
     weights: Mapping[str, np.ndarray]
 
 
@@ -175,8 +175,7 @@ def write_delta(folder: Path, base: Artifact, new: ModelVersion, difference: Dif
         UserError: if the two are not versions of one model.
     """
     check_same_model(base, new)
-    save_file(difference.weights, folder / WEIGHTS)
-    (folder / WEIGHTS).chmod(0o644)  # safetensors lets nobody else read it
+    write_weights(folder / WEIGHTS, difference.weights)
     if new.raw is not base.raw:
         _write_changed_schema(folder, base, new)
     write_delta_manifest(folder, base, new, difference)

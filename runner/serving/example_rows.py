@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.serving.artifact import GraphSpec, RawInputs, graph_file, read_schema
+from runner.serving.artifact import GraphSpec, graph_file, read_schema
 from runner.serving.loaded_graph import load_graph
+from runner.serving.predict_encode import Transforms
 
 EXAMPLE = "example.npz"
 
@@ -32,7 +33,7 @@ def write_example(folder: Path, formats: Sequence[str], inputs: Mapping[str, np.
 
 
 def ids_in_range(
-    spec: GraphSpec, raw: RawInputs, inputs: Mapping[str, np.ndarray]
+    spec: GraphSpec, raw: Transforms, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a graph with 0 in place of ids that its tables do not have.
 

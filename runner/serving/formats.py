@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
 from runner.errors import UserError
 from runner.serving.artifact import FORMATS, GraphSpec, weights_file
-from runner.serving.loaded_graph import without_tree_warning
+from runner.serving.loaded_graph import without_tree_warning, write_weights
 from runner.serving.onnx_weights import read_initializers
 
 ONNX_OPSET = 20
@@ -50,9 +49,7 @@ def save_graph(
             torch.export.save(program, str(path))
         elif format_ == "aoti":
             _compile(program, path, portable)
-            weights = path.with_name(weights_file(spec.name))
-            save_file(program_weights(program), weights)
-            weights.chmod(0o644)  # safetensors lets nobody else read it
+            write_weights(path.with_name(weights_file(spec.name)), program_weights(program))
         else:
             _save_onnx(program, spec, path)
     except Exception as error:

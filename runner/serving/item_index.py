@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runner.errors import UserError
-from runner.serving.artifact import read_verified_manifest
+from runner.serving.artifact import read_manifest, verify_files
 from runner.serving.item_table import ITEMS, ItemTable, vectors_as_matrix
 from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
 
@@ -149,11 +149,9 @@ def search_exactly(
     positions, scores = [], []
     for start in range(0, max(1, len(query_RD)), step):
         scores_RI = query_RD[start : start + step] @ vectors_ID.T
-        worst = scores_RI.shape[1] - count
-        best = np.argpartition(scores_RI, worst, axis=1)[:, worst:] if worst else None
-        if best is None:
-            best = np.broadcast_to(np.arange(count), scores_RI.shape)
-        best = np.sort(best, axis=1)
+        best = np.broadcast_to(np.arange(count), (len(scores_RI), count))
+        if worst := scores_RI.shape[1] - count:
+            best = np.sort(np.argpartition(scores_RI, worst, axis=1)[:, worst:], axis=1)
         values = np.take_along_axis(scores_RI, best, 1)
         order = np.argsort(-values, axis=1, kind="stable")
         positions.append(np.take_along_axis(best, order, 1))
@@ -189,7 +187,8 @@ def read_index_manifest(folder: Path, model: Mapping[str, Any]) -> dict[str, Any
     Raises:
         UserError: as `open_index`, and for a package that is missing.
     """
-    manifest = read_verified_manifest(folder, NO_INDEX, again="make it again")
+    manifest = read_manifest(folder, NO_INDEX, again="make it again")
+    verify_files(folder, manifest["files"])
     own = manifest.get("model")
     is_index = manifest.get("kind") in KINDS and isinstance(manifest.get("parameters"), dict)
     if not is_index or not isinstance(own, dict):

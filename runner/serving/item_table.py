@@ -138,10 +138,11 @@ def _read_listed(artifact: Artifact, name: str) -> pa.Table:
     return pq.read_table(artifact.path / name)
 
 
-def vectors_as_lists(vectors_RD: np.ndarray) -> pa.Array:
-    """Return a column of vectors, as lists of one length."""
+def vectors_as_lists(vectors_RD: np.ndarray, bad_R: np.ndarray | None = None) -> pa.Array:
+    """Return a column of vectors, as lists of one length; null for bad rows."""
     flat = pa.array(np.ascontiguousarray(vectors_RD, np.float32).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, vectors_RD.shape[1])
+    mask = None if bad_R is None else pa.array(bad_R)
+    return pa.FixedSizeListArray.from_arrays(flat, vectors_RD.shape[1], mask=mask)
 
 
 def vectors_as_matrix(column: pa.ChunkedArray) -> np.ndarray:

@@ -6,7 +6,6 @@ I items, R rows, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +24,7 @@ from runner.serving.item_table import (
     name_items,
     vectors_as_lists,
 )
-from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features
+from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features, select_features
 
 ITEMS_AT_A_TIME = 16_384
 
@@ -86,11 +85,8 @@ def all_item_vectors(scorer: GraphRunner, num_items: int) -> np.ndarray:
 
 def query_columns(artifact: Artifact) -> tuple[str, ...]:
     """Return the raw columns that the graph of the query reads."""
-    names = set(graph_features([require_graph(artifact, "query")]))
-    declared = artifact.raw.declared
-    numeric = tuple(spec for spec in declared.numeric if spec.name in names)
-    ids = tuple(spec for spec in declared.ids if spec.name in names)
-    return tuple(replace(declared, numeric=numeric, ids=ids).columns)
+    features = graph_features([require_graph(artifact, "query")])
+    return tuple(select_features(artifact.raw.declared, features).columns)
 
 
 def write_queries(folder: Path, scorer: GraphRunner, rows: pa.Table) -> None:

@@ -56,9 +56,8 @@ def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 
         missing = "onnxruntime" if format_ == "onnx" else "torch"
         raise UserError(f"{path}: needs {missing}: pip install {missing}") from error
     if format_ == "aoti":
-        return NativeGraph(
-            NativePackages(path), read_weights(path.with_name(weights_file(spec.name)))
-        )
+        weights = read_weights(path.with_name(weights_file(spec.name)))
+        return NativeGraph(NativePackages(path), weights)
     from runner.serving.pt2_check import check_pt2
 
     check_pt2(path)
@@ -82,6 +81,14 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
     except (OSError, SafetensorError, KeyError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     return weights
+
+
+def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Write a safetensors file that everybody may read."""
+    from safetensors.numpy import save_file
+
+    save_file(dict(weights), path)
+    path.chmod(0o644)  # safetensors lets nobody else read it
 
 
 class TorchGraph:
@@ -135,7 +142,8 @@ class NativePackages:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._idle: list[tuple[Any, dict[str, Any]]] = []  # package, tensors that it reads
+        # of versions that are gone, for the next one: package, tensors that it reads
+        self.idle: list[tuple[Any, dict[str, Any]]] = []
 
     def take(self, weights: Mapping[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
         """Return a package that runs on these weights, and the tensors that it reads.
@@ -146,7 +154,7 @@ class NativePackages:
         import torch
         from torch._inductor import aoti_load_package
 
-        package, tensors = self._idle.pop() if self._idle else (None, {})
+        package, tensors = self.idle.pop() if self.idle else (None, {})
         if package is None:
             package = aoti_load_package(str(self._path))
         names = package.get_constant_fqns()
@@ -160,10 +168,6 @@ class NativePackages:
             package.load_constants(tensors, check_full_update=True, user_managed=True)
         return package, tensors
 
-    def give_back(self, package: Any, tensors: dict[str, Any]) -> None:
-        """Keep a package for the next version."""
-        self._idle.append((package, tensors))
-
 
 class NativeGraph:
     """A graph as machine code of AOTInductor."""
@@ -171,7 +175,7 @@ class NativeGraph:
     def __init__(self, packages: NativePackages, weights: Mapping[str, np.ndarray]) -> None:
         self._packages = packages
         self._package, self._tensors = packages.take(weights)
-        in_use = weakref.finalize(self, packages.give_back, self._package, self._tensors)
+        in_use = weakref.finalize(self, packages.idle.append, (self._package, self._tensors))
         in_use.atexit = False
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -17,18 +17,14 @@ SINGLE_QUERIES = 100  # that are timed one by one
 TIMES = ("ms_a_query", "ms_a_query_in_batches")
 
 
-def measure_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
-    """Return the share of the expected positions that were found."""
-    return float(_recall_of_queries(found_QK, expected_QK).mean())
-
-
 def lower_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
     """Return the share that other queries are likely to find: two standard errors less."""
-    recall_Q = _recall_of_queries(found_QK, expected_QK)
+    recall_Q = _recalls(found_QK, expected_QK)
     return float(recall_Q.mean() - 2 * recall_Q.std() / len(recall_Q) ** 0.5)
 
 
-def _recall_of_queries(found_QK: np.ndarray, expected_QK: np.ndarray) -> np.ndarray:
+def _recalls(found_QK: np.ndarray, expected_QK: np.ndarray) -> np.ndarray:
+    """Return the share of the expected positions that was found, for each query."""
     hits = [np.isin(expected, found).mean() for found, expected in zip(found_QK, expected_QK)]
     return np.array(hits)
 
@@ -44,7 +40,7 @@ def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> 
     expected, _ = exact(query_QD, top_k)
     result: dict[str, Any] = {"queries": len(query_QD)}
     for k in sorted({min(10, top_k), top_k}):
-        result[f"recall@{k}"] = measure_recall(found[:, :k], expected[:, :k])
+        result[f"recall@{k}"] = float(_recalls(found[:, :k], expected[:, :k]).mean())
     single = [_seconds(search, row[None], top_k) for row in query_QD[:SINGLE_QUERIES]]
     batch_s = min(_seconds(search, query_QD, top_k) for _ in range(3))
     seconds = (statistics.median(single), batch_s / len(query_QD))

@@ -16,11 +16,7 @@ import pyarrow as pa
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import text_column_types
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
-from runner.data.tabular.read_files import (
-    RowChunk,
-    check_same_schema,
-    unpack_columns,
-)
+from runner.data.tabular.read_files import RowChunk, check_same_schema, unpack_columns
 from runner.data.tabular.splits import Split
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.text_blocks import find_binary_format
@@ -205,14 +201,6 @@ def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
         yield replace(rest, first_row=chunk.first_row + done + len(lines))
 
 
-@dataclass(frozen=True)
-class MemoryRows(RowChunk):
-    """Consecutive rows of a table in memory."""
-
-    def describe_row(self, row: int) -> str:
-        return f"{self.file}: row {self.first_row + row}"
-
-
 class MemoryTable:
     """A table in memory to score, with the same checks as files.
 
@@ -238,7 +226,8 @@ class MemoryTable:
         """Yield the rows in order, at most `max_rows` at a time."""
         for start in range(0, self._table.num_rows, max_rows):
             rows = self._table.slice(start, max_rows).combine_chunks()
-            yield start, MemoryRows(MEMORY, None, start, rows.num_rows, unpack_columns(rows))
+            table = unpack_columns(rows)
+            yield start, RowChunk(MEMORY, 0, start, rows.num_rows, table, part_name="")
 
 
 def find_format(paths: Sequence[str], preferred: str) -> str:

@@ -6,10 +6,8 @@ B rows of a batch, I items, K best items, L sequence length, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -19,23 +17,6 @@ from runner.serving.item_index import MAX_SCORES, ItemIndex
 from runner.serving.item_table import item_ids, name_items
 from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms
-
-
-class ItemSearch(Protocol):
-    """Finds the best items of a batch."""
-
-    @property
-    def ids(self) -> pa.Array:
-        """The raw id of each position."""
-
-    def find(self, vectors: Mapping[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions [B, K] of the best items, best first, and their scores.
-
-        A position is -1 where no item is left.
-
-        Args:
-            vectors: `row_vectors` of a prediction.
-        """
 
 
 class IndexSearch:
@@ -48,10 +29,17 @@ class IndexSearch:
     """
 
     def __init__(self, index: ItemIndex, top_k: int, *, leave_history_out: bool) -> None:
-        self._index, self.ids = index, index.ids
+        self._index, self.ids = index, index.ids  # the raw id of each position
         self._top_k, self._leave_history_out = top_k, leave_history_out
 
     def find(self, vectors: Mapping[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions [B, K] of the best items, best first, and their scores.
+
+        A position is -1 where no item is left.
+
+        Args:
+            vectors: `row_vectors` of a prediction.
+        """
         seen = None
         if self._leave_history_out and "history_BL" in vectors:
             ids_BL, length_B = vectors["history_BL"], vectors["history_length_B"]
@@ -96,6 +84,7 @@ class ExactSearch:
         self._top_k, self._leave_history_out = top_k, leave_history_out
 
     def find(self, vectors: Mapping[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and scores, as `IndexSearch.find` does."""
         query_BD = vectors["query_BD"]
         step = max(1, MAX_SCORES // len(self._items_ID))
         items, scores = [], []
@@ -116,3 +105,6 @@ class ExactSearch:
         row_BL = torch.arange(len(ids_BL), device=ids_BL.device)[:, None].expand_as(ids_BL)
         seen_BL = place_L < length_B[:, None]
         scores_BI[row_BL[seen_BL], ids_BL[seen_BL]] = -torch.inf
+
+
+ItemSearch = IndexSearch | ExactSearch

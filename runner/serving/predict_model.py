@@ -30,6 +30,7 @@ from runner.models.layers.retrieval import RetrievalModel
 from runner.reporting.console import View
 from runner.rundir.checkpoint import Checkpoint
 from runner.serving.item_index import item_columns, open_index
+from runner.serving.item_table import vectors_as_lists
 from runner.serving.predict_encode import EncodedPart, Transforms
 from runner.serving.predict_items import ExactSearch, IndexSearch, ItemSearch
 from runner.serving.predict_outputs import Outputs
@@ -201,7 +202,7 @@ class RunModel:
                 score_R = _sigmoid(score_R)
             columns[outputs.score_name(label)] = pa.array(score_R, mask=part.bad_R)
         for name, tensors in found.items():
-            columns[name] = _list_column(torch.cat(tensors).cpu().numpy(), part.bad_R)
+            columns[name] = vectors_as_lists(torch.cat(tensors).cpu().numpy(), part.bad_R)
         if search is not None:
             positions_RK, scores_RK = (np.concatenate(parts) for parts in zip(*items))
             columns |= item_columns(search.ids, positions_RK, scores_RK, part.bad_R)
@@ -240,8 +241,3 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
     return probabilities
-
-
-def _list_column(values_RD: np.ndarray, bad_R: np.ndarray) -> pa.Array:
-    flat = pa.array(np.ascontiguousarray(values_RD).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, values_RD.shape[1], mask=pa.array(bad_R))

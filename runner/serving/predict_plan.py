@@ -21,11 +21,7 @@ from runner.rundir.run_files import read_meta
 from runner.serving.item_index import read_index_manifest
 from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import Transforms, check_input_types
-from runner.serving.predict_input import (
-    InputTable,
-    check_kept_columns,
-    find_format,
-)
+from runner.serving.predict_input import InputTable, check_kept_columns, find_format
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
     FORMAT,

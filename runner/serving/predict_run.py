@@ -30,11 +30,7 @@ from runner.rundir.lock import FolderLock
 from runner.rundir.provenance import changed_code_note
 from runner.rundir.run_files import read_meta
 from runner.serving.predict_encode import PartEncoder
-from runner.serving.predict_input import (
-    InputPart,
-    LocatedChunk,
-    cut_into_parts,
-)
+from runner.serving.predict_input import InputPart, LocatedChunk, cut_into_parts
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
     PartsSummary,
@@ -192,7 +188,7 @@ def _score_parts(
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
     left = max(0, table.num_rows_estimate() - done.num_rows)
     label = f"scoring with step {plan.checkpoint.step}"
-    shown = show_progress(label, left) if rank == 0 else nullcontext(_say_nothing)
+    shown = show_progress(label, left) if rank == 0 else nullcontext(lambda _: None)
 
     score, started = model.make_scorer(plan.outputs, plan.training), time.monotonic()
     parts = (encoder.encode(part) for part in chain([first], rest))
@@ -204,10 +200,6 @@ def _score_parts(
             write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
             advance(rows.num_rows * num_ranks)
     return time.monotonic() - started
-
-
-def _say_nothing(count: int) -> None:
-    """Show no progress: rank 0 does."""
 
 
 def _raise_failure(result: ProcessResult) -> None:

@@ -125,9 +125,8 @@ def open_split(
     common: dict[str, Any] = {"features": declared, "keep": keep, "id_types": fitted.id_types}
     if isinstance(recipe, TableRecipe):
         known = {*recipe.row_split.splits, *recipe.files}
-        table = SplitTable(
-            **{**vars_of(recipe), **common}, wanted=split, times=dict(fitted.times or {})
-        )
+        settings = {name: getattr(recipe, name) for name in TableRecipe.__dataclass_fields__}
+        table = SplitTable(**{**settings, **common}, wanted=split, times=dict(fitted.times or {}))
     else:
         folder, prepared = prepare(recipe)
         known = set(prepared.splits)
@@ -138,8 +137,3 @@ def open_split(
     if split not in known:
         raise UserError(unknown_choice("--split", split, [s for s in SPLITS if s in known]))
     return table
-
-
-def vars_of(recipe: TableRecipe) -> dict[str, Any]:
-    """Return the settings of a table."""
-    return {name: getattr(recipe, name) for name in TableRecipe.__dataclass_fields__}

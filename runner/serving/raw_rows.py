@@ -5,7 +5,7 @@ Shape legend: R rows, F features, V values of list columns, L sequence length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_columns
 from runner.errors import DataError, nearest_hint
-from runner.serving.artifact import GraphSpec, RawInputs
+from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms, check_input_types
 
 REQUEST = DataFile("the rows")
@@ -82,32 +82,28 @@ def _as_array(values: Any) -> Any:
 
 
 def encode_rows(
-    raw: RawInputs,
-    rows: pa.Table,
-    features: Sequence[str],
-    *,
-    first_row: int = 0,
-    skip_bad_rows: bool = False,
+    raw: Transforms, rows: pa.Table, features: Collection[str], *, skip_bad_rows: bool = False
 ) -> EncodedRows:
     """Encode the raw columns of some features.
 
     Args:
         features: names of those that the graphs read.
-        first_row: number of the first row, for messages.
         skip_bad_rows: mark bad rows instead of raising an error for the first.
 
     Raises:
         DataError: naming the column that is missing or of a wrong type, and the first bad row.
     """
-    wanted = set(features)
-    declared = replace(
-        raw.declared,
-        numeric=tuple(spec for spec in raw.declared.numeric if spec.name in wanted),
-        ids=tuple(spec for spec in raw.declared.ids if spec.name in wanted),
-    )
+    declared = select_features(raw.declared, features)
     table = _prepare_columns(Transforms(declared, raw.fitted), rows)
-    chunk = RequestRows(REQUEST, None, first_row, table.num_rows, table)
+    chunk = RequestRows(REQUEST, None, 0, table.num_rows, table)
     return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
+
+
+def select_features(declared: Declared, features: Collection[str]) -> Declared:
+    """Return the declaration of some features alone."""
+    numeric = tuple(spec for spec in declared.numeric if spec.name in features)
+    ids = tuple(spec for spec in declared.ids if spec.name in features)
+    return replace(declared, numeric=numeric, ids=ids)
 
 
 def encode_chunk_features(

@@ -27,7 +27,6 @@ from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.artifact import RawInputs
 from runner.serving.event_rows import EventRows
 from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms, plain_transforms
@@ -47,7 +46,7 @@ class RunInputs:
     are made of `events`.
     """
 
-    raw: RawInputs
+    raw: Transforms
     dataset: ParquetDataset
     table: TableRecipe | None
     events: EventRows | None = None
@@ -84,20 +83,14 @@ class RunInputs:
 
     def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
         if self.events is not None:
-            for rows in self.events.read(split):
-                yield (
-                    RequestRows(REQUEST, None, 0, rows.num_rows, rows),
-                    np.ones(rows.num_rows, bool),
-                )
+            yield from (_whole_chunk(rows, 0) for rows in self.events.read(split))
             return
         if self.table is None:
             names = list(self.raw.declared.columns)
             total = self.dataset.num_rows[split]
             for start in range(0, total, CHUNK_ROWS):
                 stop = min(start + CHUNK_ROWS, total)
-                rows = self.dataset.read_columns(split, names, start, stop)
-                request = RequestRows(REQUEST, None, start, stop - start, rows)
-                yield request, np.ones(stop - start, bool)
+                yield _whole_chunk(self.dataset.read_columns(split, names, start, stop), start)
             return
         columns, times = self.table.columns_read, self.raw.fitted.times
         for chunk, masks in iterate_split_chunks(self.table, columns, times):
@@ -109,6 +102,12 @@ class RunInputs:
                 yield empty, np.ones(blank, bool)
             else:
                 yield chunk, mask_R
+
+
+def _whole_chunk(rows: pa.Table, first_row: int) -> tuple[RowChunk, np.ndarray]:
+    """Return rows of which all are wanted."""
+    chunk = RequestRows(REQUEST, None, first_row, rows.num_rows, rows)
+    return chunk, np.ones(rows.num_rows, bool)
 
 
 def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) -> RunInputs:
@@ -139,10 +138,10 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     events = None
     if table is not None and table.declared.interactions is not None:
         events = EventRows(table, transforms.fitted)
-    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table, events)
+    return RunInputs(Transforms(transforms.features, transforms.fitted), dataset, table, events)
 
 
-def with_vocabularies(raw: RawInputs, vocabularies: Mapping[str, np.ndarray]) -> RawInputs:
+def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -> Transforms:
     """Return transforms with a vocabulary in place of each growing table.
 
     Args:
@@ -168,7 +167,7 @@ def with_vocabularies(raw: RawInputs, vocabularies: Mapping[str, np.ndarray]) ->
         vocabularies={**fitted.vocabularies, **vocabularies},
         num_rows={**fitted.num_rows, **num_rows},
     )
-    return RawInputs(replace(declared, ids=ids), fitted)
+    return Transforms(replace(declared, ids=ids), fitted)
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:

@@ -22,13 +22,7 @@ from runner.serving.item_index import ItemIndex, item_columns, open_index
 from runner.serving.item_table import find_history, read_item_table
 from runner.serving.item_vectors import with_vectors_of
 from runner.serving.loaded_graph import LoadedGraph, load_graph
-from runner.serving.raw_rows import (
-    EncodedRows,
-    as_table,
-    encode_rows,
-    graph_features,
-    graph_inputs,
-)
+from runner.serving.raw_rows import EncodedRows, as_table, encode_rows, graph_features, graph_inputs
 
 
 class Scorer:
@@ -153,9 +147,10 @@ class Scorer:
             DataError: naming the column that is missing, or the first bad row and its value.
         """
         one = self.snapshot()
-        return one.score_encoded(one.encode(rows, skip_bad_rows=skip_bad_rows))
+        encoded = one.encode(rows, skip_bad_rows=skip_bad_rows)
+        return one.task_scores(one.logits(encoded), encoded.bad_R)
 
-    def encode(self, rows: Any, *, skip_bad_rows: bool = False, first_row: int = 0) -> EncodedRows:
+    def encode(self, rows: Any, *, skip_bad_rows: bool = False) -> EncodedRows:
         """Encode raw rows for all graphs.
 
         Raises:
@@ -163,13 +158,7 @@ class Scorer:
         """
         artifact = self.artifact
         features = graph_features(artifact.graphs)
-        return encode_rows(
-            artifact.raw, as_table(rows), features, first_row=first_row, skip_bad_rows=skip_bad_rows
-        )
-
-    def score_encoded(self, rows: EncodedRows) -> dict[str, np.ndarray]:
-        """Score encoded rows, as `score` does."""
-        return self.task_scores(self.logits(rows), rows.bad_R)
+        return encode_rows(artifact.raw, as_table(rows), features, skip_bad_rows=skip_bad_rows)
 
     def task_scores(self, logits_RT: np.ndarray, bad_R: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores of logits, as `score` does; of bad rows NaN."""
@@ -229,12 +218,7 @@ class Scorer:
         one = self.snapshot()
         query = require_graph(one.artifact, "query")
         encoded = encode_rows(one.artifact.raw, as_table(rows), graph_features([query]))
-        return one.top_k_encoded(encoded, top_k)
-
-    def top_k_encoded(self, rows: EncodedRows, top_k: int) -> pa.Table:
-        """Find the best items of encoded rows, as `top_k` does."""
-        one = self.snapshot()
-        return pa.table(item_columns(one.index.ids, *one.search(one.index, rows, top_k)))
+        return pa.table(item_columns(one.index.ids, *one.search(one.index, encoded, top_k)))
 
     def search(
         self, index: ItemIndex, rows: EncodedRows, top_k: int

@@ -20,26 +20,21 @@ def as_arrow(table: Any) -> pa.Table:
     Raises:
         DataError: for anything else, and for a column whose values have several types.
     """
-    return flatten_structs(_convert(table))
-
-
-def _convert(table: Any) -> pa.Table:
-    kind = type(table).__module__.partition(".")[0]
     try:
         if isinstance(table, pa.Table):
-            return table
-        if kind == "pandas":
-            return pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-        if isinstance(table, pa.RecordBatch):
-            return pa.Table.from_batches([table])
-        if hasattr(table, "__arrow_c_stream__"):
-            return pa.table(table)
+            found = table
+        elif type(table).__module__.partition(".")[0] == "pandas":
+            found = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+        elif hasattr(table, "__arrow_c_stream__"):
+            found = pa.table(table)
+        else:
+            raise DataError(
+                f"the table: a {type(table).__name__}; expected a DataFrame of pandas or polars, "
+                "or an Arrow table"
+            )
     except pa.ArrowException as error:
         raise DataError(f"the table: {error}") from error
-    raise DataError(
-        f"the table: a {type(table).__name__}; expected a DataFrame of pandas or polars, or an "
-        "Arrow table"
-    )
+    return flatten_structs(found)
 
 
 def like(result: pa.Table, given: Any) -> Any:

@@ -26,7 +26,8 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=temporary_prefix(out), dir=out.parent))
+        # a killed process leaves it
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
     except OSError as error:
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
@@ -41,8 +42,3 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
         sync_path(out.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def temporary_prefix(out: Path) -> str:
-    """Return how the temporary folders of a place begin, which a killed process leaves."""
-    return f".{out.name}.tmp-"

@@ -1,9 +1,8 @@
 from .plan import SweepJob, SweepPlan
-from .run import run_search, run_sweep
+from .run import run_sweep
 
 __all__ = [
     "SweepJob",
     "SweepPlan",
-    "run_search",
     "run_sweep",
 ]

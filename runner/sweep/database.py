@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS runner_tries (
     started REAL NOT NULL, ended REAL, seconds REAL, exit_code INTEGER, status TEXT, error TEXT);
 CREATE INDEX IF NOT EXISTS runner_open ON runner_tries (id) WHERE ended IS NULL;
 """
+_SET_STATUS = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
 
 
 class SweepDatabaseError(UserError):
@@ -213,24 +214,10 @@ class SweepDatabase:
         )
 
     def end_try(self, try_id: int, key: str, try_result: TryResult) -> None:
-        self._write(
-            (
-                "UPDATE runner_tries SET ended=?, seconds=?, exit_code=?, status=?, error=? "
-                "WHERE id=?",
-                (
-                    time.time(),
-                    try_result.seconds,
-                    try_result.exit_code,
-                    try_result.status,
-                    try_result.error,
-                    try_id,
-                ),
-            ),
-            (
-                "UPDATE runner_jobs SET status=?, error=? WHERE key=?",
-                (try_result.status, try_result.error, key),
-            ),
-        )
+        update = "UPDATE runner_tries SET ended=?, seconds=?, exit_code=?, status=?, error=?"
+        status, error = try_result.status, try_result.error
+        values = (time.time(), try_result.seconds, try_result.exit_code, status, error, try_id)
+        self._write((f"{update} WHERE id=?", values), (_SET_STATUS, (status, error, key)))
 
     def set_statuses(self, statuses: Iterable[tuple[str, str, str | None]]) -> None:
         """Record how jobs stand that are not tried now, as their run directories show it.
@@ -238,8 +225,7 @@ class SweepDatabase:
         Args:
             statuses: key, status and error of each job.
         """
-        update = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
-        self._write(*((update, (status, error, key)) for key, status, error in statuses))
+        self._write(*((_SET_STATUS, (status, error, key)) for key, status, error in statuses))
 
     def reset_trials(self, name: str, metric: str, direction: str) -> None:
         """Replace the grid's Optuna study by an empty one."""

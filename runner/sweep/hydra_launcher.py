@@ -28,11 +28,11 @@ from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
-    JobHandle,
     JobStarter,
     LocalProcess,
     job_command,
     job_environment,
+    local_launcher,
 )
 from runner.sweep.plan import SweepJob, SweepPlan, override_key
 
@@ -79,6 +79,18 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
     return name, settings
 
 
+def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
+    """Return what starts jobs: the plugin that the command line names, or processes here.
+
+    Args:
+        plan: the sweep.
+        flags: words of the command line that are no overrides.
+        name: of the sweep, for trackers.
+    """
+    launcher = local_launcher if plan.launcher_plugin is None else plugin_launcher
+    return launcher(plan, flags, name)
+
+
 def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
     """Return what starts jobs through the plugin of the plan.
 
@@ -93,7 +105,7 @@ def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStar
     if launcher == "ray":
         settings = _join_ray(settings, env)
 
-    def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
+    def start(job: SweepJob, folder: Path, slot: int) -> LocalProcess:
         place = (folder.parent / PLUGIN_DIR / folder.name).absolute()
         place.mkdir(parents=True, exist_ok=True)
         (place / _STOP_FILE).unlink(missing_ok=True)

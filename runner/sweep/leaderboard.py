@@ -6,11 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from runner.reporting.report.columns import short_headings
-from runner.reporting.report.leaderboard import (
-    Leaderboard,
-    rank_runs,
-    sweep_test_metrics,
-)
+from runner.reporting.report.leaderboard import Leaderboard, rank_runs, sweep_test_metrics
 from runner.reporting.report.records import RunRecord
 from runner.rundir.sweep_folder import LEADERBOARD_FILE
 from runner.sweep.plan import SweepJob, SweepPlan

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from runner.config.hydra_text import quote_hydra_value
 from runner.distributed import parent_death
@@ -22,30 +21,6 @@ from runner.sweep.forked_jobs import ForkedJobs, no_fork
 from runner.sweep.plan import SweepJob, SweepPlan
 
 JOB_LOG_FILE = "job.log"
-
-
-class JobHandle(Protocol):
-    """A job that was started."""
-
-    pid: int  # of its process on this machine
-
-    def poll(self) -> int | None:
-        """Return the exit code, -N after a kill by signal N; None while the job runs."""
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the job ends; -1 if there is none."""
-
-    def send_signal(self, signum: int) -> None:
-        """Send a signal to the job's first process, which passes it on to others as it sees fit."""
-
-    def kill(self) -> None:
-        """Kill the job and all its processes."""
-
-
-class JobStarter(Protocol):
-    """Starts a job in a folder; `slot` is the number of the slot that it takes."""
-
-    def __call__(self, job: SweepJob, folder: Path, slot: int) -> JobHandle: ...
 
 
 class LocalProcess:
@@ -91,6 +66,7 @@ class LocalProcess:
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
 
     def poll(self) -> int | None:
+        """Return the exit code, -N after a kill by signal N; None while the job runs."""
         if self._code is None:
             # The process is not reaped yet, so that the group's number is still the job's. What it
             # left behind (ranks and readers of a job that was killed) is killed with it.
@@ -107,16 +83,23 @@ class LocalProcess:
         return self._code
 
     def fileno(self) -> int:
+        """Return a descriptor that becomes readable when the job ends; -1 if there is none."""
         return self._pidfd
 
     def send_signal(self, signum: int) -> None:
+        """Send a signal to the job's first process, which passes it on to others as it sees fit."""
         if self._code is None:  # it is not reaped, so that its number is no other process's
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
+        """Kill the job and all its processes."""
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+
+# starts a job in a folder and in a slot of this number
+JobStarter = Callable[[SweepJob, Path, int], LocalProcess]
 
 
 def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
@@ -133,13 +116,13 @@ def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStart
 
     forks = ForkedJobs(plan.launcher.fork_server and not devices)
 
-    def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
+    def start(job: SweepJob, folder: Path, slot: int) -> LocalProcess:
         env = dict(os.environ, **job_environment(plan, name))
         threads = threads_per_rank(job, plan)
         if devices_by_slot is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(devices_by_slot[slot])
         command = job_command(job, folder, flags, threads)
-        fork = forks.starter(env, threads or job.num_threads or num_cores(), job.num_ranks)
+        fork = forks.starter(env, threads or job.num_threads or usable_cores(), job.num_ranks)
         return LocalProcess(command, folder / JOB_LOG_FILE, env, fork)
 
     return start
@@ -158,7 +141,7 @@ def threads_per_rank(job: SweepJob, plan: SweepPlan) -> int | None:
     """
     if plan.launcher.slots == 1 or plan.has_num_threads:
         return None
-    return max(1, num_cores() // plan.launcher.slots // job.num_ranks)
+    return max(1, usable_cores() // plan.launcher.slots // job.num_ranks)
 
 
 def job_command(
@@ -170,11 +153,6 @@ def job_command(
     # A YAML that a job chooses may set Hydra's mode, which would make the job a sweep.
     overrides = [*job.overrides, *threads, run_dir, "hydra.mode=RUN"]
     return [sys.executable, "-m", "runner", *flags, *overrides]
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return usable_cores() if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_devices() -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -21,7 +20,6 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.study import StudyDirection
 
 from runner.config.settings import SearchSettings
 from runner.sweep.space import Dimension, Space, combinations
@@ -101,9 +99,3 @@ def make_pruner(settings: SearchSettings) -> BasePruner:
             n_startup_trials=settings.pruner_after, n_warmup_steps=settings.pruner_first
         )
     return NopPruner()
-
-
-def study_directions(objectives: Mapping[str, str]) -> list[StudyDirection]:
-    """Return Optuna's directions for objectives that are max or min."""
-    by_name = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
-    return [by_name[direction] for direction in objectives.values()]

@@ -9,11 +9,12 @@ table and its index leaves a study that Optuna can no longer open.
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from runner.rundir.readers import parse_number
 
 SCHEMA_VERSION, LIBRARY_VERSION, ALEMBIC_REVISION = 12, "5.0.0", "v3.2.0.a"
 _ATTRIBUTES = """
@@ -71,18 +72,12 @@ class GridAxis:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = sorted(set(texts))
-        numbers = [_number(text) for text in self.texts]
-        self.is_numeric = None not in numbers
-        kind: str
-        attributes: dict[str, Any]
+        numbers = [n for text in self.texts if (n := parse_number(text)) is not None]
+        self.is_numeric = len(numbers) == len(self.texts)
+        kind, attributes = "CategoricalDistribution", dict[str, Any](choices=self.texts)
         if self.is_numeric:
-            low, high = min(map(float, self.texts)), max(map(float, self.texts))
-            kind, attributes = (
-                "FloatDistribution",
-                {"step": None, "low": low, "high": high, "log": False},
-            )
-        else:
-            kind, attributes = "CategoricalDistribution", {"choices": self.texts}
+            kind = "FloatDistribution"
+            attributes = {"step": None, "low": min(numbers), "high": max(numbers), "log": False}
         self.distribution_json = json.dumps({"name": kind, "attributes": attributes})
 
     def value(self, text: str) -> float:
@@ -149,14 +144,6 @@ def add_trial(
         columns = "(trial_id, objective, value, value_type)"
         insert = f"INSERT INTO trial_values {columns} VALUES (?, 0, ?, 'FINITE')"
         db.execute(insert, (trial_id, value))
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _format_time(seconds: float) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import optuna
 from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,7 +29,6 @@ from runner.sweep.optuna_samplers import (
     make_pruner,
     make_sampler,
     predetermined_params,
-    study_directions,
 )
 from runner.sweep.space import Space
 
@@ -78,8 +78,9 @@ class Trials:
         self.pruner = make_pruner(settings)
         self._path = directory / DATABASE_FILE
         self._memory_storage = InMemoryStorage()
-        directions = study_directions(objectives)
-        with self._translate_errors():
+        best = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+        directions = [best[direction] for direction in objectives.values()]
+        with database_errors(self._path):
             self._disk_storage = open_storage(self._path)
             self._disk_study = optuna.create_study(
                 storage=self._disk_storage,
@@ -126,7 +127,7 @@ class Trials:
         return Trial(number, params)
 
     def _add(self, trial: FrozenTrial) -> int:
-        with self._translate_errors():
+        with database_errors(self._path):
             self._disk_study.add_trial(trial)
         self._memory_study.add_trial(trial)
         return len(self._memory_study.get_trials(deepcopy=False)) - 1
@@ -164,14 +165,14 @@ class Trials:
             return False  # its job failed and is tried again; that is never stopped early
         if evaluation not in trial.intermediate_values:
             self._memory_storage.set_trial_intermediate_value(trial_id, evaluation, value)
-            with self._translate_errors():
+            with database_errors(self._path):
                 disk_id = self._disk_id(number)
                 self._disk_storage.set_trial_intermediate_value(disk_id, evaluation, value)
         # Some pruners answer with numpy's bool, which JSON does not take.
         should_stop = bool(
             self.pruner.prune(self._memory_study, self._memory_storage.get_trial(trial_id))
         )
-        with self._translate_errors():  # keep what the pruner noted, such as a rung reached
+        with database_errors(self._path):  # keep what the pruner noted, such as a rung reached
             for key, note in self._memory_storage.get_trial(trial_id).system_attrs.items():
                 if trial.system_attrs.get(key) != note:
                     self._disk_storage.set_trial_system_attr(self._disk_id(number), key, note)
@@ -207,7 +208,7 @@ class Trials:
                 self._add(retry)
             return
         self._memory_study.tell(self._optuna_numbers[number], objective_values, state=state)
-        with self._translate_errors():
+        with database_errors(self._path):
             self._disk_study.tell(self._optuna_numbers[number], objective_values, state=state)
 
     def pareto_front(self) -> set[int]:
@@ -229,11 +230,6 @@ class Trials:
         return self._disk_storage.get_trial_id_from_study_id_trial_number(
             self._disk_study._study_id, self._optuna_numbers[number]
         )
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        with database_errors(self._path):
-            yield
 
 
 def open_storage(path: Path) -> RDBStorage:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.config.settings import LauncherSettings, make_settings
 from runner.errors import ConfigError, UserError, raise_combined
-from runner.sweep.settings import LauncherSettings, read_launcher_settings
 
 # Keys of the sweep as a whole. They enter neither a job nor its identity nor the sweep's hash.
 _SWEEP_WIDE_KEYS = re.compile(
@@ -187,7 +187,7 @@ def plan_sweep(
             {c.name for c, _ in checked},
         ),
         varying=varying,
-        launcher=read_launcher_settings(first.config.get("launcher")),
+        launcher=make_settings(LauncherSettings, first.config.get("launcher") or {}),
         metric=monitor.get("metric", "validation/auc"),
         direction=monitor.get("direction", "max"),
         has_num_threads=threads is not None,

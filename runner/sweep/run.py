@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from runner.config.settings import SearchSettings
 from runner.errors import UserError
 from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
@@ -21,15 +20,14 @@ from runner.rundir.lock import FolderLock, describe_holder
 from runner.rundir.sweep_folder import LEADERBOARD_FILE
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, read_job_states
 from runner.sweep.grid import GridJobs
-from runner.sweep.live_view import CheckProgress, LiveView
+from runner.sweep.hydra_launcher import choose_launcher
+from runner.sweep.live_view import LiveView
 from runner.sweep.local_process import JOB_LOG_FILE, JobStarter
-from runner.sweep.plan import CheckedJob, SweepJob, SweepPlan, plan_sweep
+from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.pruning import pruning_responder
 from runner.sweep.run_index import Outcome, match_runs, scan_runs
 from runner.sweep.scheduler import JobScheduler
-from runner.sweep.search import SearchJobs, plan_search
-from runner.sweep.space import Space
-from runner.sweep.start_jobs import choose_launcher
+from runner.sweep.search import SearchJobs, SearchSpec
 from runner.sweep.stop_signal import catch_stop_signals
 from runner.sweep.sweep_state import (
     SweepState,
@@ -65,75 +63,13 @@ class SweepOptions:
     make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = choose_launcher
 
 
-def run_sweep(
-    jobs: Sequence[Sequence[str]],
-    *,
-    check: Callable[[Sequence[str]], CheckedJob],
-    options: SweepOptions = SweepOptions(),
-) -> int:
-    """Run a job for each list of overrides, each in its own process, and show the results.
+def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None = None) -> int:
+    """Run a checked sweep, each job in its own process, and show the results; or list its jobs.
 
     Args:
-        jobs: overrides of each job.
-        check: composes and checks one job without importing torch, and raises UserError.
-        options: what else the command line says.
-
-    Returns:
-        The exit code: 0, 1 if a job failed, 130 or 143 after a signal.
-
-    Raises:
-        UserError: before anything has started.
-    """
-    console = make_console()
-    plan = plan_sweep(jobs, check, progress=CheckProgress(console))
-    return run_plan(console, plan, GridJobs, options)
-
-
-def run_search(
-    fixed: Sequence[str],
-    space: Space,
-    settings: SearchSettings,
-    *,
-    check: Callable[[Sequence[str]], CheckedJob],
-    options: SweepOptions,
-) -> int:
-    """Run jobs that are chosen one by one, each in its own process, and show the results.
-
-    Args:
-        fixed: overrides of every job.
-        space: what is searched.
-        settings: how it is searched.
-        check: composes and checks one job without importing torch, and raises UserError.
-        options: what else the command line says.
-
-    Returns:
-        The exit code: 0, 1 if a job failed, 130 or 143 after a signal.
-
-    Raises:
-        UserError: before anything has started.
-    """
-    console = make_console()
-    plan, spec = plan_search(fixed, space, settings, check)
-
-    def make_source(plan: SweepPlan, database: SweepDatabase) -> SearchJobs:
-        return SearchJobs(spec, plan, Path(plan.directory))
-
-    return run_plan(console, plan, make_source, options)
-
-
-def run_plan(
-    console: Console,
-    plan: SweepPlan,
-    make_source: Callable[[SweepPlan, SweepDatabase], GridJobs | SearchJobs],
-    options: SweepOptions,
-) -> int:
-    """Run a checked sweep, or only list its jobs.
-
-    Args:
-        console: of the terminal.
         plan: the checked sweep.
-        make_source: returns the source of jobs, once the directory is locked.
         options: what else the command line says.
+        search: what chooses the jobs one by one; None: they are those of the plan.
 
     Returns:
         The exit code: 0, 1 if a job failed, 130 or 143 after a signal.
@@ -141,6 +77,7 @@ def run_plan(
     Raises:
         UserError: before anything has started.
     """
+    console = make_console()
     if options.rerun and plan.num_trials is not None:
         raise UserError(
             "--rerun changed: a search has chosen its jobs by the results of the others; another "
@@ -155,18 +92,17 @@ def run_plan(
             f"{directory}: a run directory, not a sweep's; choose another hydra.sweep.dir"
         )
     if options.dry_run:
-        return _dry_run(console, plan, directory, rerun=options.rerun)
+        _dry_run(console, plan, rerun=options.rerun)
+        return 0
     with _locked(directory):
         database = SweepDatabase(directory, _warn)
         try:
-            source = make_source(plan, database)
+            source = GridJobs(plan, database) if search is None else SearchJobs(search, plan)
             try:
                 facts = {"command": list(options.command), "words": list(options.resume_arguments)}
                 database.write_facts({**facts, "cwd": os.getcwd(), "metric": plan.metric})
                 start_job = options.make_starter(source.plan, options.flags, directory.name)
-                state = load_sweep_state(
-                    source.plan, database, directory, _warn, rerun=options.rerun
-                )
+                state = load_sweep_state(source.plan, database, _warn, rerun=options.rerun)
                 return _run_jobs(console, source, state, start_job)
             finally:
                 source.close()
@@ -272,40 +208,33 @@ def _write_page(console: Console, directory: Path) -> None:
         _warn(f"report.html could not be written: {error}; {again}")
 
 
-def _dry_run(console: Console, plan: SweepPlan, directory: Path, *, rerun: bool) -> int:
-    """List the jobs and what is done; write nothing."""
-    if plan.num_trials is not None:
-        return _dry_run_search(console, plan.num_trials, directory)
+def _dry_run(console: Console, plan: SweepPlan, *, rerun: bool) -> None:
+    """List the jobs, what is done, and how many a search is to choose; write nothing."""
+    directory = Path(plan.directory)
+    is_search = plan.num_trials is not None
+    states = read_job_states(directory) if is_search else _grid_states(plan, directory, rerun)
+    for status, label in states:
+        print_line(console, f"{status:<12}{label}")
+    counts = [f"{count} {status}" for status, count in Counter(s for s, _ in states).items()]
+    num_coming = max(0, plan.num_jobs - len(states))
+    counts += [f"{num_coming} to be chosen"] if num_coming else []
+    total = _count(len(states) + num_coming, "job")
+    print_line(console, f"{total}: {', '.join(counts)}; in {directory}")
+
+
+def _grid_states(plan: SweepPlan, directory: Path, rerun: bool) -> list[tuple[str, str]]:
+    """Return status and label of each job of a grid."""
     runs = scan_runs(directory, _warn)
     matched = match_runs(plan.jobs, drop_runs_of_other_code(runs) if rerun else runs)
-    statuses = Counter[str]()
+    states = []
     for job in plan.jobs:
         run = matched.get(job.key)
         if run is None:
-            status = "new"
-        elif run.is_done:
-            status = "done"
-        else:
-            status = str((run.result or {}).get("status", "interrupted"))
-        statuses[status] += 1
-        print_line(console, f"{status:<12}{job.label}" + (f"  ({run.folder})" if run else ""))
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    print_line(console, f"{_count(len(plan.jobs), 'job')}: {counts}; in {directory}")
-    return 0
-
-
-def _dry_run_search(console: Console, num_trials: int, directory: Path) -> int:
-    """List the trials that there are, and how many are to be chosen; write nothing."""
-    statuses = Counter[str]()
-    for status, label in read_job_states(directory):
-        statuses[status] += 1
-        print_line(console, f"{status:<12}{label}")
-    num_coming = max(0, num_trials - sum(statuses.values()))
-    counts = [f"{count} {status}" for status, count in statuses.items()]
-    counts += [f"{num_coming} to be chosen"] if num_coming else []
-    total = _count(max(num_trials, sum(statuses.values())), "job")
-    print_line(console, f"{total}: {', '.join(counts)}; in {directory}")
-    return 0
+            states.append(("new", job.label))
+            continue
+        status = "done" if run.is_done else (run.result or {}).get("status", "interrupted")
+        states.append((str(status), f"{job.label}  ({run.folder})"))
+    return states
 
 
 @contextmanager

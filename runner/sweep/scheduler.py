@@ -7,22 +7,23 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from runner.config.settings import LauncherSettings
 from runner.rundir.readers import last_line
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, TryResult
+from runner.sweep.live_view import LiveView
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
-    JobHandle,
     JobStarter,
+    LocalProcess,
     count_oom_kills,
     process_start_ticks,
 )
 from runner.sweep.plan import SweepJob
 from runner.sweep.run_index import DONE_STATUSES, read_result_if_whole
-from runner.sweep.settings import LauncherSettings
 from runner.sweep.stop_signal import StopRequest
 
 _POLL_S = 0.5  # between two looks at the clock, the view and the time limits
@@ -34,15 +35,6 @@ _PLAIN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPPED_EXIT_CODES = {
     code for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-n, 128 + n)
 }
-
-
-class SweepObserver(Protocol):
-    """Shows a person what happens while jobs run."""
-
-    def started(self, job: SweepJob, folder: Path) -> None: ...
-    def retried(self, job: SweepJob, try_result: TryResult, tries_left: int) -> None: ...
-    def refresh(self) -> None: ...
-    def stopping(self, running: int, is_immediate: bool) -> None: ...
 
 
 @dataclass
@@ -60,7 +52,7 @@ class RunningJob:
     job: SweepJob
     folder: Path
     slot: int
-    handle: JobHandle
+    handle: LocalProcess
     num_previous_tries: int
     try_id: int
     result_version: tuple[int, int] | None
@@ -88,11 +80,11 @@ class JobScheduler:
         settings: LauncherSettings,
         database: SweepDatabase,
         stop_request: StopRequest,
-        observer: SweepObserver,
+        view: LiveView,
         job_folder: Callable[[SweepJob], Path],
     ) -> None:
         self.start_job, self.settings, self.database = start_job, settings, database
-        self.stop_request, self.observer, self.job_folder = stop_request, observer, job_folder
+        self.stop_request, self.view, self.job_folder = stop_request, view, job_folder
         self.running: list[RunningJob] = []
         self.failure: str | None = None
         self.answer_pruning: Callable[[RunningJob], None] | None = None
@@ -120,33 +112,29 @@ class JobScheduler:
                 try_result = self._end(running, code)
                 tries_left = self._tries_left(running, try_result)
                 if tries_left:
-                    self.observer.retried(running.job, try_result, tries_left)
+                    self.view.retried(running.job, try_result, tries_left)
                     retries.append((running.job, running.num_previous_tries + 1))
                 else:
                     yield running.job, try_result
             self._answer_pruning_requests()
             self._forward_stop()
             self._enforce_timeout()
-            self.observer.refresh()
+            self.view.refresh()
             if not ended and self.running:
                 poll_s = _POLL_S if self.answer_pruning is None else _PRUNING_POLL_S
                 self.stop_request.wait([r.handle for r in self.running], poll_s)
 
     def _next(self, waiting: Iterator[SweepJob]) -> tuple[SweepJob, int] | None:
-        try:
+        with self._abort_on_error():
             return next(((job, 0) for job in waiting), None)
-        except SweepDatabaseError as error:
-            self.abort(str(error))
-            return None
+        return None
 
     def _answer_pruning_requests(self) -> None:
         if self.answer_pruning is None or self.failure is not None:
             return
-        try:
+        with self._abort_on_error():
             for running in self.running:
                 self.answer_pruning(running)
-        except SweepDatabaseError as error:
-            self.abort(str(error))
 
     def _begin(self, job: SweepJob, num_previous_tries: int) -> None:
         folder = self.job_folder(job)
@@ -168,7 +156,7 @@ class JobScheduler:
                 *(try_id, result_version, log_offset, oom_kills),
             )
         )
-        self.observer.started(job, folder)
+        self.view.started(job, folder)
         pid_start = process_start_ticks(handle.pid)
         self._write_database(lambda: self.database.record_process(try_id, handle.pid, pid_start))
 
@@ -221,7 +209,7 @@ class JobScheduler:
                 running.handle.kill()
             else:
                 running.handle.send_signal(self.stop_request.job_signal)
-        self.observer.stopping(len(self.running), is_immediate)
+        self.view.stopping(len(self.running), is_immediate)
 
     def _enforce_timeout(self) -> None:
         timeout_s = self.settings.timeout_s
@@ -235,11 +223,15 @@ class JobScheduler:
                 running.handle.kill()
 
     def _write_database(self, write: Callable[[], None]) -> None:
-        """Write into the database. If that fails the sweep stops: its work would be forgotten."""
-        if self.failure is not None:
-            return
+        if self.failure is None:
+            with self._abort_on_error():
+                write()
+
+    @contextmanager
+    def _abort_on_error(self) -> Iterator[None]:
+        """Stop the sweep if its database fails: its work would be forgotten."""
         try:
-            write()
+            yield
         except SweepDatabaseError as error:
             self.abort(str(error))
 

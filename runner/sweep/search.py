@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.settings import RESULT_SPLITS, SearchSettings
+from runner.config.settings import RESULT_SPLITS, LauncherSettings, SearchSettings, make_settings
 from runner.errors import UserError, nearest_hint, raise_combined
 from runner.metrics.result_keys import measured_names
 from runner.sweep.plan import (
@@ -23,7 +23,6 @@ from runner.sweep.plan import (
     sweep_directory,
 )
 from runner.sweep.run_index import Outcome
-from runner.sweep.settings import read_launcher_settings
 from runner.sweep.space import Space, combinations, corners
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def plan_search(
             {first.name},
         ),
         varying=tuple(d.key for d in space),
-        launcher=read_launcher_settings(first.config.get("launcher")),
+        launcher=make_settings(LauncherSettings, first.config.get("launcher") or {}),
         metric=metric,
         direction=objectives[metric],
         has_num_threads=num_threads(first.config) is not None,
@@ -178,13 +177,12 @@ class SearchJobs:
         plan: the sweep, with the jobs of earlier starts.
     """
 
-    def __init__(self, spec: SearchSpec, plan: SweepPlan, directory: Path) -> None:
+    def __init__(self, spec: SearchSpec, plan: SweepPlan) -> None:
         """Open the search in the sweep's directory.
 
         Args:
             spec: what is searched and how.
             plan: the sweep, without jobs.
-            directory: of the sweep.
 
         Raises:
             SweepDatabaseError: if the database cannot be used.
@@ -193,8 +191,10 @@ class SearchJobs:
         from runner.sweep.optuna_trials import Trials
 
         self.spec = spec
-        slots = plan.launcher.slots
-        self.trials: Trials = Trials(directory, spec.space, spec.settings, spec.objectives, slots)
+        self.trials: Trials = Trials(
+            *(Path(plan.directory), spec.space, spec.settings, spec.objectives),
+            slots=plan.launcher.slots,
+        )
         self.trial_numbers: dict[str, list[int]] = {}
         self._only_error: str | None = None  # of all jobs that ended so far, if they failed alike
         self._failed: list[SweepJob] | None = []  # with it; None once a job has ended otherwise

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from runner.sweep.local_process import JobHandle
+from runner.sweep.local_process import LocalProcess
 
 # Signal to the sweep -> signal to its jobs. A closed terminal (SIGHUP) asks to stop like SIGTERM.
 _JOB_SIGNALS = {
@@ -61,7 +61,7 @@ class StopRequest:
             self.requested, self._since = True, now
         self.signal = self.signal or signum
 
-    def wait(self, handles: Sequence[JobHandle], timeout_s: float) -> None:
+    def wait(self, handles: Sequence[LocalProcess], timeout_s: float) -> None:
         """Wait until a job ends, a signal comes, or the time is over."""
         poll = select.poll()
         fds = [fd for handle in handles if (fd := handle.fileno()) >= 0]

@@ -84,7 +84,6 @@ class SweepState:
 def load_sweep_state(
     plan: SweepPlan,
     database: SweepDatabase,
-    directory: Path,
     warn: Callable[[str], None],
     *,
     rerun: bool = False,
@@ -94,11 +93,10 @@ def load_sweep_state(
     Args:
         plan: the sweep.
         database: of the sweep.
-        directory: of the sweep.
         warn: takes what a person should know.
         rerun: jobs that were done by other code do not count; their folders stay as they are.
     """
-    unfinished_tries = database.unfinished_tries()
+    directory, unfinished_tries = Path(plan.directory), database.unfinished_tries()
     _end_orphans(unfinished_tries, directory, warn)
     runs = scan_runs(directory, warn)
     matched = match_runs(plan.jobs, drop_runs_of_other_code(runs) if rerun else runs)

@@ -20,7 +20,8 @@ from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import ConfigError, DataError
 from runner.serving.artifact import GraphSpec
-from runner.serving.raw_rows import RawInputs, encode_rows
+from runner.serving.predict_encode import Transforms
+from runner.serving.raw_rows import encode_rows
 from runner.serving.server.columns import example_request, make_table, served_columns
 from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset
@@ -178,7 +179,7 @@ def test_messages_and_requests_hold_vectors(vectors, separator):
     found = MessageDecoder.of("clicks", declared, None).decode(messages_of(rows), 0)
     np.testing.assert_allclose(found.dense_DW[:SIZE].T, vectors[:2], rtol=1e-6)
 
-    raw = RawInputs(replace(declared, labels=()), FittedTransforms())
+    raw = Transforms(replace(declared, labels=()), FittedTransforms())
     encoded = encode_rows(raw, pa.Table.from_pylist(rows), [*NAMES, "price"])
     assert [encoded.dense[name][1] for name in NAMES] == pytest.approx(vectors[1])
     assert encoded.dense["price"].tolist() == [2, 2]

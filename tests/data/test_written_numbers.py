@@ -24,7 +24,8 @@ from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import ConfigError, DataError
 from runner.serving.artifact import GraphSpec
-from runner.serving.raw_rows import RawInputs, as_table, encode_rows
+from runner.serving.predict_encode import Transforms
+from runner.serving.raw_rows import as_table, encode_rows
 from runner.serving.server.columns import example_request, make_table, served_columns
 from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset
@@ -242,7 +243,7 @@ def test_messages_and_requests_hold_amounts():
     found = decoder.decode(messages_of(rows), 0)
     assert found.dense_DW[0].tolist() == [1234.5, 12.5]
 
-    raw = RawInputs(replace(declared, labels=()), decoder.fitted)
+    raw = Transforms(replace(declared, labels=()), decoder.fitted)
     encoded = encode_rows(raw, pa.Table.from_pylist(rows), ["bid", "level"])
     assert encoded.dense["bid"].tolist() == [1234.5, 12.5]
     assert encoded.ids["level"].values.tolist() == [1, 0]

@@ -18,9 +18,10 @@ import torch
 from runner.batch import Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.schema_file import parse_schema
-from runner.serving.artifact import RawInputs, Task, graph_file, write_manifest, write_schema
+from runner.serving.artifact import Task, graph_file, write_manifest, write_schema
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
+from runner.serving.predict_encode import Transforms
 from tests.conftest import ROOT, Process, Zygote
 from tests.models.scene import from_yaml
 from tests.tiny import make_context
@@ -72,7 +73,7 @@ def write_artifact(folder: Path, model: Any, schema: Schema, columns: dict[str, 
     declared = parse_schema(columns)
     fitted = FittedTransforms(num_rows={s.table or s.name: s.num_rows for s in declared.ids})
     tasks = tuple(Task(task.name, task.kind) for task in schema.tasks)
-    write_schema(folder, tuple(spec for spec, _ in graphs), tasks, RawInputs(declared, fitted))
+    write_schema(folder, tuple(spec for spec, _ in graphs), tasks, Transforms(declared, fitted))
     write_manifest(folder, {"formats": ["pt2"], "quantise": None})
     return folder
 

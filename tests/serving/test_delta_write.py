@@ -11,12 +11,13 @@ import pytest
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs, open_artifact
+from runner.serving.artifact import GraphSpec, LookupGroup, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import Delta
 from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import Difference, check_same_model, find_difference
 from runner.serving.onnx_weights import read_initializers, with_initializers
+from runner.serving.predict_encode import Transforms
 from runner.serving.scorer import Scorer
 from tests.serving.versions import Versions, served
 
@@ -35,11 +36,11 @@ GRAPHS = (GraphSpec("model", (), (LookupGroup(("b", "a", "c")),), (), ("logits",
 SPECS = (IdSpec("a", "a"), IdSpec("b", "b"), IdSpec("c", "c", table="b"))
 
 
-def raw(sizes: list[int], ids: list[list[int]] | None = None) -> RawInputs:
+def raw(sizes: list[int], ids: list[list[int]] | None = None) -> Transforms:
     """Transforms of the tables `a` and `b`, whose rows are those of vocabularies if there are."""
     names = ("a", "b")
     found = {name: np.array(sorted(own), np.int64) for name, own in zip(names, ids or [])}
-    return RawInputs(
+    return Transforms(
         Declared((), ids=SPECS), FittedTransforms(dict(zip(names, sizes)), vocabularies=found)
     )
 
@@ -188,6 +189,6 @@ def test_machine_code_takes_deltas_without_being_compiled_again(tmp_path):
         assert served(before).tobytes() == answer.tobytes()  # who has begun with it goes on with it
     [packages] = {graph._packages for graph in native._now.graphs.values()}
     del before
-    assert len(packages._idle) == 1  # two copies in all, which take turns
+    assert len(packages.idle) == 1  # two copies in all, which take turns
     weights = read_artifact_weights(open_artifact(base))
     assert weights.keys() == versions.weights.keys()

@@ -14,8 +14,8 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.serving.artifact import RawInputs
 from runner.serving.event_rows import EventRows
+from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.transforms import with_id_types
 from tests.data.test_interactions import DECLARED, events
@@ -50,7 +50,7 @@ def test_raw_rows_are_encoded_to_the_rows_that_were_trained_on(
     for split in ("test", "validation", "train", "test"):
         rows = pa.concat_tables(made.read(split))
         encoded = encode_rows(
-            RawInputs(features, fitted), rows, [s.name for s in (*features.numeric, *features.ids)]
+            Transforms(features, fitted), rows, [s.name for s in (*features.numeric, *features.ids)]
         )
         blocks = [read_blocks(folder / file) for file in prepared.splits[split]]
         expected = pa.concat_tables(blocks)

@@ -18,8 +18,9 @@ from runner.data.tabular.column_types import id_types
 from runner.data.tabular.schema_file import parse_schema
 from runner.errors import DataError
 from runner.serving import Scorer
-from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs
+from runner.serving.artifact import GraphSpec, LookupGroup
 from runner.serving.item_table import item_ids
+from runner.serving.predict_encode import Transforms
 from runner.serving.predict_run import predict_files
 from runner.serving.server.columns import (
     describe_columns,
@@ -192,7 +193,7 @@ def test_unsigned_ids_are_unsigned_in_metadata_examples_and_items():
     types = id_types(declared, pa.schema({"click": pa.int64(), "item": pa.uint64()}))
     known = {"num_rows": {"item": 4}, "vocabularies": {"item": ids.view(np.int64)}}
     fitted = FittedTransforms(**known, id_types=types)
-    raw, graph = RawInputs(declared, fitted), GraphSpec("m", (), (LookupGroup(("item",)),), (), ())
+    raw, graph = Transforms(declared, fitted), GraphSpec("m", (), (LookupGroup(("item",)),), (), ())
     columns = served_columns(raw, [graph])
     assert describe_columns(columns) == [{"name": "item", "datatype": "UINT64", "shape": [-1]}]
     request = json.dumps(example_request(raw, [graph])).encode()

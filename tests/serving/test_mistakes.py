@@ -105,7 +105,7 @@ def input_of_unknown_type(_: Path) -> None:
 
 def run_a_package_of_other_weights(folder: Path) -> None:
     packages = NativePackages(folder / "model.aoti.pt2")
-    packages._idle = [(Made(get_constant_fqns=lambda: ["deep.0.weight"]), {})]
+    packages.idle = [(Made(get_constant_fqns=lambda: ["deep.0.weight"]), {})]
     packages.take({})
 
 

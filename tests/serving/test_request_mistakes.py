@@ -14,7 +14,8 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.times import TEXT_DATES, TIME_FORMS
 from runner.errors import DataError
-from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs, SequenceInput
+from runner.serving.artifact import GraphSpec, LookupGroup, SequenceInput
+from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.server.columns import (
     ServedColumn,
@@ -106,7 +107,7 @@ def test_the_example_that_a_server_offers_has_times_in_their_form_and_lists(form
     }
     declared = parse_schema({"labels": ["click"], "categorical": columns})
     declared = replace(declared, labels=())  # as an artifact has it
-    raw = RawInputs(declared, FittedTransforms(num_rows={"weekday": 8, "hour": 25, "tags": 9}))
+    raw = Transforms(declared, FittedTransforms(num_rows={"weekday": 8, "hour": 25, "tags": 9}))
     graph = GraphSpec("model", (), (LookupGroup((*columns,)),), (), ("click",))
     body = json.dumps(example_request(raw, [graph])).encode()
     sent = parse_request(body, None).inputs
@@ -149,7 +150,7 @@ def test_lengths_and_weights_that_do_not_fit_their_ids_are_told_by_tensor():
     group, sequence = LookupGroup(("a",), weighted=True), SequenceInput("history", 3)
     spec = GraphSpec("model", (), (group,), (sequence,), ("logits",))
     declared = parse_schema({"labels": ["click"], "categorical": {"a": {"num_rows": 4}}})
-    raw = RawInputs(declared, FittedTransforms(num_rows={"a": 4, "history": 4}))
+    raw = Transforms(declared, FittedTransforms(num_rows={"a": 4, "history": 4}))
     good = {
         "values_0": np.array([1, 2]),
         "lengths_0": np.array([[1, 1]]),

@@ -13,7 +13,7 @@ from pyarrow import csv, feather, orc
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.serving.artifact import RawInputs
+from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.transforms import with_id_types
 
@@ -59,7 +59,7 @@ def test_every_format_tells_whether_ids_were_texts_or_numbers(tmp_path, format_,
 
 def test_a_part_of_a_time_is_read_in_its_own_unit_whatever_its_column_was():
     fitted = FittedTransforms(num_rows={"hour": 24 + 2}, id_types={"user": "integer"})
-    raw = RawInputs(parse_schema(SCHEMA), fitted)
+    raw = Transforms(parse_schema(SCHEMA), fitted)
     found = encode_rows(raw, ROWS, ["hour"]).ids["hour"]
     expected = [int(np.datetime64(int(s), "s").astype(object).hour) for s in (1.7e9, 1.8e9)]
     assert found.values.tolist() == expected

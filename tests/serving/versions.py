@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from runner.data.core.fitted import FittedTransforms
-from runner.serving.artifact import RawInputs, Task, graph_file, write_manifest, write_schema
+from runner.serving.artifact import Task, graph_file, write_manifest, write_schema
 from runner.serving.delta import WEIGHTS
 from runner.serving.delta_write import (
     ModelVersion,
@@ -20,6 +20,7 @@ from runner.serving.delta_write import (
 )
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
+from runner.serving.predict_encode import Transforms
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml
 from tests.serving.test_scorer import DECLARED, SCHEMA
@@ -65,8 +66,8 @@ class Versions:
             "versions": {},
         }
 
-    def raw(self) -> RawInputs:
-        return RawInputs(DECLARED, FittedTransforms(num_rows={"a": 4, "b": 6, "tags": 5}))
+    def raw(self) -> Transforms:
+        return Transforms(DECLARED, FittedTransforms(num_rows={"a": 4, "b": 6, "tags": 5}))
 
     def now(self) -> ModelVersion:
         specs, weights = graph_weights(self.model, SCHEMA, TableChoice(self.quantise))

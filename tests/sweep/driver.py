@@ -12,16 +12,17 @@ from pathlib import Path
 
 from runner.config.settings import SearchSettings
 from runner.errors import UserError
+from runner.machine import usable_cores
 from runner.sweep import forked_jobs
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     LocalProcess,
     job_command,
     job_environment,
-    num_cores,
 )
-from runner.sweep.plan import CheckedJob
-from runner.sweep.run import SweepOptions, run_search, run_sweep
+from runner.sweep.plan import CheckedJob, plan_sweep
+from runner.sweep.run import SweepOptions, run_sweep
+from runner.sweep.search import plan_search
 from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature
 
@@ -48,7 +49,8 @@ def search_run(
     dimensions, _ = read_space(settings.space, [])
     check = checker(directory, more)
     options = SweepOptions(dry_run=dry_run, rerun=rerun, make_starter=start or stand_ins)
-    return run_search(list(fixed), dimensions, settings, check=check, options=options)
+    plan, spec = plan_search(list(fixed), dimensions, settings, check)
+    return run_sweep(plan, options, spec)
 
 
 def checker(directory: Path, launcher: Mapping, direction: str = "max"):
@@ -70,7 +72,7 @@ def checker(directory: Path, launcher: Mapping, direction: str = "max"):
 
 def stand_ins(plan, flags, name):
     """Start stand-ins as the runner's own jobs are started."""
-    threads = max(1, num_cores() // plan.launcher.slots) if plan.launcher.slots > 1 else None
+    threads = max(1, usable_cores() // plan.launcher.slots) if plan.launcher.slots > 1 else None
 
     def start(job, folder, slot):
         words = job_command(job, folder, flags, threads)[3:]
@@ -129,7 +131,8 @@ def empty_jobs(plan, flags, name):
 def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=False, **launcher):
     """Run a sweep of stand-ins in this process and return its exit code."""
     check = checker(directory, launcher, direction)
-    return run_sweep(jobs, check=check, options=SweepOptions(dry_run=dry_run, make_starter=start))
+    options = SweepOptions(dry_run=dry_run, make_starter=start)
+    return run_sweep(plan_sweep(jobs, check), options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from zlib import crc32
 import pytest
 from rich.console import Console
 
+from runner.config.settings import LauncherSettings
 from runner.reporting.report.leaderboard import STATUSES, rank_runs, write_leaderboard
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.terminal import show_leaderboard
@@ -16,7 +17,6 @@ from runner.sweep.leaderboard import make_leaderboard
 from runner.sweep.live_view import LiveView
 from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import Outcome, outcome_from_result
-from runner.sweep.settings import LauncherSettings
 
 
 def job(lr, seed):

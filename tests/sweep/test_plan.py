@@ -2,6 +2,9 @@
 
 import pytest
 
+from runner.config.compose import compose_job
+from runner.config.composed_checks import check_composed, with_row_count
+from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
 from runner.sweep.plan import CheckedJob, plan_sweep, slug
 from tests.sweep.driver import checker, grid
@@ -65,12 +68,20 @@ def test_an_empty_grid_is_refused_as_empty():
 def test_the_launcher_holds_for_the_whole_sweep():
     with pytest.raises(ConfigError, match=r"launcher.slots: holds for the whole sweep"):
         plan([["launcher.slots=1"], ["launcher.slots=2"]])
-    with pytest.raises(ConfigError, match=r"launcher.slots=0: .* at least 1"):
-        plan(grid(seed=[1]), slots=0)
-    with pytest.raises(ConfigError, match=r"launcher.timeout_s=-1"):
-        plan(grid(seed=[1]), timeout_s=-1)
-    with pytest.raises(ConfigError, match=r"nearest: 'launcher.slots'"):
-        plan(grid(seed=[1]), slot=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("launcher.slots=0", r"launcher.slots=0: .* at least 1"),
+        ("launcher.timeout_s=-1", r"launcher.timeout_s=-1"),
+        ("launcher.slot=2", r"there is no key 'launcher.slot'; nearest: 'launcher.slots'"),
+    ],
+)
+def test_a_wrong_launcher_is_refused_with_the_job_that_has_it(word, message):
+    composed = compose_job([word])
+    with pytest.raises(ConfigError, match=message):
+        check_composed(with_row_count(composed), ALLOWED_PACKAGES)
 
 
 def test_a_job_written_twice_is_one_job():

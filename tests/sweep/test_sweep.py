@@ -126,7 +126,7 @@ def test_a_job_over_its_time_is_asked_to_save_and_counts_as_failed(tmp_path):
 
 @pytest.mark.long
 def test_slots_run_side_by_side_and_share_the_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.sweep.driver.num_cores", lambda: 8)
+    monkeypatch.setattr("tests.sweep.driver.usable_cores", lambda: 8)
     started = time.monotonic()
     assert run(tmp_path, grid(value=[0.1, 0.2, 0.3, 0.4], steps=1, step_s=1), slots=4) == 0
     assert time.monotonic() - started < 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -16,6 +17,7 @@ from runner.reporting.report.html import (
     Page,
     escape,
     link_cell,
+    number_cell,
     render_bullets,
     render_facts,
     render_table,
@@ -32,8 +34,10 @@ from runner.rundir.readers import finite_or_none, last_row, numeric_values
 _RUNNING_SHOWN = 6  # runs whose curves are on the first page
 _FIGURES_SHOWN = 3  # curves of each
 _FAILED_SHOWN = 12
-_HEADER = ("compare", "status", "run", "model", "dataset", "metric", "value", "best step", "step")
-_LAST_HEADER = ("time", "started", "last line")
+_HEADER = (
+    *("compare", "status", "run", "model", "dataset", "metric", "value"),
+    *("best step", "step", "time", "started", "last line"),
+)
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,7 @@ def make_board_run_page(run: RunRecord) -> Page:
 def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
     """Return the report of a sweep."""
     jobs = tuple(jobs_of(sweep, selection.runs))
-    overview = make_overview(RunSelection(jobs, (), (sweep,)), f"Sweep {label}")
-    page = make_overview_page(overview, LINKS)
-    page.parts.insert(0, _link_to_all())
+    page = _make_overview(RunSelection(jobs, (), (sweep,)), f"Sweep {label}")
     if (sweep / "study.db").exists():
         command = f"optuna-dashboard sqlite:///{sweep / 'study.db'}"
         note = "Slices, contours and ranks of the search, by a program of its own:"
@@ -99,8 +101,12 @@ def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
 
 def make_comparison(runs: Sequence[RunRecord]) -> Page:
     """Return the report of chosen runs side by side."""
-    title = f"{len(runs):,} runs side by side"
-    page = make_overview_page(make_overview(RunSelection(tuple(runs), (), ()), title), LINKS)
+    selection = RunSelection(tuple(runs), (), ())
+    return _make_overview(selection, f"{len(runs):,} runs side by side")
+
+
+def _make_overview(selection: RunSelection, title: str) -> Page:
+    page = make_overview_page(make_overview(selection, title), LINKS)
     page.parts.insert(0, _link_to_all())
     return page
 
@@ -130,10 +136,9 @@ def _running(page: Page, run: RunRecord) -> str:
     if "examples_per_s" in speed:
         facts.append(("examples a second", f"{speed['examples_per_s']:,.0f}"))
     facts += [(name, format_number(value)) for name, value in list(run.metrics.items())[:5]]
-    figures = list(metric_figures(run).items())[:_FIGURES_SHOWN]
-    drawn = "".join(page.add_figure(figure, name) for name, figure in figures)
+    figures = dict(islice(metric_figures(run).items(), _FIGURES_SHOWN))
     link = f'<p><a href="{escape(LINKS.run(run))}">the whole run</a></p>'
-    return link + render_facts(facts) + (f'<div class="grid">{drawn}</div>' if drawn else "")
+    return link + render_facts(facts) + page.add_grid(figures)
 
 
 def _failed(runs: Sequence[RunRecord]) -> str:
@@ -159,13 +164,12 @@ def _sweeps(selection: RunSelection) -> str:
         board = make_overview(RunSelection(tuple(jobs), (), (sweep,)), "").board
         best = next((r for r in board.runs if r.is_completed), None)
         value = None if best is None else finite_or_none(best.metrics.get(board.monitor[0]))
-        label = sweep.name
         rows.append(
             [
-                link_cell(f"/sweep?{urlencode({'sweep': str(sweep)})}", label),
+                link_cell(f"/sweep?{urlencode({'sweep': str(sweep)})}", sweep.name),
                 Cell(board.counts),
                 Cell(board.monitor[0]),
-                Cell("" if value is None else format_number(value), value, "num"),
+                number_cell(value, format_number),
                 Cell("" if best is None else board.label(board.seed_groups[0]), css_class="wide"),
             ]
         )
@@ -178,30 +182,28 @@ def _runs(runs: Sequence[RunRecord]) -> str:
         return ""
     rows = []
     for run in runs:
-        metric = run.monitor[0]
-        value = finite_or_none(run.metrics.get(metric))
+        value = finite_or_none(run.metrics.get(run.monitor[0]))
         box = (
             f'<input type="checkbox" name="run" form="compare" value="{escape(run.label)}" '
             f'aria-label="compare {escape(run.label)}">'
         )
-        counts = [run.best_step, run.step]
         rows.append(
             [
                 Cell(box, "", is_html=True),
                 status_cell(run.status),
                 link_cell(LINKS.run(run), run.label),
                 *(Cell(str(run.choices.get(group) or "")) for group in ("model", "dataset")),
-                Cell(metric),
-                Cell("" if value is None else format_number(value), value, "num"),
-                *(Cell("" if n is None else f"{n:,}", n, "num") for n in counts),
-                Cell("" if not run.seconds else format_duration(run.seconds), run.seconds, "num"),
+                Cell(run.monitor[0]),
+                number_cell(value, format_number),
+                number_cell(run.best_step),
+                number_cell(run.step),
+                number_cell(run.seconds or None, format_duration),
                 Cell(str(run.meta.get("created") or "")[:19].replace("T", " ")),
                 Cell("" if run.is_completed else run.error or "", css_class="wide"),
             ]
         )
-    header = [*_HEADER, *_LAST_HEADER]
     button = '<form id="compare" action="/compare"><button>Compare the marked runs</button></form>'
     right = ["value", "best step", "step", "time"]
-    table = render_table(header, rows, numeric=right, sortable=True)
+    table = render_table(_HEADER, rows, numeric=right, sortable=True)
     # What failed has a list of its own, and the column would widen the table beyond most screens.
-    return button + render_table_tools(header, hidden=["last line"]) + table
+    return button + render_table_tools(_HEADER, hidden=["last line"]) + table

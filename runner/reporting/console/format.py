@@ -111,12 +111,8 @@ def has_parts(metrics: Mapping[str, float]) -> bool:
 
 
 def _cells(metrics: Mapping[str, float], names: Sequence[str], row: str) -> list[str]:
-    keys = [_key(name, row) for name in names]
+    keys = [f"{name}/{row}" if row else name for name in names]
     return [format_number(metrics[key]) if key in metrics else "" for key in keys]
-
-
-def _key(name: str, row: str) -> str:
-    return f"{name}/{row}" if row else name
 
 
 def group_by_split(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -7,32 +7,12 @@ import secrets
 import sys
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.reporting.console.format import TextTable, fit_to_width
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-
-class Surface(Protocol):
-    """What a view draws on."""
-
-    has_bar: bool
-
-    @property
-    def width(self) -> int: ...
-
-    def write_line(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def write_table(self, title: str, table: TextTable) -> None: ...
-
-    def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
-        """Draw the progress bar; the caller limits how often."""
-
-    def end_progress(self) -> None: ...
 
 
 class PlainSurface:
@@ -55,10 +35,10 @@ class PlainSurface:
         self.write_line("\n".join([title, *("  " + line for line in table.lines())]))
 
     def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
-        pass
+        """Draw the progress bar, if there is one; the caller limits how often."""
 
     def end_progress(self) -> None:
-        pass
+        """Take the progress bar away, if there is one."""
 
 
 class NotebookSurface(PlainSurface):
@@ -176,7 +156,7 @@ def _ignore_closed_stream(stream: TextIO, draw: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def make_surface(stream: TextIO) -> Surface:
+def make_surface(stream: TextIO) -> PlainSurface | TerminalSurface:
     """Return a surface for a terminal that can move its cursor, a notebook, or plain lines."""
     kernel = sys.modules.get("ipykernel.iostream")  # in a notebook it is there already
     if kernel is not None and isinstance(stream, kernel.OutStream):

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration
 from runner.reporting.report.records import RunRecord, checkpoint_steps, read_run
-from runner.reporting.report.terminal import make_console
+from runner.reporting.report.terminal import make_console, make_table
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import is_temporary
@@ -164,15 +162,11 @@ def show_cleanup(plan: CleanupPlan) -> None:
     """Print what would be deleted, and what must stay."""
     out = make_console()
     if plan.removable:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="bold")
-        for name in ("run", "why", "age", "MB"):
-            right = name in ("age", "MB")
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for run in plan.removable:
-            megabytes = f"{run.num_bytes / 1e6:,.1f}"
-            cells = (_relative(run.folder), run.reason, format_duration(run.age_s), megabytes)
-            table.add_row(*(Text(cell) for cell in cells))
-        out.print(table)
+        rows = [
+            (_relative(r.folder), r.reason, format_duration(r.age_s), f"{r.num_bytes / 1e6:,.1f}")
+            for r in plan.removable
+        ]
+        out.print(make_table("", ["run", "why", "age", "MB"], rows, right=["age", "MB"]))
     for folder, why in plan.kept:
         out.print(Text(f"kept: {_relative(folder)}: {why}"), soft_wrap=True)
     size = sum(r.num_bytes for r in plan.removable) / 1e6
@@ -224,11 +218,7 @@ def _clean_up_outputs(folder: Path) -> None:
         return
     latest.unlink()
     runs = [p.parent for p in outputs.glob("*/*/meta.json") if p.parent.parent.name != "eval"]
-    trained = [r for r in runs if not is_sweep(r.parent)]
-    if trained:
-        newest = max(trained, key=_creation_time)
+    metas = {r: read_optional_json(r / "meta.json") for r in runs if not is_sweep(r.parent)}
+    if metas:
+        newest = max(metas, key=lambda r: str(metas[r].get("created") or ""))
         latest.symlink_to(newest.relative_to(outputs))
-
-
-def _creation_time(folder: Path) -> str:
-    return str(read_optional_json(folder / "meta.json").get("created") or "")

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number
-from runner.reporting.report.records import (
-    RunRecord,
-    checkpoint_steps,
-    format_setting,
-    read_run,
-)
-from runner.reporting.report.terminal import make_console
+from runner.reporting.report.records import RunRecord, checkpoint_steps, format_setting, read_run
+from runner.reporting.report.terminal import make_console, make_table
 from runner.rundir.json_files import read_json, read_jsonl
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import MAX_LOG_BYTES, read_bytes
@@ -58,7 +51,7 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
     for heading, differences in changes.items():
         if differences:
             rows = [(key, format_setting(a), format_setting(b)) for key, a, b in differences]
-            out.print(_table(heading, ["", *names], rows))
+            out.print(make_table(heading, ["", *names], rows))
         else:
             out.print(Text(f"{heading}: the same"))
     one, two = (read_run(f, str(f)) for f in folders)
@@ -84,7 +77,8 @@ def show_metric_differences(
         if a is not None and b is not None:
             change = "=" if a == b or (a != a and b != b) else f"{b - a:+.3g}"
         rows.append((name, _known(a, format_number), _known(b, format_number), change))
-    out.print(_table("results", ["", *names, "difference"], rows, right=True))
+    columns = [*names, "difference"]
+    out.print(make_table("results", ["", *columns], rows, right=columns))
 
 
 def compare_runs(one: Path, two: Path) -> RunComparison:
@@ -239,24 +233,6 @@ def _tensor_files(checkpoint: Path) -> dict[str, str]:
 def _short(files: Mapping[str, str]) -> str:
     text = "".join(f"{n}{sha}" for n, sha in sorted(files.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _table(
-    heading: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: bool = False
-) -> Table:
-    table = Table(
-        title=heading,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-    )
-    for i, name in enumerate(header):
-        table.add_column(name, justify="right" if right and i else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
 
 
 def _known(value: Any, form: Callable[[Any], str]) -> str:

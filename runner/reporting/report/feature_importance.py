@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
+from runner.reporting.report.plotly_curves import COLOURS, Figure, make_figure, to_json_numbers
 from runner.rundir.readers import as_number, check_shapes, read_optional_json
 
 IMPORTANCE_FILE = "importance.json"
@@ -95,16 +95,14 @@ def importance_figure(facts: Mapping[str, Any]) -> tuple[Figure, str]:
                 "hovertemplate": "%{y}: %{text}<extra>%{fullData.name}</extra>",
             }
         )
-    figure = {
-        "data": traces,
-        "layout": figure_layout(
-            xaxis={"title": {"text": "share of the largest"}},
-            yaxis={"type": "category", "automargin": True},
-            barmode="group",
-            height=110 + (14 + 10 * len(traces)) * len(features),
-            margin={"l": 60, "r": 20, "t": 10, "b": 45},
-        ),
-    }
+    figure = make_figure(
+        traces,
+        xaxis={"title": {"text": "share of the largest"}},
+        yaxis={"type": "category", "automargin": True},
+        barmode="group",
+        height=110 + (14 + 10 * len(traces)) * len(features),
+        margin={"l": 60, "r": 20, "t": 10, "b": 45},
+    )
     more = len(facts["features"]) - len(features)
     left_out = f"; {more:,} weaker features are left out" if more else ""
     note = f"Over {facts['rows']:,} rows of {facts['split']}{left_out}."

@@ -82,10 +82,10 @@ def _walk(
     if (folder / "meta.json").exists():
         yield folder, rows.get(folder.name, {})
         return
-    in_sweep = is_sweep(folder)
-    if in_sweep:
+    inner_rows: Mapping[str, Mapping[str, str]] = {}
+    if in_sweep := is_sweep(folder):
         sweeps.append(folder)
-    inner_rows = read_leaderboard(folder) if in_sweep else {}
+        inner_rows = read_leaderboard(folder)
     if depth >= _MAX_DEPTH:
         return
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):

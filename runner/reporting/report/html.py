@@ -6,7 +6,7 @@ import html
 import importlib.util
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +57,11 @@ class Page:
             f'style="height:{height}px;min-width:{least_width}px"></div>'
         )
         return f'<div class="figure">{head}{place}</div>'
+
+    def add_grid(self, figures: Mapping[str, Mapping[str, Any]]) -> str:
+        """Add figures, and return HTML that shows them side by side; empty for none."""
+        drawn = "".join(self.add_figure(figure, heading) for heading, figure in figures.items())
+        return f'<div class="grid">{drawn}</div>' if drawn else ""
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]]) -> str:
         """Add figures of which one is shown, and return HTML with a list to choose from."""
@@ -198,6 +203,11 @@ def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> s
         'words, or column&gt;0.7"></label> <span data-count role="status"></span>'
         f"<details><summary>Columns</summary><div>{boxes}</div></details></div>"
     )
+
+
+def number_cell(value: float | None, form: Callable[[Any], str] = "{:,}".format) -> Cell:
+    """Return a cell with a number, by which it is sorted; an empty one for None."""
+    return Cell("" if value is None else form(value), value, "num")
 
 
 def status_cell(status: str) -> Cell:

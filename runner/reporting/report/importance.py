@@ -20,7 +20,7 @@ from typing import Any
 
 from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
 from runner.reporting.report.records import RunRecord
-from runner.rundir.readers import finite_or_none
+from runner.rundir.readers import finite_or_none, parse_number
 
 _MAX_VALUES = 8  # of a numeric parameter; more are binned into so many parts of equal size
 _MIN_RUNS = 4
@@ -114,21 +114,10 @@ def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | N
 def binned_values(runs: Sequence[RunRecord], key: str) -> list[Any]:
     """Return a parameter's value for each run; many different numbers are binned equally."""
     raw = [run.settings.get(key) for run in runs]
-    floats = [as_float(v) for v in raw]
+    floats = [parse_number(v) for v in raw]
     numbers = sorted(v for v in floats if v is not None)
     if len(numbers) < len(raw) or len(set(numbers)) <= _MAX_VALUES:
         return [format_run_settings(run, [key])[0] for run in runs]
     count = max(2, min(_MAX_VALUES, len(numbers) // 3))
     edges = [numbers[len(numbers) * i // count] for i in range(1, count)]
     return [sum(v >= edge for edge in edges) for v in floats if v is not None]
-
-
-def as_float(value: Any) -> float | None:
-    """Return a setting as a finite number, also from an override's text; None for all else."""
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None

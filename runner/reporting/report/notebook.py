@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from runner.reporting.console.format import SPLITS
 from runner.reporting.report.html import Cell, escape, render_table
-from runner.reporting.report.plotly_curves import COLOURS, SPLITS, Curve, read_curves
+from runner.reporting.report.plotly_curves import COLOURS, read_curves
 from runner.reporting.report.records import RunRecord, read_run
 from runner.reporting.report.run_page import result_tables_of
 
@@ -36,7 +37,10 @@ def _picture(run: RunRecord) -> str:
     """Return an SVG of the loss and the monitored metric over the updates; empty without curves."""
     curves = read_curves(run)
     names = dict.fromkeys(["loss", run.monitor[0].partition("/")[2]])
-    shown = {name: _of_metric(curves, name) for name in names}
+    shown = {
+        name: {s: curves[f"{s}/{name}"] for s in SPLITS if f"{s}/{name}" in curves}
+        for name in names
+    }
     shown = {n: c for n, c in shown.items() if any(len(xs) > 1 for xs, _ in c.values())}
     if not shown:
         return ""
@@ -56,7 +60,3 @@ def _picture(run: RunRecord) -> str:
         figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
-
-
-def _of_metric(curves: dict[str, Curve], name: str) -> dict[str, Curve]:
-    return {split: curves[f"{split}/{name}"] for split in SPLITS if f"{split}/{name}" in curves}

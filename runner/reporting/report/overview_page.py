@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from runner.reporting.report.html import (
     Page,
     escape,
     link_cell,
+    number_cell,
     render_bullets,
     render_facts,
     render_table,
@@ -94,7 +96,7 @@ def make_overview_page(overview: Overview, links: Links) -> Page:
     page.add_section("Runs", _runs(overview.board, links))
     if overview.board.has_repeated_settings:
         page.add_section("Over seeds", _seeds(overview.board))
-    page.add_section("Curves", _curves(page, overview))
+    page.add_section("Curves", _curves(page, overview.board))
     page.add_section("Best so far", _history(page, overview.board))
     _parameters(page, overview)
     page.add_section(f"What went wrong ({len(overview.failures)})", _failures(overview, links))
@@ -128,8 +130,7 @@ def _runs(board: Leaderboard, links: Links) -> str:
     right = [*metrics, "best step", "step", "time"]
     seed = ["seed"] if board.seeds_vary else []
     settings = [board.headings[k] for k in board.keys]
-    header = ["status", *metrics[:1], *settings, *seed, *metrics[1:], *right[-3:]]
-    header.append("run")
+    header = ["status", *metrics[:1], *settings, *seed, *metrics[1:], *right[-3:], "run"]
     best = {m: _best_value(board, m, fewest=2) for m in metrics}
     rows = []
     for run in board.runs:
@@ -137,11 +138,9 @@ def _runs(board: Leaderboard, links: Links) -> str:
         row = [status_cell(run.status), *numbers[:1]]
         row += [Cell(v) for v in format_run_settings(run, board.keys)]
         row += [Cell("" if run.seed is None else str(run.seed)) for _ in seed]
-        row += [*numbers[1:], _count(run.best_step), _count(run.step)]
-        time = "" if run.seconds is None else format_duration(run.seconds)
-        row.append(Cell(time, "" if run.seconds is None else run.seconds, "num"))
-        row.append(link_cell(links.run(run), run.label))
-        rows.append(row)
+        row += [*numbers[1:], number_cell(run.best_step), number_cell(run.step)]
+        row.append(number_cell(run.seconds, format_duration))
+        rows.append([*row, link_cell(links.run(run), run.label)])
     table = render_table(header, rows, numeric=right, sortable=True)
     whole = [name for name in metrics if name.count("/") == 1]  # of all tasks and rows
     hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1]}
@@ -161,15 +160,11 @@ def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
 def _number_cell(run: RunRecord, name: str, best: float | None) -> Cell:
     value = run.metrics.get(name)
     if value is None:
-        return Cell("", "", "num")
+        return number_cell(None)
     finite = finite_or_none(value)
     is_best = finite is not None and finite == best and run.is_completed
     sort_key = "" if finite is None else finite
     return Cell(format_number(value), sort_key, "num best" if is_best else "num")
-
-
-def _count(value: int | None) -> Cell:
-    return Cell("" if value is None else f"{value:,}", "" if value is None else value, "num")
 
 
 def _seeds(board: Leaderboard) -> str:
@@ -177,11 +172,8 @@ def _seeds(board: Leaderboard) -> str:
     header = [*(board.headings[k] for k in board.keys), "runs", *names]
     rows = []
     for group in board.seed_groups:
-        row = [Cell(v) for v in group.values]
-        row.append(Cell(str(len(group.runs)), len(group.runs), "num"))
-        for name in names:
-            mean = group.mean(name)
-            row.append(Cell(group.format_mean_std(name), "" if mean is None else mean, "num"))
+        row = [*map(Cell, group.values), number_cell(len(group.runs), str)]
+        row += [Cell(group.format_mean_std(name), group.mean(name), "num") for name in names]
         rows.append(row)
     note = (
         '<p class="note">Mean ± standard deviation (n − 1) of completed runs that differ only in '
@@ -190,20 +182,19 @@ def _seeds(board: Leaderboard) -> str:
     return note + render_table(header, rows, numeric=["runs", *names], sortable=True)
 
 
-def _curves(page: Page, overview: Overview) -> str:
-    top = overview.board.seed_groups[:MAX_COLOURED]
-    rest = [r for s in overview.board.seed_groups[MAX_COLOURED:] for r in s.runs]
-    rest += [r for r in overview.board.runs if r.meta and not r.is_completed]
-    board = overview.board
-    figures = curve_figures(top, rest, lambda g: _curve_label(overview.board, g), board.monitor[0])
+def _curves(page: Page, board: Leaderboard) -> str:
+    top, others = board.seed_groups[:MAX_COLOURED], board.seed_groups[MAX_COLOURED:]
+    rest = [r for s in others for r in s.runs]
+    rest += [r for r in board.runs if r.meta and not r.is_completed]
+    figures = curve_figures(top, rest, partial(_curve_label, board), board.monitor[0])
     num_drawn = min(MAX_CURVES, sum(len(s.runs) for s in top) + len(rest))
     parts = []
-    if len(overview.board.seed_groups) > MAX_COLOURED:
+    if others:
         parts.append(f"the {MAX_COLOURED} best settings in colours, others in grey")
     if any(len(s.runs) > 1 for s in top):
         parts.append("a line is the mean over seeds, its band one standard deviation")
-    if num_drawn < len([r for r in overview.board.runs if r.meta]):
-        parts.append(f"the first {num_drawn} of {len(overview.board.runs):,} runs")
+    if num_drawn < len([r for r in board.runs if r.meta]):
+        parts.append(f"the first {num_drawn} of {len(board.runs):,} runs")
     if any("range" in f["layout"]["yaxis"] for f in figures.values()):
         parts.append("where runs diverged the axis is cut: a double click shows all")
     text = "; ".join(parts)
@@ -244,12 +235,9 @@ def _parameters(page: Page, overview: Overview) -> None:
     keys = [s.key for s in overview.importances]
     keys += [k for k in overview.board.keys if k not in keys]
     if len(done) > 2 and keys:
-        effects = [
-            page.add_figure(effect_figure(done, key, metric, direction), key)
-            for key in keys[:_MAX_EFFECTS]
-        ]
+        effects = {key: effect_figure(done, key, metric) for key in keys[:_MAX_EFFECTS]}
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
-        page.add_section("Effects", f'{note}<div class="grid">{"".join(effects)}</div>')
+        page.add_section("Effects", note + page.add_grid(effects))
     seeds = ["seed"] if overview.board.seeds_vary and len(keys) < _MAX_AXES else []
     measured = [*done, *(r for r in overview.board.runs if r.status == "pruned")]
     figure = parallel_coordinates(measured, [*keys[:_MAX_AXES], *seeds], metric, direction)
@@ -274,7 +262,7 @@ def _failures(overview: Overview, links: Links) -> str:
                 Cell(run.label, css_class="wide"),
                 Cell(settings, css_class="wide"),
                 status_cell(run.status),
-                Cell("" if run.step is None else f"{run.step:,}", css_class="num"),
+                number_cell(run.step),
                 Cell(run.error or "", css_class="wide"),
                 Cell("") if log is None else link_cell(log[1], log[0]),
             ]

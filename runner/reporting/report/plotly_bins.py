@@ -5,9 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
-
-_MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
+from runner.reporting.report.plotly_curves import (
+    COLOURS,
+    SMALL_MARGIN,
+    Figure,
+    make_figure,
+    scatter,
+    to_json_numbers,
+)
 
 
 def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
@@ -74,37 +79,27 @@ def _shares(weights: Sequence[float]) -> list[float]:
 def _bin_trace(
     name: str, xs: Sequence[float], ys: Sequence[float], colour: str, *, legend: bool
 ) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": to_json_numbers(xs),
-        "y": to_json_numbers(ys),
-        "line": {"color": colour, "width": 1.5},
-        "marker": {"color": colour, "size": 5},
-        "showlegend": legend,
-    }
+    return scatter(
+        "lines+markers",
+        to_json_numbers(xs),
+        ys,
+        name=name,
+        line={"color": colour, "width": 1.5},
+        marker={"color": colour, "size": 5},
+        showlegend=legend,
+    )
 
 
 def _bin_figure(traces: list[Figure], x_title: str, y_title: str) -> Figure:
-    return {
-        "data": traces,
-        "layout": figure_layout(
-            xaxis={"title": {"text": x_title}, "rangemode": "tozero"},
-            yaxis={"title": {"text": y_title}, "rangemode": "tozero"},
-            height=380,
-            margin=_MARGIN,
-        ),
-    }
+    return make_figure(
+        traces,
+        xaxis={"title": {"text": x_title}, "rangemode": "tozero"},
+        yaxis={"title": {"text": y_title}, "rangemode": "tozero"},
+        height=380,
+        margin=SMALL_MARGIN,
+    )
 
 
 def _diagonal(most: float) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [0, most],
-        "y": [0, most],
-        "line": {"color": "#94a3b8", "dash": "dash", "width": 1},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    line = {"color": "#94a3b8", "dash": "dash", "width": 1}
+    return scatter("lines", [0, most], [0, most], line=line, hoverinfo="skip", showlegend=False)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.metrics.names import TRAIN_EVALUATION
+from runner.reporting.console.format import SPLITS
 from runner.reporting.report.leaderboard import SeedGroup
 from runner.reporting.report.records import RunRecord
 from runner.rundir.json_files import read_jsonl
@@ -20,27 +20,20 @@ Figure = dict[str, Any]
 Curve = tuple[list[float], list[float]]  # updates and values
 
 COLOURS = (
-    "#2563eb",
-    "#dc2626",
-    "#059669",
-    "#d97706",
-    "#7c3aed",
-    "#0891b2",
-    "#db2777",
-    "#65a30d",
-    "#4b5563",
-    "#92400e",
+    *("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed"),
+    *("#0891b2", "#db2777", "#65a30d", "#4b5563", "#92400e"),
 )
 GREY = "rgba(100,116,139,0.5)"
 GRID = "#e5e7eb"
 MAX_COLOURED = len(COLOURS)
 MAX_CURVES = 60  # nobody can tell more of them apart
 _MAX_POINTS = 400  # of one curve
-SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
+LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+SMALL_MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
-def figure_layout(**more: Any) -> dict[str, Any]:
-    """Return the layout that all figures share, with further keys."""
+def make_figure(traces: Sequence[Figure], **more: Any) -> Figure:
+    """Return traces in the layout that all figures share, with further keys of it."""
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": "#cbd5e1", "automargin": True}
     layout: dict[str, Any] = {
         "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 12},
@@ -54,7 +47,12 @@ def figure_layout(**more: Any) -> dict[str, Any]:
     for key, value in more.items():
         is_axis = key.startswith(("xaxis", "yaxis"))
         layout[key] = {**axis, **value} if is_axis else value
-    return layout
+    return {"data": list(traces), "layout": layout}
+
+
+def scatter(mode: str, xs: Sequence[Any], ys: Sequence[float | None], **more: Any) -> Figure:
+    """Return a trace of lines or markers, with further keys of it."""
+    return {"type": "scatter", "mode": mode, "x": list(xs), "y": to_json_numbers(ys), **more}
 
 
 def read_curves(run: RunRecord) -> dict[str, Curve]:
@@ -119,14 +117,12 @@ def curve_figures(
         for number in sorted(members, reverse=True):  # the best are drawn last, on top
             traces += _coloured(number, members[number]) if number < MAX_COLOURED else []
             traces += _grey(members[number]) if number >= MAX_COLOURED else []
-        figures[name] = {
-            "data": traces,
-            "layout": figure_layout(
-                xaxis={"title": {"text": "updates"}},
-                yaxis={"title": {"text": name}, **y_range_without_outliers(traces)},
-                height=440 + 16 * min(len(groups), MAX_COLOURED),  # the legend has half of it
-            ),
-        }
+        figures[name] = make_figure(
+            traces,
+            xaxis={"title": {"text": "updates"}},
+            yaxis={"title": {"text": name}, **y_range_without_outliers(traces)},
+            height=440 + 16 * min(len(groups), MAX_COLOURED),  # the legend has half of it
+        )
     return figures
 
 
@@ -162,21 +158,19 @@ def _coloured(number: int, members: Sequence[tuple[str, Any]]) -> list[Figure]:
     spread = [
         math.sqrt(math.fsum((v - m) ** 2 for v in c) / (len(c) - 1)) for c, m in zip(columns, means)
     ]
-    band = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*to_json_numbers(steps[0]), *to_json_numbers(steps[0][::-1])],
-        "y": to_json_numbers(
-            [m + s for m, s in zip(means, spread)]
-            + [m - s for m, s in zip(means[::-1], spread[::-1])]
-        ),
-        "fill": "toself",
-        "fillcolor": _transparent(colour),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "legendgroup": str(number),
-    }
+    above = [m + s for m, s in zip(means, spread)]
+    below = [m - s for m, s in zip(means, spread)]
+    band = scatter(
+        "lines",
+        to_json_numbers([*steps[0], *steps[0][::-1]]),
+        [*above, *below[::-1]],
+        fill="toself",
+        fillcolor=_transparent(colour),
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        legendgroup=str(number),
+    )
     name = f"{label} (mean of {len(members)})"
     return [band, _line(name, steps[0], means, line, show=True, group=str(number), rank=number)]
 
@@ -196,20 +190,19 @@ def _line(
     group: str,
     rank: int = 1000,
 ) -> Figure:
-    return {
-        "type": "scatter",
+    return scatter(
         # A run that was pruned at its first evaluation has one point, which no line shows.
-        "mode": "lines" if len(xs) > 1 else "markers",
-        "name": name,
-        "x": to_json_numbers(xs),
-        "y": to_json_numbers(ys),
-        "line": dict(line),
-        "marker": {"color": line["color"], "size": 6},
-        "showlegend": show,
-        "legendgroup": group,
-        "legendrank": rank + 1,
-        "hovertemplate": "%{y:.5g} at %{x:,}<extra>" + name.replace("<", "&lt;") + "</extra>",
-    }
+        "lines" if len(xs) > 1 else "markers",
+        to_json_numbers(xs),
+        ys,
+        name=name,
+        line=dict(line),
+        marker={"color": line["color"], "size": 6},
+        showlegend=show,
+        legendgroup=group,
+        legendrank=rank + 1,
+        hovertemplate="%{y:.5g} at %{x:,}<extra>" + name.replace("<", "&lt;") + "</extra>",
+    )
 
 
 def _transparent(colour: str) -> str:

@@ -6,7 +6,13 @@ import itertools
 from collections.abc import Sequence
 
 from runner.reporting.report.leaderboard import sort_value
-from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
+from runner.reporting.report.plotly_curves import (
+    COLOURS,
+    LEGEND_ABOVE,
+    Figure,
+    make_figure,
+    scatter,
+)
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import finite_or_none
 
@@ -31,37 +37,28 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
     for status in dict.fromkeys(r.status for _, r, _ in measured):
         chosen = [(n, r, v) for n, r, v in measured if r.status == status]
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": status,
-                "x": [n for n, _, _ in chosen],
-                "y": to_json_numbers([v for _, _, v in chosen]),
-                "text": [r.label for _, r, _ in chosen],
-                "marker": {"color": _STATUS_COLOURS.get(status, "#64748b"), "size": 7},
-                "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
-            }
+            scatter(
+                "markers",
+                [n for n, _, _ in chosen],
+                [v for _, _, v in chosen],
+                name=status,
+                text=[r.label for _, r, _ in chosen],
+                marker={"color": _STATUS_COLOURS.get(status, "#64748b"), "size": 7},
+                hovertemplate="%{y:.5g}<extra>%{text}</extra>",
+            )
         )
     done = (v if r.is_completed else None for _, r, v in measured)
     best = itertools.accumulate(done, lambda a, b: _better(a, b, direction))
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "best so far",
-        "x": [n for n, _, _ in measured],
-        "y": to_json_numbers(list(best)),
-        "line": {"color": "#64748b", "width": 1.5, "shape": "hv"},
-        "hoverinfo": "skip",
-    }
-    return {
-        "data": [line, *traces],
-        "layout": figure_layout(
-            xaxis={"title": {"text": "run"}},
-            yaxis={"title": {"text": metric}},
-            height=320,
-            legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        ),
-    }
+    style = {"color": "#64748b", "width": 1.5, "shape": "hv"}
+    places = [n for n, _, _ in measured]
+    line = scatter("lines", places, [*best], name="best so far", line=style, hoverinfo="skip")
+    return make_figure(
+        [line, *traces],
+        xaxis={"title": {"text": "run"}},
+        yaxis={"title": {"text": metric}},
+        height=320,
+        legend=LEGEND_ABOVE,
+    )
 
 
 def _better(first: float | None, second: float | None, direction: str) -> float | None:

@@ -8,10 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.reporting.report.columns import short_headings
-from runner.reporting.report.importance import ParameterImportance, as_float
-from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
+from runner.reporting.report.importance import ParameterImportance
+from runner.reporting.report.plotly_curves import (
+    COLOURS,
+    Figure,
+    make_figure,
+    scatter,
+    to_json_numbers,
+)
 from runner.reporting.report.records import RunRecord, format_setting
-from runner.rundir.readers import finite_or_none
+from runner.rundir.readers import finite_or_none, parse_number
 
 COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
 _MAX_TICKS = 8
@@ -33,38 +39,32 @@ def importance_bars(
     if seeds is not None:
         bars.append(("seeds (same settings)", seeds, "#94a3b8"))
     bars.reverse()
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": [b[0] for b in bars],
-                "x": to_json_numbers([b[1] for b in bars]),
-                "marker": {"color": [b[2] for b in bars]},
-                "text": [f"{b[1]:.1%}" for b in bars],
-                "textposition": "outside",
-                "cliponaxis": False,
-                "hoverinfo": "skip",
-            }
-        ],
-        "layout": figure_layout(
-            xaxis={
-                "title": {"text": f"share of the variance of {metric}"},
-                "tickformat": ".0%",
-                "range": [0, 1.06],
-            },
-            yaxis={"type": "category"},
-            height=90 + 34 * len(bars),
-            margin={"l": 60, "r": 20, "t": 10, "b": 45},
-        ),
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [b[0] for b in bars],
+        "x": to_json_numbers([b[1] for b in bars]),
+        "marker": {"color": [b[2] for b in bars]},
+        "text": [f"{b[1]:.1%}" for b in bars],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
     }
+    title = {"text": f"share of the variance of {metric}"}
+    return make_figure(
+        [trace],
+        xaxis={"title": title, "tickformat": ".0%", "range": [0, 1.06]},
+        yaxis={"type": "category"},
+        height=90 + 34 * len(bars),
+        margin={"l": 60, "r": 20, "t": 10, "b": 45},
+    )
 
 
-def effect_figure(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> Figure:
+def effect_figure(runs: Sequence[RunRecord], key: str, metric: str) -> Figure:
     """Return the metric over one parameter: a point for each run, a line through the medians."""
     measured = [(r, v) for r in runs if (v := finite_or_none(r.metrics.get(metric))) is not None]
     raw = [r.settings.get(key) for r, _ in measured]
-    floats = [as_float(v) for v in raw]
+    floats = [parse_number(v) for v in raw]
     is_number = all(f is not None for f in floats) and len(set(floats)) > 1
     xs: list[Any] = [f if is_number else format_setting(v) for f, v in zip(floats, raw)]
     if not is_number:
@@ -75,33 +75,26 @@ def effect_figure(runs: Sequence[RunRecord], key: str, metric: str, direction: s
         axis |= {"type": "log", "dtick": 1}
     elif not is_number:
         axis["type"] = "category"
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": xs,
-                "y": to_json_numbers([v for _, v in measured]),
-                "text": [r.label for r, _ in measured],
-                "marker": {"color": COLOURS[0], "opacity": 0.55, "size": 7},
-                "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
-                "showlegend": False,
-            },
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if is_number else "markers",
-                "x": [x for x, _ in medians],
-                "y": to_json_numbers([y for _, y in medians]),
-                "line": {"color": "#94a3b8", "width": 1.5},
-                "marker": {"symbol": "line-ew-open", "size": 16, "color": "#0f172a"},
-                "hovertemplate": "median %{y:.5g}<extra></extra>",
-                "showlegend": False,
-            },
-        ],
-        "layout": figure_layout(
-            xaxis=axis, yaxis={}, height=260, margin={"l": 55, "r": 10, "t": 10, "b": 45}
-        ),
-    }
+    points = scatter(
+        "markers",
+        xs,
+        [v for _, v in measured],
+        text=[r.label for r, _ in measured],
+        marker={"color": COLOURS[0], "opacity": 0.55, "size": 7},
+        hovertemplate="%{y:.5g}<extra>%{text}</extra>",
+        showlegend=False,
+    )
+    line = scatter(
+        "lines+markers" if is_number else "markers",
+        [x for x, _ in medians],
+        [y for _, y in medians],
+        line={"color": "#94a3b8", "width": 1.5},
+        marker={"symbol": "line-ew-open", "size": 16, "color": "#0f172a"},
+        hovertemplate="median %{y:.5g}<extra></extra>",
+        showlegend=False,
+    )
+    margin = {"l": 55, "r": 10, "t": 10, "b": 45}
+    return make_figure([points, line], xaxis=axis, yaxis={}, height=260, margin=margin)
 
 
 def _truncate(text: str) -> str:
@@ -137,28 +130,24 @@ def parallel_coordinates(
     # The names of the first axis are outside the drawing, which would cut them off.
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
     left = max(90, 20 + 7 * longest)
-    return {
-        "data": [
-            {
-                "type": "parcoords",
-                "dimensions": axes,
-                "line": {
-                    "color": values,
-                    "colorscale": COLOUR_SCALE,
-                    "reversescale": direction == "min",
-                    "showscale": True,
-                    "colorbar": {"thickness": 12, "title": {"text": ""}},
-                },
-                "labelfont": {"size": 12},
-                "tickfont": {"size": 11},
-            }
-        ],
-        "layout": figure_layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
+    trace = {
+        "type": "parcoords",
+        "dimensions": axes,
+        "line": {
+            "color": values,
+            "colorscale": COLOUR_SCALE,
+            "reversescale": direction == "min",
+            "showscale": True,
+            "colorbar": {"thickness": 12, "title": {"text": ""}},
+        },
+        "labelfont": {"size": 12},
+        "tickfont": {"size": 11},
     }
+    return make_figure([trace], height=420, margin={"l": left, "r": 40, "t": 60, "b": 30})
 
 
 def _axis(label: str, raw: Sequence[Any]) -> Figure:
-    floats = [as_float(v) for v in raw]
+    floats = [parse_number(v) for v in raw]
     numbers = [f for f in floats if f is not None]
     if len(numbers) < len(raw) or len(set(numbers)) < 2:
         texts = [_truncate(format_setting(v)) for v in raw]

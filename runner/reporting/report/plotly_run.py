@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION
-from runner.reporting.console.format import GRADIENT_NORM, SCALES_APART
+from runner.reporting.console.format import GRADIENT_NORM, SCALES_APART, SPLITS
 from runner.reporting.report.plotly_curves import (
     COLOURS,
-    SPLITS,
+    LEGEND_ABOVE,
+    SMALL_MARGIN,
     Curve,
     Figure,
-    figure_layout,
+    make_figure,
     read_curves,
+    scatter,
     thin_curve,
     to_json_numbers,
 )
@@ -31,7 +32,6 @@ _SPLIT_COLOURS = {
 }
 _DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
-_MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
 def metric_figures(run: RunRecord) -> dict[str, Figure]:
@@ -147,39 +147,31 @@ def trace_of_split(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figu
     """Return a line in the colour of a split; a single value is a point."""
     colour = _SPLIT_COLOURS.get(split, COLOURS[2])
     alone = len(xs) == 1
-    return {
-        "type": "scatter",
-        "mode": "markers" if alone else "lines+markers" if split == "validation" else "lines",
-        "name": split,
-        "x": to_json_numbers(xs),
-        "y": to_json_numbers(ys),
-        "line": {"color": colour, "width": 2},
-        "marker": {"color": colour, "size": 10 if alone else 5},
-        "hovertemplate": "%{y:.5g} at %{x:,}<extra>" + split + "</extra>",
-        "showlegend": True,
-    }
+    return scatter(
+        "markers" if alone else "lines+markers" if split == "validation" else "lines",
+        to_json_numbers(xs),
+        ys,
+        name=split,
+        line={"color": colour, "width": 2},
+        marker={"color": colour, "size": 10 if alone else 5},
+        hovertemplate="%{y:.5g} at %{x:,}<extra>" + split + "</extra>",
+        showlegend=True,
+    )
 
 
 def over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool = False) -> Figure:
     """Return a figure of traces over the updates, with a line at the best one."""
-    shown: dict[str, Any] = {}
-    if best is not None:
-        line = {"color": "#94a3b8", "dash": "dot", "width": 1}
-        shown["shapes"] = [
-            {"type": "line", "x0": best, "x1": best, "y0": 0, "y1": 1, "yref": "paper"}
-            | {"line": line}
-        ]
-    return {
-        "data": traces,
-        "layout": figure_layout(
-            xaxis={"title": {"text": "updates", "standoff": 4}},
-            yaxis={"type": "log", "dtick": 1} if log_y else {},
-            height=_HEIGHT,
-            margin=_MARGIN,
-            legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-            **shown,
-        ),
-    }
+    line = {"color": "#94a3b8", "dash": "dot", "width": 1}
+    at_best = {"type": "line", "x0": best, "x1": best, "y0": 0, "y1": 1, "yref": "paper"}
+    return make_figure(
+        traces,
+        xaxis={"title": {"text": "updates", "standoff": 4}},
+        yaxis={"type": "log", "dtick": 1} if log_y else {},
+        height=_HEIGHT,
+        margin=SMALL_MARGIN,
+        legend=LEGEND_ABOVE,
+        **({} if best is None else {"shapes": [{**at_best, "line": line}]}),
+    )
 
 
 def _are_far_apart(traces: Sequence[Figure]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
 from runner.reporting.report.html import (
     Cell,
+    number_cell,
     render_bullets,
     render_facts,
     render_table,
@@ -23,19 +23,6 @@ _FEATURES_SHOWN = 200
 _DATA_MAPPINGS = ("num_rows", "reachable", "bad_rows")
 _SHOWN = 1000  # rows of the table
 _HEADINGS = {"unknown": "unknown in {}", "new": "not in train, {}", "psi": "drift of {}"}
-
-
-def _check_features(path: Path, features: Sequence[Any]) -> None:
-    """Check the form of a list of features.
-
-    Raises:
-        UserError: if it is another than a run writes.
-    """
-    for feature in features:
-        check_shapes(path, {"a feature": feature}, {"a feature": dict})
-        check_shapes(path, feature, {"name": str, "kind": str, "splits": dict})
-        splits = feature.get("splits") or {}
-        check_shapes(path, splits, dict.fromkeys(splits, dict))
 
 
 def drift_section(features: Sequence[Mapping[str, Any]]) -> str:
@@ -76,10 +63,8 @@ def drift_section(features: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(fact: str, value: float | None) -> Cell:
-    if value is None:
-        return Cell("", "", "num")
-    if fact != "psi":
-        return Cell(f"{value:.2%}", value, "num")
+    if value is None or fact != "psi":
+        return number_cell(value, "{:.2%}".format)
     is_large = value > LARGE_DRIFT
     return Cell(f"{'▲ ' * is_large}{value:.3f}", value, "num large" if is_large else "num")
 
@@ -95,7 +80,11 @@ def read_data_facts(run: RunRecord) -> dict[str, Any]:
     lists = dict.fromkeys(("dense", "sparse", "sequences", "tasks", "features"), list)
     check_shapes(path, data, {**lists, **dict.fromkeys(_DATA_MAPPINGS, dict)})
     check_shapes(path, data.get("num_rows") or {}, dict.fromkeys(data.get("num_rows") or (), int))
-    _check_features(path, data.get("features") or ())
+    for feature in data.get("features") or ():
+        check_shapes(path, {"a feature": feature}, {"a feature": dict})
+        check_shapes(path, feature, {"name": str, "kind": str, "splits": dict})
+        splits = feature.get("splits") or {}
+        check_shapes(path, splits, dict.fromkeys(splits, dict))
     reachable = data.get("reachable") or {}
     check_shapes(path, reachable, dict.fromkeys(reachable, dict))
     for feature in [*(data.get("sparse") or ()), *(data.get("sequences") or ())]:
@@ -126,8 +115,8 @@ def data_section(run: RunRecord, data: Mapping[str, Any], findings: Sequence[str
         [
             Cell(f["name"]),
             Cell(f["table"]),
-            Cell(f"{f['num_rows']:,}", f["num_rows"], "num"),
-            Cell(f"{f.get('length', 1):,.4g}", f.get("length", 1), "num"),
+            number_cell(f["num_rows"]),
+            number_cell(f.get("length", 1), "{:,.4g}".format),
         ]
         for f in features[:_FEATURES_SHOWN]
     ]

@@ -9,12 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from runner.reporting.console.format import (
-    TextTable,
-    format_duration,
-    format_number,
-    result_tables,
-)
+from runner.reporting.console.format import TextTable, format_duration, format_number, result_tables
 from runner.reporting.report.feature_importance import importance_figure, read_importance
 from runner.reporting.report.html import (
     Cell,
@@ -23,6 +18,7 @@ from runner.reporting.report.html import (
     render_bullets,
     render_facts,
     render_table,
+    status_cell,
 )
 from runner.reporting.report.plotly_curves import COLOURS, read_curves
 from runner.reporting.report.plotly_norms import norm_figures
@@ -40,11 +36,7 @@ from runner.reporting.report.run_predictions import (
     hardest_section,
     predictions_section,
 )
-from runner.rundir.readers import (
-    as_number,
-    check_shapes,
-    numeric_values,
-)
+from runner.rundir.readers import as_number, check_shapes, numeric_values
 from runner.rundir.regular_files import read_bytes
 
 
@@ -52,7 +44,7 @@ def make_run_page(run: RunRecord) -> Page:
     """Return the page of one run."""
     page = Page(f"{run.name or run.label}: {run.label}")
     page.parts.append(f"<h1>{escape(run.name or run.label)}</h1>")
-    pill = f'<span class="pill {escape(run.status)}">{escape(run.status)}</span>'
+    pill = status_cell(run.status).text
     what = "evaluation" if run.kind == "eval" else "training"
     created = str(run.meta.get("created") or "")
     page.parts.append(f'<p class="sub">{pill} {what} {escape(run.label)}, {escape(created)}</p>')
@@ -63,9 +55,7 @@ def make_run_page(run: RunRecord) -> Page:
     page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
         page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
-    metrics = metric_figures(run)
-    body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
-    if body:
+    if body := page.add_grid(metric_figures(run)):
         best = "; the dotted line is the best step" if run.best_step is not None else ""
         parts = count_parts(run)
         of_parts = (
@@ -74,14 +64,12 @@ def make_run_page(run: RunRecord) -> Page:
         if parts >= len(COLOURS):
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
         note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
-        page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
+        page.add_section("Curves", note + body)
     page.add_section("Beside its parent", parent_section(page, run))
-    others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
-    body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
-    page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
-    norms = norm_figures(read_curves(run))
-    body = "".join(page.add_figure(figure, name) for name, figure in norms.items())
-    page.add_section("Norms and activations", f'<div class="grid">{body}</div>' if body else "")
+    others = {"Learning rate": lr_figure(run), "Examples a second": throughput_figure(run)}
+    drawn = {heading: figure for heading, figure in others.items() if figure}
+    page.add_section("Learning rate and speed", page.add_grid(drawn))
+    page.add_section("Norms and activations", page.add_grid(norm_figures(read_curves(run))))
     page.add_section("Calibration", calibration_section(page, run))
     page.add_section("Predictions by label", predictions_section(page, run))
     page.add_section("Rows of the largest loss", hardest_section(run))

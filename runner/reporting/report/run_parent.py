@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.reporting.console.format import GRADIENT_NORM, format_number
+from runner.reporting.console.format import GRADIENT_NORM, SPLITS, format_number
 from runner.reporting.report.html import Cell, Page, escape, render_bullets, render_table
-from runner.reporting.report.plotly_curves import COLOURS, SPLITS, Curve, Figure, read_curves
+from runner.reporting.report.plotly_curves import COLOURS, Curve, Figure, read_curves
 from runner.reporting.report.plotly_run import over_updates, trace_of_split
 from runner.reporting.report.records import RunRecord, format_setting, read_run
 from runner.rundir.diff import diff_settings
@@ -39,13 +39,11 @@ def parent_section(page: Page, run: RunRecord) -> str:
     except UserError as error:
         note = f'<p class="note">The parent cannot be read: {escape(error)}</p>'
         return note + carried
-    figures = _figures(run, parent)
-    drawn = "".join(page.add_figure(figure, name) for name, figure in figures.items())
     note = (
         f'<p class="note">Parent: {escape(folder)}, {escape(parent.status)}. Its updates are '
         "counted from its own start.</p>"
     )
-    grid = f'<div class="grid">{drawn}</div>' if drawn else ""
+    grid = page.add_grid(_figures(run, parent))
     return note + _results(run, parent) + grid + carried + _settings(run, parent)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.errors import UserError
-from runner.reporting.report.html import Cell, Page, escape, render_table
+from runner.reporting.report.html import Page, escape, number_cell, render_table
 from runner.reporting.report.plotly_bins import calibration_figure, gain_figure, label_figure
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import as_number, check_shapes, numeric_values, read_optional_json
@@ -34,34 +34,37 @@ def _read_calibration(run: RunRecord) -> dict[str, Any]:
 
 def calibration_section(page: Page, run: RunRecord) -> str:
     """Return a figure for each split. Runs of older versions have none."""
-    figures = []
-    for split, of_split in _read_calibration(run).items():
-        if of_split.get("tasks"):
-            heading = f"{split}, at update {of_split.get('step'):,}"
-            figures.append(page.add_figure(calibration_figure(of_split["tasks"]), heading))
+    figures = {
+        f"{split}, at update {of_split.get('step'):,}": calibration_figure(of_split["tasks"])
+        for split, of_split in _read_calibration(run).items()
+        if of_split.get("tasks")
+    }
     if not figures:
         return ""
     note = (
         '<p class="note">The rows are sorted by their prediction and cut into twenty parts of '
         "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
     )
-    return f'{note}<div class="grid">{"".join(figures)}</div>'
+    return note + page.add_grid(figures)
 
 
 def predictions_section(page: Page, run: RunRecord) -> str:
     """Return the gain and the predictions of each label in the split that was evaluated last."""
-    tasks = [s["tasks"] for s in _read_calibration(run).values() if s and s.get("tasks")]
-    if not tasks:
+    calibration = _read_calibration(run)
+    measured = [(split, s["tasks"]) for split, s in calibration.items() if s and s.get("tasks")]
+    if not measured:
         return ""
-    split = [name for name, s in _read_calibration(run).items() if s and s.get("tasks")][-1]
-    gain = page.add_figure(gain_figure(tasks[-1]), f"{split}: gain, the positives found first")
-    labels = page.add_figure(label_figure(tasks[-1]), f"{split}: predictions of each label")
+    split, tasks = measured[-1]
+    figures = {
+        f"{split}: gain, the positives found first": gain_figure(tasks),
+        f"{split}: predictions of each label": label_figure(tasks),
+    }
     note = (
         '<p class="note">Gain over the diagonal is lift: twice as high means twice as many '
         "positives as rows drawn at random have. The further apart the labels' lines are, the "
         "better the predictions tell them from each other.</p>"
     )
-    return f'{note}<div class="grid">{gain}{labels}</div>'
+    return note + page.add_grid(figures)
 
 
 def hardest_section(run: RunRecord) -> str:
@@ -86,7 +89,7 @@ def hardest_section(run: RunRecord) -> str:
             rows.append([*numbers, *predicted.values()])
             names = [*labels, *(f"{name} predicted" for name in predicted)]
         if rows:
-            cells = [[Cell(_plain(value), value, "num") for value in row] for row in rows]
+            cells = [[number_cell(value, _plain) for value in row] for row in rows]
             header = ["row", "loss", *names]
             table = render_table(header, cells, numeric=header, sortable=True)
             parts.append(f"<h3>{escape(split)}, at update {found.get('step'):,}</h3>{table}")
@@ -94,8 +97,8 @@ def hardest_section(run: RunRecord) -> str:
     return note + "".join(parts) if parts else ""
 
 
-def _plain(value: float | None) -> str:
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
+def _plain(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
 
 
 def positive_rates(run: RunRecord) -> list[tuple[str, str]]:

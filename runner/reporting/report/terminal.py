@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rich import box
@@ -154,10 +154,8 @@ def _runs_table(
         metrics: columns that are shown.
         error_width: of the column of errors; None: there is no such column.
     """
-    table = _table("")
     labels = [board.label_heading] if board.label_heading and not board.keys else []
-    for heading in [*(board.headings[key] for key in board.keys), *labels]:
-        table.add_column(heading, overflow="fold")
+    table = make_table("", [*(board.headings[key] for key in board.keys), *labels])
     if board.seeds_vary:
         table.add_column("seed")
     table.add_column("status", no_wrap=True)
@@ -170,7 +168,6 @@ def _runs_table(
     for run in _select_rows(board.runs):
         cells = _cells(board, run, metrics)
         cells += [run.error or ""] if error_width is not None else []
-        # As plain text: Rich reads square brackets as markup, and lists of values are full of them.
         table.add_row(*map(Text, cells), style=_STYLES.get(run.status))
     return table
 
@@ -200,9 +197,8 @@ def _select_rows(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _seeds_table(board: Leaderboard, metrics: Sequence[str]) -> Table:
-    table = _table("\nover seeds: mean ± standard deviation")
-    for key in board.keys:
-        table.add_column(board.headings[key], overflow="fold")
+    title = "\nover seeds: mean ± standard deviation"
+    table = make_table(title, [board.headings[key] for key in board.keys])
     for name in [board.unit, *metrics]:
         table.add_column(name, justify="right", no_wrap=True)
     for group in board.seed_groups[:_ROWS_SHOWN]:
@@ -212,16 +208,12 @@ def _seeds_table(board: Leaderboard, metrics: Sequence[str]) -> Table:
 
 
 def _importance_table(overview: Overview) -> Table:
-    table = _table(f"\nimportance: share of the variance of {overview.board.monitor[0]}")
-    table.add_column("parameter")
-    table.add_column("share", justify="right")
-    table.add_column("")
     shares = [(_with_others(s), s.variance_share) for s in overview.importances]
     if overview.seed_variance_share is not None:
         shares.append(("seeds (same settings)", overview.seed_variance_share))
-    for name, share in shares:
-        table.add_row(Text(name), f"{share:.1%}", "━" * round(30 * share))
-    return table
+    rows = [(name, f"{share:.1%}", "━" * round(30 * share)) for name, share in shares]
+    title = f"\nimportance: share of the variance of {overview.board.monitor[0]}"
+    return make_table(title, ["parameter", "share", ""], rows, right=["share"])
 
 
 def _with_others(parameter: ParameterImportance) -> str:
@@ -238,14 +230,28 @@ def _print_failures(out: Console, failures: Sequence[RunRecord]) -> None:
         print_line(out, f"and {len(failures) - _FAILURES_SHOWN} more")
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title or None,
-        title_justify="left",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-    )
+def make_table(
+    title: str,
+    header: Iterable[str] = (),
+    rows: Iterable[Sequence[str]] = (),
+    right: Collection[str] = (),
+) -> Table:
+    """Return a table without borders, whose columns fold.
+
+    Args:
+        title: above it; empty for none.
+        header: of its first columns.
+        rows: of these columns, as plain text.
+        right: headings of the columns that are aligned to the right.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="bold")
+    table.title, table.title_justify = title or None, "left"
+    for name in header:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        # As plain text: Rich reads square brackets as markup, and lists of values are full of them.
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _width(out: Console, table: Table) -> int:

@@ -10,7 +10,7 @@ from rich.text import Text
 from runner.errors import UserError
 from runner.reporting.report.find import RunSelection, find_runs
 from runner.reporting.report.html import Page
-from runner.reporting.report.overview import make_overview
+from runner.reporting.report.overview import Overview, make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.run_page import make_run_page, show_run
 from runner.reporting.report.terminal import make_console, show_overview
@@ -34,11 +34,8 @@ def make_report(
     Raises:
         UserError: if there is nothing to show, or the page cannot be written.
     """
-    selection = find_runs(folders)
-    out = make_console()
-    is_single = len(selection.runs) == 1 and not selection.sweeps
-    title = _title(folders, selection)
-    overview = None if is_single else make_overview(selection, title, sort=sort)
+    selection, out = find_runs(folders), make_console()
+    overview = _overview(folders, selection, sort)
     if overview is None:
         show_run(out, selection.runs[0], selection.problems)
     else:
@@ -47,12 +44,7 @@ def make_report(
     if target is None:
         out.print(Text("--html FILE writes curves and figures of them into one page"))
         return
-    page = (
-        make_run_page(selection.runs[0])
-        if overview is None
-        else make_overview_page(overview, FileLinks(target.absolute().parent))
-    )
-    write_page(page, target)
+    write_page(_make_page(selection, overview, target), target)
     out.print(Text(f"page: {target}"), soft_wrap=True)
 
 
@@ -62,14 +54,24 @@ def write_report(folder: Path) -> Path:
     Raises:
         UserError: if there is nothing to show, or the page cannot be written.
     """
-    selection = find_runs([folder])
-    target = folder / REPORT_FILE
-    if len(selection.runs) == 1 and not selection.sweeps:
-        write_page(make_run_page(selection.runs[0]), target)
-    else:
-        overview = make_overview(selection, _title([folder], selection))
-        write_page(make_overview_page(overview, FileLinks(target.absolute().parent)), target)
+    selection, target = find_runs([folder]), folder / REPORT_FILE
+    write_page(_make_page(selection, _overview([folder], selection), target), target)
     return target
+
+
+def _overview(
+    folders: Sequence[Path], selection: RunSelection, sort: str | None = None
+) -> Overview | None:
+    """Return what is shown of several runs, or of a sweep; None for a run alone."""
+    if len(selection.runs) == 1 and not selection.sweeps:
+        return None
+    return make_overview(selection, _title(folders, selection), sort=sort)
+
+
+def _make_page(selection: RunSelection, overview: Overview | None, target: Path) -> Page:
+    if overview is None:
+        return make_run_page(selection.runs[0])
+    return make_overview_page(overview, FileLinks(target.absolute().parent))
 
 
 def write_page(page: Page, target: Path) -> None:

@@ -1,6 +1,6 @@
 """Trackers, which get metrics besides metrics.jsonl. Their libraries are imported on use."""
 
-from runner.reporting.trackers.histogram import Histogram as Histogram
+from runner.reporting.trackers.tracker import Histogram as Histogram
 from runner.reporting.trackers.tracker import RunInfo as RunInfo
 from runner.reporting.trackers.tracker import Tracker as Tracker
 from runner.reporting.trackers.tracker import Trackers as Trackers

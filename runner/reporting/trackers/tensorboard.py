@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.config_key import Key
-from runner.reporting.trackers.histogram import Histogram
-from runner.reporting.trackers.tracker import RunInfo
+from runner.reporting.trackers.tracker import Histogram, RunInfo
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

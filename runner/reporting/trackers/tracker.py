@@ -9,18 +9,31 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from runner.errors import ConfigError
-from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
 from runner.rundir.readers import read_optional_json
 from runner.rundir.secrets import mask_values
 
 FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
 TRACKERS_FILE = "trackers.json"
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A histogram of finite values.
+
+    counts[i] values are in [edges[i], edges[i + 1]); the last bin includes its upper edge too.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float  # the sum of all values
+    sum_squares: float  # the sum of their squares
 
 
 class RunInfo(TypedDict):

@@ -23,8 +23,7 @@ from typing import Any, Literal
 from runner.errors import UserError
 from runner.machine import child_import_path
 from runner.metrics.names import TRAIN_EVALUATION
-from runner.reporting.trackers.histogram import Histogram
-from runner.reporting.trackers.tracker import TRACKERS_FILE, RunInfo
+from runner.reporting.trackers.tracker import TRACKERS_FILE, Histogram, RunInfo
 from runner.rundir.readers import read_optional_json
 
 FINISH_LIMIT_S = 20

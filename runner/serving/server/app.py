@@ -29,7 +29,7 @@ from runner.serving.server.nearest import NEAREST, describe_nearest, left_out
 from runner.serving.server.prepared import describe_inputs
 from runner.serving.server.scoring import make_work, output_names
 from runner.serving.server.settings import ServeSettings
-from runner.serving.server.tensors import HEADER_LENGTH, InferRequest, parse_request, write_answer
+from runner.serving.server.tensors import HEADER_LENGTH, parse_request, write_answer
 
 LOG = logging.getLogger(__name__)
 VERSION_HEADER = "model-version"
@@ -236,20 +236,17 @@ async def _score(service: Service, request: Request) -> Response:
     settings = service.settings
     work = make_work(service.artifact, parsed, settings.max_rows, settings.max_top_k)
     scored = await service.batcher.score(work)
-    head = _answer_head(service, parsed, scored.version)
+    head: dict[str, Any] = {"model_name": settings.model_name, "model_version": scored.version}
+    if parsed.id:
+        head["id"] = parsed.id
     if scored.index:
-        head = {**head, "parameters": {"index": scored.index, **left_out(service.artifact)}}
+        head["parameters"] = {"index": scored.index, **left_out(service.artifact)}
     content, head_length = write_answer(head, scored.outputs, work.outputs)
     headers = {VERSION_HEADER: scored.version}
     if head_length is None:
         return Response(content, media_type="application/json", headers=headers)
     headers[HEADER_LENGTH] = str(head_length)
     return Response(content, media_type="application/octet-stream", headers=headers)
-
-
-def _answer_head(service: Service, parsed: InferRequest, version: str) -> Mapping[str, Any]:
-    head = {"model_name": service.settings.model_name, "model_version": version}
-    return {**head, "id": parsed.id} if parsed.id else head
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, example_time
 from runner.errors import DataError, nearest_hint
-from runner.serving.artifact import GraphSpec, RawInputs
+from runner.serving.artifact import GraphSpec
+from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import graph_features
 from runner.serving.server.tensors import Tensor
 
@@ -35,7 +37,7 @@ class ServedColumn:
     is_list: bool = False
 
 
-def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:
+def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:
     """Return the raw columns that some graphs read, each once."""
     wanted = set(graph_features(graphs))
     found: dict[str, ServedColumn] = {}
@@ -78,7 +80,7 @@ def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]
     return listed
 
 
-def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, object]:
+def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, object]:
     """Return a request of one row, which is scored: times are times, and known integers ids."""
     inputs = []
     for column in served_columns(raw, graphs):
@@ -137,15 +139,10 @@ def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -
 def _make_column(column: ServedColumn, tensors: Mapping[str, Tensor]) -> pa.Array:
     tensor, name = tensors[column.name], column.name
     lengths, valid = (tensors.get(f"{name}{end}") for end in (LENGTHS, VALID))
-    is_nested = pa.types.is_list(tensor.values.type)
+    is_list = lengths is not None or pa.types.is_list(tensor.values.type)
     if column.is_list:
         array = _make_lists(tensor, lengths)
-    elif (
-        is_nested
-        or lengths is not None
-        or len(tensor.shape) > 2
-        or tensor.shape[1:] not in ((), (1,))
-    ):
+    elif is_list or tensor.shape[1:] not in ((), (1,)):
         raise DataError(
             f"column {name!r}: shape {[*tensor.shape]}: expected one value for each row"
         )
@@ -155,13 +152,7 @@ def _make_column(column: ServedColumn, tensors: Mapping[str, Tensor]) -> pa.Arra
         return array
     if valid.datatype != "BOOL" or len(valid.values) != len(array):
         raise DataError(f"tensor {valid.name!r}: expected BOOL, an element for each row")
-    return pa.array(_where_valid(array, valid.values))
-
-
-def _where_valid(array: pa.Array, valid: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return pc.if_else(valid, array, pa.scalar(None, array.type))
+    return pa.array(pc.if_else(valid.values, array, pa.scalar(None, array.type)))
 
 
 def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import DataError, nearest_hint
-from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs
+from runner.serving.artifact import GraphSpec, LookupGroup
+from runner.serving.predict_encode import Transforms
 from runner.serving.server.tensors import Tensor
 
 Arrays = Mapping[str, np.ndarray]
@@ -88,7 +89,7 @@ def _read_array(name: str, tensors: Mapping[str, Tensor]) -> np.ndarray:
     return values
 
 
-def check_ids(spec: GraphSpec, raw: RawInputs, arrays: Arrays) -> None:
+def check_ids(spec: GraphSpec, raw: Transforms, arrays: Arrays) -> None:
     """Check the lengths of lists, and every id against its feature's own table.
 
     Raises:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
 from types import FrameType
+from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
@@ -32,17 +33,9 @@ class _Workers:
     signal: int | None = None
 
     def start(self, number: int) -> None:
+        arguments = (self.settings, self.listener, self.counters, number, self.threads)
         process = get_context("spawn").Process(
-            target=_run_worker,
-            args=(
-                os.getpid(),
-                self.settings,
-                self.listener,
-                self.counters,
-                number,
-                self.threads,
-            ),
-            daemon=True,
+            target=_run_worker, args=(os.getpid(), *arguments), daemon=True
         )
         process.start()
         self.processes[number] = process
@@ -98,20 +91,14 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
     return 128 + (workers.signal or signal.SIGTERM)
 
 
-def _run_worker(
-    parent: int,
-    settings: ServeSettings,
-    listener: socket.socket,
-    counters: Counters,
-    worker: int,
-    threads: int,
-) -> None:
+def _run_worker(parent: int, *arguments: Any) -> None:
+    """Serve as `serve` does, in a process that ends with its parent."""
     os.setpgid(0, 0)  # it gets the terminal's Ctrl-C once, through the parent
     die_with_parent(parent, signal.SIGTERM)
     from runner.serving.server.worker import serve
 
     try:
-        sys.exit(serve(settings, listener, counters, worker, threads))
+        sys.exit(serve(*arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)

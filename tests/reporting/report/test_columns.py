@@ -181,7 +181,7 @@ def test_mixed_versions_and_code_are_noted(tmp_path):
 
 def test_the_bar_of_an_effect_is_the_median_also_of_an_even_number_of_runs(grid):
     runs = [r for r in grid if r.seed in (1, 2)]
-    figure = effect_figure(runs, "optimizer", "validation/auc", "max")
+    figure = effect_figure(runs, "optimizer", "validation/auc")
     [bars] = [t for t in figure["data"] if "median" in t["hovertemplate"]]
     found = dict(zip(bars["x"], bars["y"]))
     for name, more in (("adam", 0.01), ("sgd", 0.0)):

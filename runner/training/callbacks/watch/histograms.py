@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from runner.distributed.ranks import SINGLE_PROCESS, Ranks
 from runner.distributed.shards import LocalShards
 from runner.errors import ConfigError, nearest_hint
-from runner.reporting.trackers.histogram import Histogram
+from runner.reporting.trackers.tracker import Histogram
 from runner.training.update.closure import needs_closure
 
 HISTOGRAM_BINS = 64
