@@ -14,6 +14,7 @@ from runner.config.proposed_length import (
     propose_length,
 )
 from runner.models.layers.next_item import NextItemModel
+from runner.reporting.console.format import format_number
 from runner.training.job import Job
 from runner.training.state import TrainState
 from runner.training.steps import rows_per_update
@@ -46,7 +47,8 @@ def find_overfitting(
         place = f"after epoch {epoch:.1f} (step {best.step:,})" if best.step else "before step 1"
         yield (
             f"overfitting: the model was best on validation {place}; since then the validation "
-            f"loss rose from {loss:.4f} to {now:.4f}, while that of the train rows is {train:.4f}"
+            f"loss rose from {format_number(loss)} to {format_number(now)}, while that of the "
+            f"train rows is {format_number(train)}"
         )
 
 
