@@ -21,11 +21,7 @@ from runner.config.base_config import (
     drop_held_for_one_command,
 )
 from runner.config.fit_choices import follow_model_kind
-from runner.config.groups import (
-    find_places,
-    load_groups,
-    set_places,
-)
+from runner.config.groups import find_places, load_groups, set_places
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
     apply_override,
@@ -189,11 +185,7 @@ def _compose(
         base = base_of_new_run(group_choices, groups, problems)
     else:
         base = base_of_saved_run(
-            from_run,
-            group_choices,
-            groups,
-            problems,
-            [o.key_or_group for o in job_overrides],
+            from_run, group_choices, groups, problems, [o.key_or_group for o in job_overrides]
         )
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))

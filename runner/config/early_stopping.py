@@ -42,8 +42,7 @@ MetricName = Annotated[
     ),
 ]
 Direction = Annotated[
-    str | None,
-    Key("max or min; null: what is better by the metric's nature", choices=DIRECTIONS),
+    str | None, Key("max or min; null: what is better by the metric's nature", choices=DIRECTIONS)
 ]
 
 

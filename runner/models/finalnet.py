@@ -13,11 +13,7 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import unknown_choice
-from runner.models.argument_types import (
-    EmbeddingInit,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import EmbeddingInit, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup

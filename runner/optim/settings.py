@@ -102,12 +102,7 @@ class ClipSettings:
     ] = None
     global_norm: Annotated[
         float | None,
-        Key(
-            "largest norm of all gradients together",
-            gt=0,
-            lt=math.inf,
-            note="null does not clip",
-        ),
+        Key("largest norm of all gradients together", gt=0, lt=math.inf, note="null does not clip"),
     ] = None
     tables: Annotated[
         bool,

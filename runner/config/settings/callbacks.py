@@ -25,8 +25,7 @@ class MemorySettings:
     """The keys of callbacks=memory."""
 
     every: Annotated[
-        int | str,
-        Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER),
+        int | str, Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER)
     ] = 100
     warn_free_below: Annotated[
         float, Key("share of the memory that this process may use; 0: never", ge=0, le=1)
@@ -38,8 +37,7 @@ class WeightsSettings:
     """The keys of callbacks=weights."""
 
     every: Annotated[
-        int | str,
-        Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER),
+        int | str, Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER)
     ] = "1ep"
     parameters: Annotated[
         list[dict[str, Any]],
@@ -67,8 +65,7 @@ class WeightsSettings:
         ),
     ] = field(default_factory=list)
     gradient_histograms: Annotated[
-        list[str],
-        Key("patterns of dense parameters, whose gradients of the last update are drawn"),
+        list[str], Key("patterns of dense parameters, whose gradients of the last update are drawn")
     ] = field(default_factory=list)
 
 
@@ -85,6 +82,5 @@ class ActivationsSettings:
         ),
     ] = field(default_factory=lambda: [".*"])
     statistics: Annotated[
-        list[str],
-        Key("mean, std, rms, max (magnitude), zeros and bad (shares)"),
+        list[str], Key("mean, std, rms, max (magnitude), zeros and bad (shares)")
     ] = field(default_factory=lambda: ["rms", "zeros"])

@@ -91,10 +91,7 @@ class CheckpointSettings:
     ] = None
     init_tables: Annotated[
         dict[str, Any] | None,
-        Key(
-            "single tables of other runs: {item: {from: DIR, table: movie}}",
-            signed="when set",
-        ),
+        Key("single tables of other runs: {item: {from: DIR, table: movie}}", signed="when set"),
     ] = None
     init_optimizer: Annotated[
         bool,

@@ -23,8 +23,7 @@ class TrainLoopSettings:
     """The keys of loop=train."""
 
     final_splits: Annotated[
-        list[str],
-        Key("evaluated once at the end with the best weights, if the dataset has them"),
+        list[str], Key("evaluated once at the end with the best weights, if the dataset has them")
     ] = field(default_factory=lambda: ["test"])
 
 
@@ -41,8 +40,7 @@ class EvaluateLoopSettings:
     ] = None
     max_batches: Annotated[int | None, Key("null: the whole split", ge=1, unit="batches")] = None
     follow: Annotated[
-        bool,
-        Key("each new checkpoint of a training under way, into DIR/follow/<split>.jsonl"),
+        bool, Key("each new checkpoint of a training under way, into DIR/follow/<split>.jsonl")
     ] = False
     pick: Annotated[
         str,
@@ -152,8 +150,7 @@ class TuneLrSettings:
     low: Annotated[float, Key("factor of the configured rates at the first update", gt=0)] = 0.001
     high: Annotated[float, Key("factor of the configured rates at the last update", gt=0)] = 1000.0
     updates: Annotated[
-        int,
-        Key("updates of the range test", ge=3, note="fewer tell nothing", unit="updates"),
+        int, Key("updates of the range test", ge=3, note="fewer tell nothing", unit="updates")
     ] = 100
     smoothing: Annotated[float, Key("of the loss: the share of what was before", ge=0, lt=1)] = 0.9
     diverged: Annotated[

@@ -26,8 +26,7 @@ class SearchSettings:
         ),
     ]
     sampler: Annotated[
-        str,
-        Key("one of the samplers, of which each has an option of its own", choices=SAMPLERS),
+        str, Key("one of the samplers, of which each has an option of its own", choices=SAMPLERS)
     ] = "tpe"
     pruner: Annotated[
         str,
@@ -50,8 +49,7 @@ class SearchSettings:
         ),
     ] = 3
     pruner_after: Annotated[
-        int,
-        Key("median: nothing is stopped before so many jobs have ended", ge=1, unit="jobs"),
+        int, Key("median: nothing is stopped before so many jobs have ended", ge=1, unit="jobs")
     ] = 4
     num_trials: Annotated[
         int | None,

@@ -184,8 +184,7 @@ class TrainerSettings:
         ),
     ] = 20
     clip: Annotated[
-        ClipSettings,
-        Key("bounds of an update's gradients, applied in this order; null: no bound"),
+        ClipSettings, Key("bounds of an update's gradients, applied in this order; null: no bound")
     ] = field(default_factory=ClipSettings)
     penalties: Annotated[
         list[Any],  # its own parser gives better reasons for a refusal

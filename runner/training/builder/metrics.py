@@ -63,11 +63,7 @@ def make_own_metrics(
     for name, settings in node.items():
         arguments = {key: value for key, value in settings.items() if key != "tasks"}
         make = partial(
-            instantiate,
-            arguments,
-            KINDS["metrics.own"],
-            key=f"metrics.own.{name}",
-            allowed=allowed,
+            instantiate, arguments, KINDS["metrics.own"], key=f"metrics.own.{name}", allowed=allowed
         )
         metric = OwnMetric(name, make, settings.get("tasks"))
         check_own_metric(metric, tasks)

@@ -19,11 +19,7 @@ from runner.training.loops.recorder import Recorder
 from runner.training.loops.run_facts import hardest_rows, write_data_facts, write_hardest
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
-from runner.training.loops.verdict import (
-    failure_at_end,
-    skipped_in_a_row,
-    why_no_best,
-)
+from runner.training.loops.verdict import failure_at_end, skipped_in_a_row, why_no_best
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps

@@ -11,11 +11,7 @@ from itertools import islice
 import torch
 
 from runner.batch import Batch
-from runner.distributed.global_batch import (
-    batches_per_update,
-    global_batch_size,
-    rank_batch_size,
-)
+from runner.distributed.global_batch import batches_per_update, global_batch_size, rank_batch_size
 from runner.errors import UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
 from runner.parts import loop_option
