@@ -128,9 +128,8 @@ def all_declarations() -> Iterator[tuple[str, Declaration]]:
     """Yield every declared key by its dotted name, those of every loop included."""
     for node, settings in SETTINGS_BY_NODE.items():
         yield from _walk(settings, f"{node}." if node else "")
-    for target, settings in SETTINGS_BY_TARGET.items():
-        if target.startswith("runner.training.loops."):
-            yield from _walk(settings, "loop.")
+    for settings in SETTINGS_BY_TARGET.values():
+        yield from _walk(settings, "loop.")
 
 
 def _walk(settings: type, prefix: str) -> Iterator[tuple[str, Declaration]]:
