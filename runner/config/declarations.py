@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
-from runner.config_key import Key, Signed
+from runner.config_key import KEY, Key, Signed
 from runner.errors import ConfigError
 
 LISTS = (list, tuple, Sequence)
@@ -41,17 +41,20 @@ class Declaration:
 def read_declarations(settings: type) -> Mapping[str, Declaration]:
     """Return what a settings dataclass declares, by the names of its fields."""
     hints = typing.get_type_hints(settings, include_extras=True)
-    return {f.name: _declaration(hints[f.name], f) for f in fields(settings)}
+    return {
+        f.name: make_declaration(
+            hints[f.name],
+            f.default if f.default_factory is MISSING else f.default_factory(),
+            f.metadata.get(KEY, _UNDECLARED),
+        )
+        for f in fields(settings)
+    }
 
 
-def _declaration(annotated: Any, field: Any) -> Declaration:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    return make_declaration(annotated, default)
-
-
-def make_declaration(annotated: Any, default: Any) -> Declaration:
-    """Return the declaration of a type that may be annotated with a `Key`."""
+def make_declaration(annotated: Any, default: Any, declared: Key = _UNDECLARED) -> Declaration:
+    """Return the declaration of a type that may be annotated with a `Key`, if none is declared."""
     hint, key = split_annotation(annotated)
+    key = key if declared is _UNDECLARED else declared
     if typing.get_origin(hint) is Literal and not key.choices:
         key = replace(key, choices=tuple(map(str, typing.get_args(hint))))
         hint = str

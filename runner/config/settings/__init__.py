@@ -1,6 +1,6 @@
 """Typed settings of the groups that our own code reads: one dataclass a group, one field a key.
 
-A field's annotation (`runner.config_key.Key`) declares everything about its key. No torch here.
+A field (`runner.config_key.setting`) declares everything about its key. No torch here.
 """
 
 from __future__ import annotations
@@ -29,15 +29,9 @@ from runner.config.settings.loops import (
 )
 from runner.config.settings.root import RootSettings
 from runner.config.settings.sweep import LauncherSettings, RemoteSettings, SearchSettings
-from runner.config.settings.trainer import (
-    EmaSettings,
-    LrScalingSettings,
-    ProfilerSettings,
-    TrainerSettings,
-)
+from runner.config.settings.trainer import LrScalingSettings, TrainerSettings
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.metrics.settings import MetricSettings
-from runner.optim.settings import ClipSettings
 
 __all__ = [
     "DEBUG_LOOP",
@@ -54,24 +48,13 @@ __all__ = [
     "TUNE_BATCH_SIZE_LOOP",
     "TUNE_LR_LOOP",
     "CheckpointSettings",
-    "ClipSettings",
     "DebugLoopSettings",
     "DeliverySettings",
-    "EmaSettings",
-    "EvaluateLoopSettings",
     "LauncherSettings",
     "LrScalingSettings",
     "MonitorSettings",
-    "OnlineLoopSettings",
-    "ProfilerSettings",
-    "RemoteSettings",
-    "RootSettings",
     "SearchSettings",
-    "ShardingSettings",
-    "TrainLoopSettings",
     "TrainerSettings",
-    "TuneBatchSizeSettings",
-    "TuneLrSettings",
     "make_settings",
 ]
 
