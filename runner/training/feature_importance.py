@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
 from runner.errors import ConfigError
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
@@ -93,14 +93,8 @@ class Cut:
 
     def rows(self, rows: slice) -> Cut:
         """Return some rows, whose look-ups and numbers collect gradients."""
-        batch = replace(
-            self.batch,
-            dense_BD=self.batch.dense_BD[rows].clone().requires_grad_(),
-            labels_BT=self.batch.labels_BT[rows],
-            weights_B=self.batch.weights_B[rows],
-            rows_B=self.batch.rows_B[rows],
-            groups_BG=self.batch.groups_BG[rows],
-        )
+        batch = dense_rows(self.batch, rows)
+        batch = replace(batch, dense_BD=batch.dense_BD.clone().requires_grad_())
         return Cut(batch, self.embeddings.detached(rows), self.split)
 
     def values(self, feature: CutFeature) -> Tensor:

@@ -292,15 +292,8 @@ def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     # what tables train on from gives their look-ups to the last bit, other weights are taken over
     resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
     if resumed and resumed.keys() <= tensor_shapes(saved).keys():
-        load_tensor_subset(saved, into | resumed)
+        load_tensors(saved, into | resumed, partial=True)
     else:
-        load_tensor_subset(saved, into)
+        load_tensors(saved, into, partial=True)
         ctx.tables.take_over_weights()
     rebuild_growing_ids(ctx)
-
-
-def load_tensor_subset(
-    saved: Checkpoint, into: Mapping[str, Tensor], *, convert: bool = False
-) -> None:
-    """Load some tensors of a checkpoint, in place; `convert` lets floats change their dtype."""
-    load_tensors(saved, into, partial=True, convert=convert)

@@ -160,7 +160,7 @@ def build_learner(
     with nullcontext() if trains else without_initial_weights():
         context, groups, table_lrs = make_context(inputs, dataset)
     if trains:
-        fill_negative_table(config["dataset"], context.model, dataset, inputs.run, context.ranks)
+        fill_negative_table(inputs, context.model, dataset)
     task: Task = inputs.make_part("task", config["task"])
     set_up_task(task, context, trainer)
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
