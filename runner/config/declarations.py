@@ -23,18 +23,12 @@ _UNDECLARED = Key("")
 
 @dataclass(frozen=True)
 class Declaration:
-    """One field of a settings dataclass.
+    """One field of a settings dataclass, or one argument of a part."""
 
-    Args:
-        hint: the type, without the annotation.
-        default: `NO_DEFAULT` for a key that must be given.
-        settings: the dataclass of the keys below this one, or None for a single value.
-    """
-
-    hint: Any
+    hint: Any  # the type, without the annotation
     key: Key
-    default: Any
-    settings: type | None
+    default: Any  # `NO_DEFAULT` for a key that must be given
+    settings: type | None  # the dataclass of the keys below this one; None for a single value
 
 
 @lru_cache(maxsize=128)

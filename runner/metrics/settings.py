@@ -34,27 +34,27 @@ class MetricSettings:
 
     eval: Sequence[str] = setting(
         MISSING,
-        "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a "
-        "probability such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, "
-        "recall@K and hit_rate@K, for any whole K; and, with candidates: full, coverage@K, "
-        "novelty@K and gini@K of the lists. A metric is measured for tasks of its kind (mae, "
-        "mse, rmse and r2 for regression, others for binary), or for one task: auc/click",
+        "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a probability "
+        "such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, recall@K and hit_rate@K, "
+        "for any whole K; and, with candidates: full, coverage@K, novelty@K and gini@K of the "
+        "lists. A metric is measured for tasks of its kind (mae, mse, rmse and r2 for regression, "
+        "others for binary), or for one task: auc/click",
     )
     train: Sequence[str] = setting(
         MISSING, "those of the train rows since the last line of the log"
     )
     own: dict[str, Any] = setting(
         dict,
-        "Metrics of one's own, in evaluations: {mcc: {_target_: CLASS of torchmetrics, "
-        "tasks: null, ...}}; a list of tasks chooses among them",
+        "Metrics of one's own, in evaluations: {mcc: {_target_: CLASS of torchmetrics, tasks: "
+        "null, ...}}; a list of tasks chooses among them",
         signed="when set",
     )
     exact_auroc_rows: int = setting(
         5_000_000,
-        "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more "
-        "they are binned, and a bound of the error is printed. A row takes 4 + 8 bytes a "
-        "task on the device (8 more with gauc) and 77 on the host while metrics are "
-        "computed; 5 million rows take 60 MB and 0.4 GB, and 1 s",
+        "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they are "
+        "binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the device "
+        "(8 more with gauc) and 77 on the host while metrics are computed; 5 million rows take 60 "
+        "MB and 0.4 GB, and 1 s",
         ge=0,
         unit="rows",
         note="0: always binned",
@@ -65,9 +65,9 @@ class MetricSettings:
     )
     candidates: str = setting(
         "rows",
-        "Rankings order a user's rows of the split (`rows`, with as many negatives as there "
-        "are), or each row of label 1 among all items (`full`, for models that find items: "
-        "bert4rec, gru4rec, hstu, sasrec, two_tower)",
+        "Rankings order a user's rows of the split (`rows`, with as many negatives as there are), "
+        "or each row of label 1 among all items (`full`, for models that find items: bert4rec, "
+        "gru4rec, hstu, sasrec, two_tower)",
         choices=CANDIDATE_CHOICES,
     )
     leave_history_out: bool = setting(
@@ -75,22 +75,20 @@ class MetricSettings:
     )
     leave_seen_out: bool = setting(
         False,
-        "with full: nor is any item that the user has seen in the train split or before the "
-        "row, however long ago; for data of `interactions`, in evaluations of held-out "
-        "splits",
+        "with full: nor is any item that the user has seen in the train split or before the row, "
+        "however long ago; for data of `interactions`, in evaluations of held-out splits",
         signed="when set",
     )
     per_event: bool = setting(
         False,
-        "with full: rankings are means over the rows of label 1; false: over users, each of "
-        "whom counts alike",
+        "with full: rankings are means over the rows of label 1; false: over users, each of whom "
+        "counts alike",
         signed="when set",
     )
     slice_by: str | None = setting(
         None,
-        "a column of ids or groups; an evaluation also has all metrics for each of its "
-        "values. item_popularity: rows by how often their item occurs in the train split, "
-        "cold ones apart",
+        "a column of ids or groups; an evaluation also has all metrics for each of its values. "
+        "item_popularity: rows by how often their item occurs in the train split, cold ones apart",
     )
     max_slices: int = setting(50, "more values of it in the validation split are an error", ge=1)
     hardest_rows: int = setting(

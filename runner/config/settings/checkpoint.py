@@ -70,8 +70,8 @@ class CheckpointSettings:
     )
     init_names: dict[str, Any] | None = setting(
         None,
-        "{ours: theirs}, names or their beginnings: {tables/item: tables/movie}; null there "
-        "leaves a weight out",
+        "{ours: theirs}, names or their beginnings: {tables/item: tables/movie}; null there leaves "
+        "a weight out",
         signed="when set",
     )
     init_tables: dict[str, Any] | None = setting(

@@ -59,8 +59,8 @@ class OnlineLoopSettings:
 
     score: str = setting(
         "auto",
-        "before: by a forward of its own before the update; auto: by the update's own "
-        "forward where that is exact, else as before",
+        "before: by a forward of its own before the update; auto: by the update's own forward "
+        "where that is exact, else as before",
         choices=("auto", "before"),
     )
 

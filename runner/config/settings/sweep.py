@@ -20,16 +20,16 @@ class SearchSettings:
 
     space: dict[str, str] = setting(
         MISSING,
-        "key: choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)), "
-        "tag(int, interval(8, 64))",
+        "key: choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)), tag(int, "
+        "interval(8, 64))",
     )
     sampler: str = setting(
         "tpe", "one of the samplers, of which each has an option of its own", choices=SAMPLERS
     )
     pruner: str = setting(
         "none",
-        "none, asha, or median: stops a job that is worse than the median of the others at "
-        "the same evaluation",
+        "none, asha, or median: stops a job that is worse than the median of the others at the "
+        "same evaluation",
         choices=("none", "median", "asha"),
     )
     pruner_first: int = setting(1, "evaluations that every job gets", ge=1, unit="evaluations")
@@ -78,8 +78,8 @@ class LauncherSettings:
     )
     fork_server: bool = setting(
         True,
-        "torch is imported once for all jobs, which are forked from that process; where "
-        "there is a GPU, for jobs of several ranks and off Linux each job imports for itself",
+        "torch is imported once for all jobs, which are forked from that process; where there is a "
+        "GPU, for jobs of several ranks and off Linux each job imports for itself",
     )
 
 

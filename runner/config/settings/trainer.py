@@ -113,8 +113,8 @@ class TrainerSettings:
     )
     num_threads: int | None = setting(
         None,
-        "each computes some rows of an update, or a share of its operations; null: as many "
-        "as this process may use cores, where that is faster than one",
+        "each computes some rows of an update, or a share of its operations; null: as many as this "
+        "process may use cores, where that is faster than one",
         ge=1,
         le=1024,
         unit="threads",
@@ -144,8 +144,8 @@ class TrainerSettings:
     )
     stop_grace_s: float | None = setting(
         20,
-        "after SIGTERM, once the run is saved, an evaluation ends within this or is left "
-        "out; null: no limit",
+        "after SIGTERM, once the run is saved, an evaluation ends within this or is left out; "
+        "null: no limit",
         ge=0,
         unit="seconds",
         signed="no",
@@ -165,8 +165,8 @@ class TrainerSettings:
     )
     max_skipped: int | None = setting(
         50,
-        "the run fails when so many updates in a row have gradients that are not finite, and "
-        "are skipped; null: never",
+        "the run fails when so many updates in a row have gradients that are not finite, and are "
+        "skipped; null: never",
         ge=1,
         unit="updates",
         signed="no",
@@ -184,8 +184,8 @@ class TrainerSettings:
     )
     yardstick: bool = setting(
         True,
-        "at the end, logistic (of numbers linear) regression on the same columns or, where "
-        "items are ranked, popularity, for comparison (seconds)",
+        "at the end, logistic (of numbers linear) regression on the same columns or, where items "
+        "are ranked, popularity, for comparison (seconds)",
         signed="no",
     )
     early_stop: EarlyStop = setting(

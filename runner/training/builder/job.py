@@ -84,8 +84,8 @@ def build_job(
     check_parts(config, allowed)
     device, ranks = prepare_process(trainer, config["seed"], view), current_ranks()
     inputs = JobInputs(config, trainer, device, run, view, tuple(allowed))
-    read = checkpoint.path or config["run"]
-    source = None if read is None else Path(read)  # None: a training, which does not only read
+    given = checkpoint.path or config["run"]
+    source = None if given is None else Path(given)  # that a loop only reads; None for a training
     dataset = make_dataset(inputs, source)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
