@@ -1,6 +1,7 @@
-"""What a key of the configuration may hold, written as an annotation of its field.
+"""What a key of the configuration may hold, written where its record or its part takes it.
 
-    batch_size: Annotated[int, Key("rows of one rank and micro-batch", ge=1, unit="rows")] = 4096
+    batch_size: int = setting(4096, "rows of one rank and micro-batch", ge=1, unit="rows")
+    def __init__(self, *, num_layers: Annotated[int, Key(ge=1)]) -> None: ...
 
 This is the only place where a key is described: the checks, `ls`, the signature and the reference
 page (docs/reference.md) read it there, and a test holds the YAML against it. No torch here.
@@ -12,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 
 from runner.errors import nearest_hint
@@ -22,6 +23,7 @@ from runner.errors import nearest_hint
 # enter only while the rule is on. "in global_batch": as a factor of the rows of an update.
 Signed = Literal["yes", "no", "when set", "when on", "in global_batch"]
 
+KEY = "key"  # of a field's metadata, which holds its declaration
 _INT64 = 2**63  # no number of a configuration may be larger
 # bounds of a `Key`: how a message says them, and what holds for a number and the bound
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
@@ -145,6 +147,21 @@ class Key:
         ]
 
 
+def setting(default: Any, doc: str, **declared: Any) -> Any:
+    """Return the field of a settings dataclass, with the declaration of its key.
+
+    Args:
+        default: what the key has unless it is given, or a function that makes it; MISSING where it
+            must be given.
+        doc: what the key is.
+        declared: further arguments of `Key`.
+    """
+    metadata = {KEY: Key(doc, **declared)}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
     """Yield a message for every field of a dataclass that is out of the range of its `Key`.
 
@@ -152,9 +169,11 @@ def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
         record: of a dataclass.
         prefix: of its keys, such as `metrics.`.
     """
-    for name, hint in get_type_hints(type(record), include_extras=True).items():
-        for declared in getattr(hint, "__metadata__", ()):
-            if problem := declared.find_problem(f"{prefix}{name}", getattr(record, name)):
+    hints = get_type_hints(type(record), include_extras=True)
+    for f in fields(record):
+        notes = (f.metadata.get(KEY), *getattr(hints[f.name], "__metadata__", ()))
+        for declared in filter(None, notes):
+            if problem := declared.find_problem(f"{prefix}{f.name}", getattr(record, f.name)):
                 yield problem
 
 

@@ -83,9 +83,9 @@ def _compose(
     Raises:
         UserError: if that run does not exist any more.
     """
-    from runner.config.compose import compose_from_run
+    from runner.config.compose import compose
 
-    composed = compose_from_run(folder, overrides, config_dirs=config_dirs)
+    composed = compose(overrides, config_dirs=config_dirs, from_run=folder)
     for values in (composed.config, composed.saved_config):  # the mirror is the first run's
         values["checkpoint"].pop("mirror", None)
     source = (meta.get("source") or {}).get("path")

@@ -25,7 +25,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for what cannot be resumed, before anything is changed.
     """
-    from runner.config.compose import compose_from_run
+    from runner.config.compose import compose
     from runner.config.targets import allowed_packages
     from runner.launch import launch, print_status
     from runner.rundir.diff import diff_settings, format_changes
@@ -40,7 +40,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     if meta.get("kind") != "train":
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
     _check_flags(folder, flags)
-    composed = compose_from_run(folder, flags.overrides[1:], config_dirs=flags.config_dirs)
+    composed = compose(flags.overrides[1:], config_dirs=flags.config_dirs, from_run=folder)
     changes = diff_settings(composed.source_config, composed.saved_config)
     if changes:
         print_status(f"resuming {folder} with\n{format_changes(changes)}")

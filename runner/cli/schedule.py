@@ -55,7 +55,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes in the configuration, in the flags, or in writing the file.
     """
-    from runner.config.compose import compose_from_run, compose_job
+    from runner.config.compose import compose, compose_job
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
     from runner.launch import resolve_automatic
@@ -66,7 +66,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     overrides = list(given.words)
     if overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
         run = local_run(overrides.pop(0))
-        composed = compose_from_run(run, overrides, config_dirs=given.config_dir)
+        composed = compose(overrides, config_dirs=given.config_dir, from_run=run)
     else:
         composed = compose_job(overrides, config_dirs=given.config_dir)
     if given.rows is not None:

@@ -41,9 +41,7 @@ class BaseConfig:
 
 
 def base_of_new_run(
-    group_choices: Sequence[Override],
-    groups: ConfigGroups,
-    problems: list[str],
+    group_choices: Sequence[Override], groups: ConfigGroups, problems: list[str]
 ) -> BaseConfig:
     """Compose today's defaults with the chosen options."""
     default = groups.compose([])

@@ -21,11 +21,7 @@ from runner.config.base_config import (
     drop_held_for_one_command,
 )
 from runner.config.fit_choices import follow_model_kind
-from runner.config.groups import (
-    find_places,
-    load_groups,
-    set_places,
-)
+from runner.config.groups import find_places, load_groups, set_places
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
     apply_override,
@@ -120,7 +116,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     if source is None:
         return compose(overrides, config_dirs=config_dirs)
     rest = [o for o in overrides if o.partition("=")[0] != "run"]
-    composed = compose_from_run(source, rest, config_dirs=config_dirs)
+    composed = compose(rest, config_dirs=config_dirs, from_run=source)
     for values in (composed.config, composed.saved_config):
         values["run"] = str(source)
     changes = diff_settings(
@@ -131,21 +127,6 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         return composed
     note = f"differs from the training of {source}:\n{format_changes(changes)}"
     return replace(composed, notes=(*composed.notes, note))
-
-
-def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
-    """Compose the configuration of a new run."""
-    return _compose(overrides, config_dirs, from_run=None)
-
-
-def compose_from_run(
-    run_dir: Path, overrides: Sequence[str], *, config_dirs: Sequence[str] = ()
-) -> ComposedConfig:
-    """Return a run's own configuration with only these overrides applied to it.
-
-    An override of a group composes that option anew and replaces the node.
-    """
-    return _compose(overrides, config_dirs, from_run=run_dir.absolute())
 
 
 def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
@@ -172,9 +153,19 @@ def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _compose(
-    overrides: Sequence[str], config_dirs: Sequence[str], from_run: Path | None
+def compose(
+    overrides: Sequence[str], *, config_dirs: Sequence[str] = (), from_run: Path | None = None
 ) -> ComposedConfig:
+    """Compose the configuration of a new run, or a run's own with only these overrides applied.
+
+    An override of a group composes that option anew and replaces the node.
+
+    Args:
+        overrides: the words of a command line.
+        config_dirs: the user's own folders.
+        from_run: the run directory; None: a new run.
+    """
+    from_run = from_run and from_run.absolute()
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
     hydra_overrides = [o for o in parsed if o.is_hydra_override()]
@@ -189,11 +180,7 @@ def _compose(
         base = base_of_new_run(group_choices, groups, problems)
     else:
         base = base_of_saved_run(
-            from_run,
-            group_choices,
-            groups,
-            problems,
-            [o.key_or_group for o in job_overrides],
+            from_run, group_choices, groups, problems, [o.key_or_group for o in job_overrides]
         )
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))

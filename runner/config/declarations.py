@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
-from runner.config_key import Key, Signed
+from runner.config_key import KEY, Key, Signed
 from runner.errors import ConfigError
 
 LISTS = (list, tuple, Sequence)
@@ -23,35 +23,32 @@ _UNDECLARED = Key("")
 
 @dataclass(frozen=True)
 class Declaration:
-    """One field of a settings dataclass.
+    """One field of a settings dataclass, or one argument of a part."""
 
-    Args:
-        hint: the type, without the annotation.
-        default: `NO_DEFAULT` for a key that must be given.
-        settings: the dataclass of the keys below this one, or None for a single value.
-    """
-
-    hint: Any
+    hint: Any  # the type, without the annotation
     key: Key
-    default: Any
-    settings: type | None
+    default: Any  # `NO_DEFAULT` for a key that must be given
+    settings: type | None  # the dataclass of the keys below this one; None for a single value
 
 
 @lru_cache(maxsize=128)
 def read_declarations(settings: type) -> Mapping[str, Declaration]:
     """Return what a settings dataclass declares, by the names of its fields."""
     hints = typing.get_type_hints(settings, include_extras=True)
-    return {f.name: _declaration(hints[f.name], f) for f in fields(settings)}
+    return {
+        f.name: make_declaration(
+            hints[f.name],
+            f.default if f.default_factory is MISSING else f.default_factory(),
+            f.metadata.get(KEY, _UNDECLARED),
+        )
+        for f in fields(settings)
+    }
 
 
-def _declaration(annotated: Any, field: Any) -> Declaration:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    return make_declaration(annotated, default)
-
-
-def make_declaration(annotated: Any, default: Any) -> Declaration:
-    """Return the declaration of a type that may be annotated with a `Key`."""
+def make_declaration(annotated: Any, default: Any, declared: Key = _UNDECLARED) -> Declaration:
+    """Return the declaration of a type that may be annotated with a `Key`, if none is declared."""
     hint, key = split_annotation(annotated)
+    key = key if declared is _UNDECLARED else declared
     if typing.get_origin(hint) is Literal and not key.choices:
         key = replace(key, choices=tuple(map(str, typing.get_args(hint))))
         hint = str
@@ -128,9 +125,8 @@ def all_declarations() -> Iterator[tuple[str, Declaration]]:
     """Yield every declared key by its dotted name, those of every loop included."""
     for node, settings in SETTINGS_BY_NODE.items():
         yield from _walk(settings, f"{node}." if node else "")
-    for target, settings in SETTINGS_BY_TARGET.items():
-        if target.startswith("runner.training.loops."):
-            yield from _walk(settings, "loop.")
+    for settings in SETTINGS_BY_TARGET.values():
+        yield from _walk(settings, "loop.")
 
 
 def _walk(settings: type, prefix: str) -> Iterator[tuple[str, Declaration]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from typing import Any
 
-from runner.config_key import Key
+from runner.config_key import setting
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import nearest_hint
 from runner.metrics.names import TRAIN_EVALUATION, evaluation_name, find_metric
@@ -19,88 +19,72 @@ from runner.metrics.result_keys import measured_names
 
 DIRECTIONS = ("max", "min")
 
-Patience = Annotated[
-    int | None,
-    Key(
+
+@dataclass(frozen=True, kw_only=True)
+class PatienceRule:
+    """The keys of every rule that waits for a metric."""
+
+    patience: int | None = setting(
+        None,
         "evaluations without an improvement before the rule acts; null: off",
         ge=1,
         note="null turns it off",
         unit="evaluations",
-    ),
-]
-MinDelta = Annotated[
-    float, Key("an evaluation improves if it beats the best by more than this", ge=0, lt=math.inf)
-]
-MaxTimes = Annotated[
-    int | None, Key("how often the rule may act; null: no limit", ge=1, note="null sets no limit")
-]
-MetricName = Annotated[
-    str | None,
-    Key(
+    )
+    min_delta: float = setting(
+        0.0, "an evaluation improves if it beats the best by more than this", ge=0, lt=math.inf
+    )
+    metric: str | None = setting(
+        None,
         "split/metric, such as validation/log_loss or, of trainer.eval_splits, test/auc or "
-        "train_eval/auc; null: checkpoint.monitor's"
-    ),
-]
-Direction = Annotated[
-    str | None,
-    Key("max or min; null: what is better by the metric's nature", choices=DIRECTIONS),
-]
+        "train_eval/auc; null: checkpoint.monitor's",
+    )
+    direction: str | None = setting(
+        None, "max or min; null: what is better by the metric's nature", choices=DIRECTIONS
+    )
 
 
-@dataclass(frozen=True)
-class EarlyStop:
+@dataclass(frozen=True, kw_only=True)
+class EarlyStop(PatienceRule):
     """trainer.early_stop: ends a run that no longer improves, or that is good enough."""
 
-    patience: Patience = None
-    min_delta: MinDelta = 0.0
-    threshold: Annotated[
-        float | None, Key("end as soon as the metric reaches this; null: never")
-    ] = None
-    metric: MetricName = None
-    direction: Direction = None
+    threshold: float | None = setting(None, "end as soon as the metric reaches this; null: never")
 
 
-@dataclass(frozen=True)
-class LrOnPlateau:
+@dataclass(frozen=True, kw_only=True)
+class PlateauRule(PatienceRule):
+    """A rule that changes the training, and may do so several times."""
+
+    max_times: int | None = setting(
+        None, "how often the rule may act; null: no limit", ge=1, note="null sets no limit"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LrOnPlateau(PlateauRule):
     """trainer.lr_on_plateau: multiplies all learning rates, on top of the schedule."""
 
-    patience: Patience = None
-    min_delta: MinDelta = 0.0
-    factor: Annotated[
-        float, Key("of all learning rates, each time", gt=0, lt=1, note="it reduces a rate")
-    ] = 0.5
-    max_times: MaxTimes = None
-    min_scale: Annotated[
-        float, Key("the schedule's rates are never multiplied by less", ge=0, lt=1)
-    ] = 0.0
-    metric: MetricName = None
-    direction: Direction = None
+    factor: float = setting(
+        0.5, "of all learning rates, each time", gt=0, lt=1, note="it reduces a rate"
+    )
+    min_scale: float = setting(0.0, "the schedule's rates are never multiplied by less", ge=0, lt=1)
 
 
-@dataclass(frozen=True)
-class BatchOnPlateau:
+@dataclass(frozen=True, kw_only=True)
+class BatchOnPlateau(PlateauRule):
     """trainer.batch_on_plateau: multiplies the rows of an update."""
 
-    patience: Patience = None
-    min_delta: MinDelta = 0.0
-    factor: Annotated[
-        int,
-        Key(
-            "whole, so that the ranks that share an update can share the larger one",
-            ge=2,
-            note="it makes an update larger",
-        ),
-    ] = 2
-    max_times: MaxTimes = None
-    max_rows: Annotated[
-        int | None,
-        Key("largest number of rows of an update, over all ranks; null: no limit", unit="rows"),
-    ] = None
-    metric: MetricName = None
-    direction: Direction = None
+    factor: int = setting(
+        2,
+        "whole, so that the ranks that share an update can share the larger one",
+        ge=2,
+        note="it makes an update larger",
+    )
+    max_rows: int | None = setting(
+        None, "largest number of rows of an update, over all ranks; null: no limit", unit="rows"
+    )
 
 
-PatienceRule = EarlyStop | LrOnPlateau | BatchOnPlateau
 PATIENCE_RULES: Mapping[str, type[PatienceRule]] = {
     "early_stop": EarlyStop,
     "lr_on_plateau": LrOnPlateau,

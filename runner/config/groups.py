@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -164,13 +165,9 @@ def _load(
     with _initialized_hydra(config_dirs):
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
-        try:
-            _, repository = loader._parse_overrides_and_create_caching_repo(
-                "config", list(hydra_overrides)
-            )
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(messages.hydra_error(error)) from error
-        return ConfigGroups(repository, hydra_overrides, config_dirs, files)
+        words = list(hydra_overrides)
+        _, repository = loader._parse_overrides_and_create_caching_repo("config", words)
+    return ConfigGroups(repository, hydra_overrides, config_dirs, files)
 
 
 def find_places(overrides: Sequence[Override]) -> list[Override]:
@@ -216,15 +213,17 @@ def _compose(
     overrides: tuple[str, ...], config_dirs: tuple[str, ...], files: FilesState
 ) -> GroupComposition:
     with _initialized_hydra(config_dirs):
-        try:
-            whole = compose("config", list(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(messages.hydra_error(error)) from error
+        whole = compose("config", list(overrides), return_hydra_config=True)
     job_config = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
     OmegaConf.set_struct(job_config, True)
     return GroupComposition(job_config, whole.hydra)
 
 
-def _initialized_hydra(config_dirs: Sequence[str]) -> Any:
+@contextmanager
+def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
     register_search_path(config_dirs)
-    return initialize_config_dir(str(CONF), job_name="runner", version_base="1.3")
+    with initialize_config_dir(str(CONF), job_name="runner", version_base="1.3"):
+        try:
+            yield
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(messages.hydra_error(error)) from error

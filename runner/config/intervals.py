@@ -8,14 +8,14 @@ from typing import Literal
 
 from runner.errors import ConfigError
 
-_FACTORS = {"": 1, "ex": 1, "ep": 1, "s": 1, "min": 60, "h": 3600}
-_UNITS: dict[str, Literal["updates", "examples", "epochs", "seconds"]] = {
-    "": "updates",
-    "ex": "examples",
-    "ep": "epochs",
-    "s": "seconds",
-    "min": "seconds",
-    "h": "seconds",
+Unit = Literal["updates", "examples", "epochs", "seconds"]
+_UNITS: dict[str, tuple[Unit, int]] = {  # by what stands behind the number, which is multiplied
+    "": ("updates", 1),
+    "ex": ("examples", 1),
+    "ep": ("epochs", 1),
+    "s": ("seconds", 1),
+    "min": ("seconds", 60),
+    "h": ("seconds", 3600),
 }
 _FIELDS = {"updates": "step", "examples": "examples", "epochs": "epoch", "seconds": "active_s"}
 
@@ -24,7 +24,7 @@ _FIELDS = {"updates": "step", "examples": "examples", "epochs": "epoch", "second
 class Interval:
     """Every `count` of `unit`."""
 
-    unit: Literal["updates", "examples", "epochs", "seconds"]
+    unit: Unit
     count: int
 
     @property
@@ -60,14 +60,14 @@ def parse_interval(
     if value is None:
         return None
     match = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
-    if match is None or match[2] not in _FACTORS:
+    if match is None or match[2] not in _UNITS:
         times = ", '30min'" if allow_time else ""
         raise ConfigError(
             f"{key}={value}: not an interval; write a number of updates, '5000ex', '2ep'{times}, "
             "or null for never"
         )
-    count = int(match[1]) * _FACTORS[match[2]]
-    unit = _UNITS[match[2]]
+    unit, factor = _UNITS[match[2]]
+    count = int(match[1]) * factor
     if unit == "seconds" and not allow_time:
         why = why_no_time or "a time is for saving and logging only; this key changes the result"
         raise ConfigError(f"{key}={value}: no time: {why}; write updates, '5000ex' or '2ep'")

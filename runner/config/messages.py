@@ -109,15 +109,11 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
         "not in struct" in message or "does not exist" in message or "Could not" in message
     ):
         return unknown_key(text, key, known)
-    return f"{text}: {_first_lines(error)}"
+    return f"{text}: {hydra_error(error)}"
 
 
-def hydra_error(error: Exception) -> str:
-    """Return Hydra's own message about a YAML file or a defaults list, without its search path."""
-    return _first_lines(error)
-
-
-def _first_lines(error: BaseException) -> str:
+def hydra_error(error: BaseException) -> str:
+    """Return Hydra's own message about a YAML file or an override, without its search path."""
     lines = []
     for source in (error, error.__cause__):
         for line in str(source or "").splitlines():

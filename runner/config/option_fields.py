@@ -26,27 +26,16 @@ _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class OptionField:
-    """A key that a command line may set.
+    """A key that a command line may set."""
 
-    Args:
-        key: dotted, from the top.
-        type_name: in words; empty where only the code knows.
-        default: as the YAML has it.
-        comment: what the YAML says of the key.
-        declared: what the key's declaration says, if it has one.
-        target: the `_target_` of the node that the key lies in, if there is one.
-        range: the values that are allowed besides what the type says.
-        is_written: whether it stands in the YAML; otherwise the code alone has its default.
-    """
-
-    key: str
-    type_name: str
-    default: str
-    comment: str
-    declared: Key | None = None
-    target: str = ""
-    range: str = ""
-    is_written: bool = True
+    key: str  # dotted, from the top
+    type_name: str  # in words; empty where only the code knows
+    default: str  # as the YAML has it
+    comment: str  # what the YAML says of the key
+    declared: Key | None = None  # what the key's declaration says, if it has one
+    target: str = ""  # the `_target_` of the node that the key lies in, if there is one
+    range: str = ""  # the values that are allowed besides what the type says
+    is_written: bool = True  # whether it stands in the YAML; else the code alone has its default
 
     @property
     def description(self) -> str:

@@ -21,7 +21,7 @@ from runner.config import messages
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.errors import raise_combined
-from runner.optim.constructor_arguments import accepted_arguments
+from runner.optim.dense_arguments import accepted_arguments
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")

@@ -49,15 +49,10 @@ _TYPES = ("int", "float", "str", "bool", "list", "dict", "tuple", "object")
 
 @dataclass(frozen=True)
 class PartArguments:
-    """The arguments that a configuration may give to a part.
+    """The arguments that a configuration may give to a part."""
 
-    Args:
-        declared: by name, without those that the code gives.
-        takes_more: whether it also takes arguments that it does not name.
-    """
-
-    declared: Mapping[str, Declaration]
-    takes_more: bool = False
+    declared: Mapping[str, Declaration]  # by name, without those that the code gives
+    takes_more: bool = False  # whether it also takes arguments that it does not name
 
 
 @lru_cache(maxsize=256)

@@ -12,11 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.distributed.global_batch import (
-    GLOBAL_BATCH_KEYS,
-    batches_per_update,
-    global_batch_size,
-)
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, batches_per_update, global_batch_size
 
 UPDATES_PER_EPOCH = 60  # that a small table should have
 BATCH_SIZES = (64, 4096)

@@ -37,21 +37,13 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True)
 class PartKind:
-    """What a group of the configuration takes, as the builder judges it.
+    """What a group of the configuration takes, as the builder judges it."""
 
-    Args:
-        accepts: tells from a resolved object, without calling it, whether it is of this kind.
-        takes: describes in a message what is accepted.
-        marking: says in a message how a part of one's own is recognised.
-        attributes: what an object that was made must have, besides what its class shows.
-        methods: what a class must have, so that a message can say which of them it lacks.
-    """
-
-    accepts: Callable[[Any], bool]
-    takes: str
-    marking: str
-    attributes: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
+    accepts: Callable[[Any], bool]  # tells from a resolved object, which it does not call
+    takes: str  # describes in a message what is accepted
+    marking: str  # says in a message how a part of one's own is recognised
+    attributes: tuple[str, ...] = ()  # that a made object must have, besides what its class shows
+    methods: tuple[str, ...] = ()  # of a class, so that a message can say which of them it lacks
 
     def describe_missing(self, target: Any) -> str:
         """Say which methods a class lacks, if it has some of them."""

@@ -110,15 +110,10 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class _Walk:
-    """One pass over a configuration.
+    """One pass over a configuration."""
 
-    Args:
-        added: keys that came with a `+`.
-        known: every key of the options without overrides, to name the nearest one.
-    """
-
-    added: frozenset[str]
-    known: list[str]
+    added: frozenset[str]  # keys that came with a `+`
+    known: list[str]  # every key of the options without overrides, to name the nearest one
 
     def check_node(
         self,

@@ -9,11 +9,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from runner.distributed.global_batch import (
-    GLOBAL_BATCH_KEYS,
-    batches_per_update,
-    global_batch_size,
-)
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, batches_per_update, global_batch_size
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
-from runner.config_key import Key
+from runner.config_key import setting
 from runner.errors import ConfigError, nearest_hint, unknown_choice
 from runner.optim.settings import ROW_DTYPES, SPARSE_KINDS, SparseSettings
 
-PLANS = (
-    "auto",
-    "table_wise",
-    "row_wise",
-    "column_wise",
-    "table_row_wise",
-    "data_parallel",
-    "disk",
-)
+PLANS = ("auto", "table_wise", "row_wise", "column_wise", "table_row_wise", "data_parallel", "disk")
 DISK = "disk"  # rows lie in files: all in one process, on ranks as in row_wise
 # Column-wise sharding splits a row, so no rank would see the whole row that these kinds need.
 _WHOLE_ROW_KINDS = {
@@ -47,31 +39,26 @@ BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 class ShardingSettings:
     """The `sharding` group. A single process has all tables whole, in memory or on disk."""
 
-    plan: Annotated[str, Key(", ".join(PLANS), choices=PLANS)] = "auto"
-    tables: Annotated[
-        dict[str, str], Key("a plan of its own for a table, by name: {user: table_wise}")
-    ] = field(default_factory=dict)
-    min_columns: Annotated[
-        int, Key("of a column-wise shard; a multiple of 4", ge=4, unit="columns")
-    ] = 16
-    storage_reserve: Annotated[
-        float, Key("share of a device's memory that tables leave free", ge=0, lt=1)
-    ] = 0.15
-    device_memory_gb: Annotated[
-        float | None, Key("null: what the GPU, or this machine, has", gt=0, unit="GB")
-    ] = None
-    intra_host_gb_per_s: Annotated[
-        float | None,
-        Key(
-            "between ranks of one machine, for TorchRec's planner; null: its estimate",
-            gt=0,
-            unit="GB/s",
-        ),
-    ] = None
-    inter_host_gb_per_s: Annotated[
-        float | None,
-        Key("between machines, for TorchRec's planner; null: its estimate", gt=0, unit="GB/s"),
-    ] = None
+    plan: str = setting("auto", ", ".join(PLANS), choices=PLANS)
+    tables: dict[str, str] = setting(
+        dict, "a plan of its own for a table, by name: {user: table_wise}"
+    )
+    min_columns: int = setting(16, "of a column-wise shard; a multiple of 4", ge=4, unit="columns")
+    storage_reserve: float = setting(
+        0.15, "share of a device's memory that tables leave free", ge=0, lt=1
+    )
+    device_memory_gb: float | None = setting(
+        None, "null: what the GPU, or this machine, has", gt=0, unit="GB"
+    )
+    intra_host_gb_per_s: float | None = setting(
+        None,
+        "between ranks of one machine, for TorchRec's planner; null: its estimate",
+        gt=0,
+        unit="GB/s",
+    )
+    inter_host_gb_per_s: float | None = setting(
+        None, "between machines, for TorchRec's planner; null: its estimate", gt=0, unit="GB/s"
+    )
 
     def plan_of(self, table: str) -> str:
         """Return the plan of a table."""

@@ -6,10 +6,10 @@ It imports no torch, because the rules of configuration use it before torch is t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import MISSING, dataclass
+from typing import Any
 
-from runner.config_key import Key, find_field_problems
+from runner.config_key import find_field_problems, setting
 from runner.errors import ConfigError, nearest_hint, raise_combined
 from runner.metrics.names import (
     ITEM_POPULARITY,
@@ -32,95 +32,75 @@ class MetricSettings:
         ConfigError: naming the key, the value, the rule and the nearest right name.
     """
 
-    eval: Annotated[
-        Sequence[str],
-        Key(
-            "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a "
-            "probability such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, "
-            "recall@K and hit_rate@K, for any whole K; and, with candidates: full, coverage@K, "
-            "novelty@K and gini@K of the lists. A metric is measured for tasks of its kind "
-            "(mae, mse, rmse and r2 for regression, others for binary), or for one task: auc/click"
-        ),
-    ]
-    train: Annotated[Sequence[str], Key("those of the train rows since the last line of the log")]
-    own: Annotated[
-        dict[str, Any],
-        Key(
-            "Metrics of one's own, in evaluations: {mcc: {_target_: CLASS of torchmetrics, tasks: "
-            "null, ...}}; a list of tasks chooses among them",
-            signed="when set",
-        ),
-    ] = field(default_factory=dict)
-    exact_auroc_rows: Annotated[
-        int,
-        Key(
-            "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they "
-            "are binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on "
-            "the device (8 more with gauc) and 77 on the host while metrics are computed; 5 "
-            "million rows take 60 MB and 0.4 GB, and 1 s",
-            ge=0,
-            unit="rows",
-            note="0: always binned",
-        ),
-    ] = 5_000_000
-    group: Annotated[
-        str | None,
-        Key(
-            "the column that groups the rows for gauc and gauc_unweighted; null: the dataset's "
-            "first"
-        ),
-    ] = None
-    candidates: Annotated[
-        str,
-        Key(
-            "Rankings order a user's rows of the split (`rows`, with as many negatives as there "
-            "are), or each row of label 1 among all items (`full`, for models that find items: "
-            "bert4rec, gru4rec, hstu, sasrec, two_tower)",
-            choices=CANDIDATE_CHOICES,
-        ),
-    ] = "rows"
-    leave_history_out: Annotated[
-        bool, Key("with full: items of the row's own history are not ranked")
-    ] = True
-    leave_seen_out: Annotated[
-        bool,
-        Key(
-            "with full: nor is any item that the user has seen in the train split or before the "
-            "row, however long ago; for data of `interactions`, in evaluations of held-out splits",
-            signed="when set",
-        ),
-    ] = False
-    per_event: Annotated[
-        bool,
-        Key(
-            "with full: rankings are means over the rows of label 1; false: over users, each of "
-            "whom counts alike",
-            signed="when set",
-        ),
-    ] = False
-    slice_by: Annotated[
-        str | None,
-        Key(
-            "a column of ids or groups; an evaluation also has all metrics for each of its values. "
-            "item_popularity: rows by how often their item occurs in the train split, cold ones "
-            "apart"
-        ),
-    ] = None
-    max_slices: Annotated[
-        int, Key("more values of it in the validation split are an error", ge=1)
-    ] = 50
-    hardest_rows: Annotated[
-        int,
-        Key(
-            "so many rows of each split of the last evaluation, those with the largest loss, are "
-            "listed by their number in hardest.json and in the report; 0: none",
-            ge=0,
-            le=10_000,
-            unit="rows",
-            signed="no",
-        ),
-    ] = 0
-    ece_bins: Annotated[int, Key("of ece; they are equal parts of [0, 1]", ge=1, le=10_000)] = 15
+    eval: Sequence[str] = setting(
+        MISSING,
+        "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a probability "
+        "such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, recall@K and hit_rate@K, "
+        "for any whole K; and, with candidates: full, coverage@K, novelty@K and gini@K of the "
+        "lists. A metric is measured for tasks of its kind (mae, mse, rmse and r2 for regression, "
+        "others for binary), or for one task: auc/click",
+    )
+    train: Sequence[str] = setting(
+        MISSING, "those of the train rows since the last line of the log"
+    )
+    own: dict[str, Any] = setting(
+        dict,
+        "Metrics of one's own, in evaluations: {mcc: {_target_: CLASS of torchmetrics, tasks: "
+        "null, ...}}; a list of tasks chooses among them",
+        signed="when set",
+    )
+    exact_auroc_rows: int = setting(
+        5_000_000,
+        "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they are "
+        "binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the device "
+        "(8 more with gauc) and 77 on the host while metrics are computed; 5 million rows take 60 "
+        "MB and 0.4 GB, and 1 s",
+        ge=0,
+        unit="rows",
+        note="0: always binned",
+    )
+    group: str | None = setting(
+        None,
+        "the column that groups the rows for gauc and gauc_unweighted; null: the dataset's first",
+    )
+    candidates: str = setting(
+        "rows",
+        "Rankings order a user's rows of the split (`rows`, with as many negatives as there are), "
+        "or each row of label 1 among all items (`full`, for models that find items: bert4rec, "
+        "gru4rec, hstu, sasrec, two_tower)",
+        choices=CANDIDATE_CHOICES,
+    )
+    leave_history_out: bool = setting(
+        True, "with full: items of the row's own history are not ranked"
+    )
+    leave_seen_out: bool = setting(
+        False,
+        "with full: nor is any item that the user has seen in the train split or before the row, "
+        "however long ago; for data of `interactions`, in evaluations of held-out splits",
+        signed="when set",
+    )
+    per_event: bool = setting(
+        False,
+        "with full: rankings are means over the rows of label 1; false: over users, each of whom "
+        "counts alike",
+        signed="when set",
+    )
+    slice_by: str | None = setting(
+        None,
+        "a column of ids or groups; an evaluation also has all metrics for each of its values. "
+        "item_popularity: rows by how often their item occurs in the train split, cold ones apart",
+    )
+    max_slices: int = setting(50, "more values of it in the validation split are an error", ge=1)
+    hardest_rows: int = setting(
+        0,
+        "so many rows of each split of the last evaluation, those with the largest loss, are "
+        "listed by their number in hardest.json and in the report; 0: none",
+        ge=0,
+        le=10_000,
+        unit="rows",
+        signed="no",
+    )
+    ece_bins: int = setting(15, "of ece; they are equal parts of [0, 1]", ge=1, le=10_000)
 
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):

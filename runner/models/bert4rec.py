@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    Count,
-    DropoutRate,
-    ShareBelow1,
-    Width,
-)
+from runner.models.argument_types import Count, DropoutRate, ShareBelow1, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import NextItemModel, PlaceTargets

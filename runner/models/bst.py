@@ -8,13 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Schema
-from runner.models.argument_types import (
-    Activation,
-    Count,
-    DropoutRate,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import Activation, Count, DropoutRate, Width, Widths
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.history import HistoryModel
 from runner.models.layers.mlp import init_linear_layers, mlp

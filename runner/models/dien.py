@@ -10,11 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Schema, SequenceFeature
-from runner.models.argument_types import (
-    Activation,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import Activation, Width, Widths
 from runner.models.layers.evolution import InterestEvolution, auxiliary_loss
 from runner.models.layers.history import HistoryModel
 from runner.models.layers.mlp import init_linear_layers, mlp

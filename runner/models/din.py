@@ -7,11 +7,7 @@ from typing import Any
 from torch import nn
 
 from runner.batch import Schema
-from runner.models.argument_types import (
-    Activation,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import Activation, Width, Widths
 from runner.models.layers.history import HistoryModel
 from runner.models.layers.interest import LocalActivation
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp

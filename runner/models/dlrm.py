@@ -7,12 +7,7 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    EmbeddingInit,
-    SomeWidths,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup

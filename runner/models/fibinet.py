@@ -7,12 +7,7 @@ from typing import Any, Literal
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    Count,
-    EmbeddingInit,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
 from runner.models.layers.bilinear import BilinearPairs, SqueezeExcitation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup

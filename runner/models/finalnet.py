@@ -13,11 +13,7 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import unknown_choice
-from runner.models.argument_types import (
-    EmbeddingInit,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import EmbeddingInit, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
@@ -66,7 +62,13 @@ class FinalNet(DeepModel):
             raise ValueError("first=[]: needs at least one layer")
         if residual not in RESIDUALS:
             raise ValueError(unknown_choice("residual", residual, RESIDUALS))
-        check_block_widths(residual, first=first, second=second)
+        check_sizes(first=first, second=second)
+        for name, widths in (("first", first), ("second", second)):
+            if residual == "concat" and any(width % 2 for width in widths):
+                raise ValueError(
+                    f"{name}={list(widths)}: must be even with residual=concat, which puts two "
+                    "halves side by side; residual=sum takes any width"
+                )
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         self.gate = FieldGate(self.fields.num_fields) if field_gate else None
@@ -95,21 +97,6 @@ class FinalNet(DeepModel):
             return Prediction.of(logits[0], batch)
         blocks_KBT = torch.stack(logits).float()
         return Prediction.of(blocks_KBT.mean(0), batch, blocks_KBT=blocks_KBT)
-
-
-def check_block_widths(residual: str, **blocks: Sequence[int]) -> None:
-    """Check the widths of the blocks' layers.
-
-    Raises:
-        ValueError: naming the block with a width that is none, or that two halves do not make.
-    """
-    check_sizes(**blocks)
-    for name, widths in blocks.items():
-        if residual == "concat" and any(width % 2 for width in widths):
-            raise ValueError(
-                f"{name}={list(widths)}: must be even with residual=concat, which puts two halves "
-                "side by side; residual=sum takes any width"
-            )
 
 
 def final_block(

@@ -27,9 +27,7 @@ class GRU4Rec(CausalModel):
         hidden_dim: width of the state of each GRU layer.
         num_layers: layers of the GRU.
         dropout: dropout of the embeddings, between the layers, and of the last layer's states.
-        every_place: whether all places learn. If not, only the last one does, which suits data
-            with a row for each item.
-        shared: further arguments of `NextItemModel`.
+        shared: further arguments of `CausalModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed.
@@ -43,11 +41,9 @@ class GRU4Rec(CausalModel):
         hidden_dim: Width,
         num_layers: Count,
         dropout: DropoutRate = 0.0,
-        every_place: bool = True,
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim=embedding_dim, **shared)
-        self.every_place = every_place
         self.drop = Dropout(dropout)
         widths = [embedding_dim, *[hidden_dim] * num_layers]
         self.layers = nn.ModuleList(

@@ -84,9 +84,7 @@ class HSTU(CausalModel):
         num_blocks: blocks of attention.
         num_heads: heads of each block.
         dropout: dropout of the embeddings and in the blocks.
-        every_place: whether all places learn. If not, only the last one does, which suits data
-            with a row for each item.
-        shared: further arguments of `NextItemModel`.
+        shared: further arguments of `CausalModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if sizes do not fit together.
@@ -100,11 +98,9 @@ class HSTU(CausalModel):
         num_blocks: Count,
         num_heads: Count,
         dropout: DropoutRate = 0.0,
-        every_place: bool = True,
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim=embedding_dim, **shared)
-        self.every_place = every_place
         self.drop = Dropout(dropout)
         self.blocks = nn.Sequential(
             *(

@@ -12,12 +12,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    Count,
-    EmbeddingInit,
-    SomeWidths,
-    Widths,
-)
+from runner.models.argument_types import Count, EmbeddingInit, SomeWidths, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture

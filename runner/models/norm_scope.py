@@ -12,12 +12,7 @@ from typing import Any
 
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.models.argument_types import BATCH_NORM, DICE, HIDDEN_KEYS
-from runner.models.row_scope import (
-    MICRO_BATCH_SCOPE,
-    ROW_SCOPES,
-    UPDATE_SCOPE,
-    loss_row_scope,
-)
+from runner.models.row_scope import MICRO_BATCH_SCOPE, ROW_SCOPES, UPDATE_SCOPE, loss_row_scope
 
 BUILTIN_MODELS = "runner.models."
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
-from runner.errors import nearest_hint
+from runner.errors import unknown_choice
 
 UPDATE_SCOPE, MICRO_BATCH_SCOPE = ROW_SCOPES = ("update", "micro_batch")
 BUILTIN_LOSSES = "runner.models.losses."
@@ -28,7 +28,7 @@ def require_row_scope(within: str) -> str:
         ValueError: naming the nearest row scope if it is none.
     """
     if within not in ROW_SCOPES:
-        raise ValueError(_unknown_scope("within", within))
+        raise ValueError(unknown_choice("within", within, ROW_SCOPES))
     return within
 
 
@@ -58,7 +58,7 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
     loss, trainer = config["model"]["loss"], config["trainer"]
     given, name = loss.get("within"), _builtin_loss_name(loss)
     if name and given is not None and given not in ROW_SCOPES:
-        yield _unknown_scope("model.loss.within", given)
+        yield unknown_choice("model.loss.within", given, ROW_SCOPES)
         return
     within = loss_row_scope(config, None if from_run else UPDATE_SCOPE)
     if within is None and name and given == MICRO_BATCH_SCOPE:
@@ -96,11 +96,6 @@ def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
             "of its own rows only, so ranks would differ from one process; use one process, or "
             "model.net.memory=0"
         )
-
-
-def _unknown_scope(key: str, within: object) -> str:
-    hint = nearest_hint(str(within), ROW_SCOPES)
-    return f"{key}={within}: must be one of {', '.join(ROW_SCOPES)}{hint}"
 
 
 def _builtin_loss_name(loss: Mapping[str, Any]) -> str:

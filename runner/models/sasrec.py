@@ -10,11 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Schema
-from runner.models.argument_types import (
-    Count,
-    DropoutRate,
-    Width,
-)
+from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.next_item import CausalModel
 from runner.models.layers.transformer import CausalBlock
@@ -32,9 +28,7 @@ class SASRec(CausalModel):
         num_blocks: blocks of self-attention.
         num_heads: heads of each block.
         dropout: dropout of the embeddings and in the blocks.
-        every_place: whether all places learn. If not, only the last one does, which suits data
-            with a row for each item.
-        shared: further arguments of `NextItemModel`.
+        shared: further arguments of `CausalModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if sizes do not fit together.
@@ -48,7 +42,6 @@ class SASRec(CausalModel):
         num_blocks: Count,
         num_heads: Count,
         dropout: DropoutRate = 0.0,
-        every_place: bool = True,
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim=embedding_dim, **shared)
@@ -59,7 +52,6 @@ class SASRec(CausalModel):
             *(CausalBlock(embedding_dim, num_heads, dropout) for _ in range(num_blocks))
         )
         self.norm = nn.LayerNorm(embedding_dim)
-        self.every_place = every_place
 
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:
         """Return F of every place, [B, L, D]; places behind the end of a sequence mean nothing."""

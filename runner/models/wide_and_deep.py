@@ -7,11 +7,7 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    EmbeddingInit,
-    LogitScale,
-    Widths,
-)
+from runner.models.argument_types import EmbeddingInit, LogitScale, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width

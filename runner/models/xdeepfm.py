@@ -8,12 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import (
-    EmbeddingInit,
-    SomeWidths,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
 from runner.models.layers.cin import CIN
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup

@@ -94,10 +94,8 @@ def _cosine_restarts(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     """
     period = reader.length("period")
     growth = reader.number("growth", 1.0, low=1.0)
-    final, decay = (
-        reader.number("final", 0.0),
-        reader.number("decay", 1.0, above_low=True, high=1.0),
-    )
+    final = reader.number("final", 0.0)
+    decay = reader.number("decay", 1.0, above_low=True, high=1.0)
 
     def shape(i: int, n: int | None) -> float:
         cycle, start, length = _cycle(i, period, growth)
@@ -169,10 +167,8 @@ def _cyclical(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     Each triangle is `gamma` times as high as the one before.
     """
     period = reader.length("period", low=2)
-    low, gamma = (
-        reader.number("low", 0.1, high=1.0),
-        reader.number("gamma", 1.0, above_low=True, high=1.0),
-    )
+    low = reader.number("low", 0.1, high=1.0)
+    gamma = reader.number("gamma", 1.0, above_low=True, high=1.0)
 
     def shape(i: int, n: int | None) -> float:
         high_left = abs(2 * (i % period) / period - 1)  # 1 at the ends of a period, 0 in its middle

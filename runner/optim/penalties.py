@@ -31,9 +31,7 @@ class ParameterPenalty:
 
 
 def resolve_penalties(
-    penalties: Sequence[Penalty],
-    parameters: Mapping[str, nn.Parameter],
-    tables: Sequence[str],
+    penalties: Sequence[Penalty], parameters: Mapping[str, nn.Parameter], tables: Sequence[str]
 ) -> tuple[ParameterPenalty, ...]:
     """Find the parameters to which each penalty applies.
 

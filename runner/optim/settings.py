@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from runner.config_key import Key
+from runner.config_key import setting
 from runner.errors import ConfigError
 from runner.optim.setting_checks import check_choice, check_keys, check_number
 
@@ -58,19 +58,18 @@ class SparseSettings:
     weight_decay: float = 0.0  # decoupled; applied to the rows of the batch, times the rate
     momentum: float = 0.9  # lars_sgd
     eta: float = 0.001  # lars_sgd: the trust coefficient
-    every_row: Annotated[
-        bool, Key("rows of a table that a batch does not look up take part in its update, too")
-    ] = False
-    l2_tables: Annotated[
-        float, Key("the loss has this / 2 * the squares of all weights of the tables", ge=0)
-    ] = 0.0
-    l2_lookups: Annotated[
-        float, Key("the loss of a row of data has this / 2 * the squares of its look-ups", ge=0)
-    ] = 0.0
-    dtype: Annotated[
-        str,
-        Key("of stored weights; gradients, the rule and its states are fp32", choices=ROW_DTYPES),
-    ] = "fp32"
+    every_row: bool = setting(
+        False, "rows of a table that a batch does not look up take part in its update, too"
+    )
+    l2_tables: float = setting(
+        0.0, "the loss has this / 2 * the squares of all weights of the tables", ge=0
+    )
+    l2_lookups: float = setting(
+        0.0, "the loss of a row of data has this / 2 * the squares of its look-ups", ge=0
+    )
+    dtype: str = setting(
+        "fp32", "of stored weights; gradients, the rule and its states are fp32", choices=ROW_DTYPES
+    )
     rounding_seed: int = 0  # of the run, for the rounding of 16-bit weights; no key of its own
 
     @property
@@ -87,32 +86,22 @@ class ClipSettings:
     holds at the end, since every later one only scales down.
     """
 
-    value: Annotated[
-        float | None,
-        Key("largest magnitude of an element", gt=0, lt=math.inf, note="null does not clip"),
-    ] = None
-    parameter_norm: Annotated[
-        float | None,
-        Key(
-            "largest norm of each parameter's gradient, and of each table's look-ups",
-            gt=0,
-            lt=math.inf,
-            note="null does not clip",
-        ),
-    ] = None
-    global_norm: Annotated[
-        float | None,
-        Key(
-            "largest norm of all gradients together",
-            gt=0,
-            lt=math.inf,
-            note="null does not clip",
-        ),
-    ] = None
-    tables: Annotated[
-        bool,
-        Key("also clip tables, by the gradients at their look-ups; false: the dense half only"),
-    ] = True
+    value: float | None = setting(
+        None, "largest magnitude of an element", gt=0, lt=math.inf, note="null does not clip"
+    )
+    parameter_norm: float | None = setting(
+        None,
+        "largest norm of each parameter's gradient, and of each table's look-ups",
+        gt=0,
+        lt=math.inf,
+        note="null does not clip",
+    )
+    global_norm: float | None = setting(
+        None, "largest norm of all gradients together", gt=0, lt=math.inf, note="null does not clip"
+    )
+    tables: bool = setting(
+        True, "also clip tables, by the gradients at their look-ups; false: the dense half only"
+    )
 
     @property
     def is_enabled(self) -> bool:

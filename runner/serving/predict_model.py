@@ -37,8 +37,8 @@ from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_plan import index_model
 from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.device import prepare_device, seed_everything
-from runner.training.builder.instantiate import instantiate
-from runner.training.builder.part_kinds import KINDS, check_parts
+from runner.training.builder.inputs import JobInputs
+from runner.training.builder.part_kinds import check_parts
 from runner.training.loops.evaluate_split import evaluate_batches
 from runner.training.state import restore_context_weights
 from runner.training.update.context import Context
@@ -91,9 +91,10 @@ class RunModel:
         seed_everything(config["seed"])
         with open(os.devnull, "w") as nowhere:
             dataset = _NoRows(transforms.columns)
-            parts = make_context(config, trainer, dataset, device, None, View(nowhere), allowed)
+            inputs = JobInputs(config, trainer, device, None, View(nowhere), tuple(allowed))
+            parts = make_context(inputs, dataset)
         self.context: Context = parts[0]
-        self.task: Task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
+        self.task: Task = inputs.make_part("task", config["task"])
         set_up_task(self.task, self.context, trainer)
         restore_context_weights(self.context, checkpoint)
         for root in self.context.root_modules():

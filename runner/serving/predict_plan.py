@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.compose import ComposedConfig, compose_from_run
+from runner.config.compose import ComposedConfig, compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
 from runner.data.tabular.column_specs import Declared
@@ -193,7 +193,7 @@ def compose_for_prediction(
     for word in overrides:
         if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
             raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
-    composed = compose_from_run(run, overrides)
+    composed = compose(overrides, from_run=run)
     check_composed(composed, allowed)
     return composed
 

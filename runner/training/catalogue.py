@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Prediction, Schema
 from runner.data.core.dataset import Dataset
@@ -121,11 +120,9 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
 
     Collective.
     """
-    names = model.counted_features if isinstance(model, RetrievalModel) else ()
-    if not isinstance(model, RetrievalModel) or not names:
-        return
-    counts_I = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
-    model.negatives.counts_I.copy_(counts_I)
+    if isinstance(model, RetrievalModel) and (names := model.counted_features):
+        counts_I = model.negatives.counts_I
+        counts_I.copy_(_count_ids(names, dataset, ranks, counts_I.device))
 
 
 def count_item_popularity(
@@ -166,22 +163,20 @@ def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) ->
     counts_I = torch.zeros(max(rows[name] for name in names), dtype=torch.int64)
     for batch in batches:
         positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
-        for _, ids in _ids_of_rows(batch, positive_B, names):
+        for ids in _ids_of_rows(batch, positive_B, names):
             counts_I.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int64))
     return counts_I
 
 
-def _ids_of_rows(
-    batch: Batch, selected_B: Tensor, names: Iterable[str]
-) -> Iterator[tuple[str, Tensor]]:
+def _ids_of_rows(batch: Batch, selected_B: Tensor, names: Sequence[str]) -> Iterator[Tensor]:
     for kjt in (batch.sparse, batch.sequences):
-        if not isinstance(kjt, KeyedJaggedTensor):
+        if kjt is None:
             continue
         lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)
         values = kjt.values().split(kjt.length_per_key())
         for name, ids_V, lengths_B in zip(kjt.keys(), values, lengths_FB):
             if name in names:
-                yield name, ids_V[selected_B.repeat_interleave(lengths_B)]
+                yield ids_V[selected_B.repeat_interleave(lengths_B)]
 
 
 def find_seen_items(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
 from runner.errors import ConfigError
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
@@ -93,30 +93,21 @@ class Cut:
 
     def rows(self, rows: slice) -> Cut:
         """Return some rows, whose look-ups and numbers collect gradients."""
-        batch = replace(
-            self.batch,
-            dense_BD=self.batch.dense_BD[rows].clone().requires_grad_(),
-            labels_BT=self.batch.labels_BT[rows],
-            weights_B=self.batch.weights_B[rows],
-            rows_B=self.batch.rows_B[rows],
-            groups_BG=self.batch.groups_BG[rows],
-        )
+        batch = dense_rows(self.batch, rows)
+        batch = replace(batch, dense_BD=batch.dense_BD.clone().requires_grad_())
         return Cut(batch, self.embeddings.detached(rows), self.split)
 
     def values(self, feature: CutFeature) -> Tensor:
         """Return the values of a feature, [N, W], or [N, L, D] of a sequence."""
-        if feature.kind == "sequence":
-            return self.embeddings.sequences_BLD[feature.place]
-        source = self.batch.dense_BD if feature.kind == "number" else self.embeddings.pooled_BE
-        return source[:, list(feature.columns)]
+        leaf = self._leaf(feature)
+        return leaf if feature.kind == "sequence" else leaf[:, list(feature.columns)]
 
     def gradients(self, feature: CutFeature) -> Tensor:
         """Return the gradient of `values`; zero for what the model does not read."""
-        if feature.kind == "sequence":
-            leaf = self.embeddings.sequences_BLD[feature.place]
-            return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        leaf = self.batch.dense_BD if feature.kind == "number" else self.embeddings.pooled_BE
+        leaf = self._leaf(feature)
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        if feature.kind == "sequence":
+            return gradient
         gradient = gradient[:, list(feature.columns)]
         if feature.has_first_order:  # each of the equal columns has the gradient of their mean
             gradient[:, -LINEAR_COLUMNS:] /= LINEAR_COLUMNS
@@ -156,6 +147,11 @@ class Cut:
             changed, embeddings=replace(embeddings, per_row={**embeddings.per_row, **taken})
         )
 
+    def _leaf(self, feature: CutFeature) -> Tensor:
+        if feature.kind == "sequence":
+            return self.embeddings.sequences_BLD[feature.place]
+        return self.batch.dense_BD if feature.kind == "number" else self.embeddings.pooled_BE
+
     def _with_values(self, feature: CutFeature, values: Tensor) -> Cut:
         if feature.kind == "sequence":
             sequences = list(self.embeddings.sequences_BLD)
@@ -163,11 +159,9 @@ class Cut:
             return replace(
                 self, embeddings=replace(self.embeddings, sequences_BLD=tuple(sequences))
             )
-        is_number = feature.kind == "number"
-        source = self.batch.dense_BD if is_number else self.embeddings.pooled_BE
-        changed = source.detach().clone()
+        changed = self._leaf(feature).detach().clone()
         changed[:, list(feature.columns)] = values
-        if is_number:
+        if feature.kind == "number":
             return replace(self, batch=replace(self.batch, dense_BD=changed))
         return replace(self, embeddings=replace(self.embeddings, pooled_BE=changed))
 

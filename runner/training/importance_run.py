@@ -26,6 +26,7 @@ from runner.training.feature_importance import (
 from runner.training.job import Job
 from runner.training.state import restore_weights
 
+Measure = Callable[[Job, Cut, CutFeature], dict[str, float]]
 METHODS = {"shark": ("first_order", "at_mean"), "permutation": ("permuted",)}
 METHODS["both"] = METHODS["shark"] + METHODS["permutation"]
 LABELS = {"at_mean": "each feature at its mean", "permuted": "each feature permuted"}
@@ -69,12 +70,8 @@ def measure_importance(
         cut = Cut.of(job, split, num_rows or _affordable_rows(job, split))
         base = measure_rows(job, cut)
         metric = _monitored_metric(job, base)
-        lost = partial(_lost, metric, base[metric])
-        seed = int(config["seed"])
-        measures: dict[str, Callable[[CutFeature], float]] = {
-            "at_mean": lambda f: lost(metrics_at_mean(job, cut, f)[metric]),
-            "permuted": lambda f: lost(metrics_permuted(job, cut, f, seed)[metric]),
-        }
+        permuted = partial(metrics_permuted, seed=int(config["seed"]))
+        measures: dict[str, Measure] = {"at_mean": metrics_at_mean, "permuted": permuted}
         found: dict[str, list[float]] = {}
         seconds: dict[str, float] = {}
         for column in METHODS[method]:
@@ -85,7 +82,8 @@ def measure_importance(
                 with show_progress(LABELS[column], len(features), "features") as advance:
                     found[column] = []
                     for feature in features:
-                        found[column].append(measures[column](feature))
+                        after = measures[column](job, cut, feature)[metric]
+                        found[column].append(_lost(metric, base[metric], after))
                         advance(1)
             seconds[column] = round(time.monotonic() - started, 3)
     leading = found[METHODS[method][0]]

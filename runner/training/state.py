@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -161,25 +161,17 @@ def optimizer_values(ctx: Context) -> dict[str, Any]:
 
 def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
     """Return the state that the JSON of a checkpoint holds."""
-    best = saved["best"]
-    return TrainState(
-        step=saved["step"],
-        examples=saved["examples"],
-        cursor=DataPosition(**saved["cursor"]),
-        skipped=saved["skipped"],
-        active_s=saved["active_s"],
-        best=None if best is None else BestEvaluation(**{**best, "value": float(best["value"])}),
-        evaluation_due=saved["evaluation_due"],
-        train_metrics=dict(saved["train_metrics"]),
-        # checkpoints of older runs lack the following keys
-        skipped_in_a_row=saved.get("skipped_in_a_row", 0),
-        logged_step=saved.get("logged_step", -1),
-        rates=dict(saved.get("rates", {})),
-        lr_scale=saved.get("lr_scale", 1.0),
-        batch_multiplier=saved.get("growth", 1),
-        waits={n: _patience_state(values) for n, values in saved.get("waits", {}).items()},
-        stopped=saved.get("stopped"),
-    )
+    known = {
+        f.name: saved[f.name] for f in fields(TrainState) if f.name in saved
+    }  # older lack some
+    best, waits = saved["best"], saved.get("waits", {})
+    known |= {
+        "cursor": DataPosition(**saved["cursor"]),
+        "best": best and BestEvaluation(**{**best, "value": float(best["value"])}),
+        "batch_multiplier": saved.get("growth", 1),
+        "waits": {name: _patience_state(values) for name, values in waits.items()},
+    }
+    return TrainState(**known)
 
 
 def _patience_state(saved: Mapping[str, Any]) -> PatienceState:
@@ -292,15 +284,8 @@ def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     # what tables train on from gives their look-ups to the last bit, other weights are taken over
     resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
     if resumed and resumed.keys() <= tensor_shapes(saved).keys():
-        load_tensor_subset(saved, into | resumed)
+        load_tensors(saved, into | resumed, partial=True)
     else:
-        load_tensor_subset(saved, into)
+        load_tensors(saved, into, partial=True)
         ctx.tables.take_over_weights()
     rebuild_growing_ids(ctx)
-
-
-def load_tensor_subset(
-    saved: Checkpoint, into: Mapping[str, Tensor], *, convert: bool = False
-) -> None:
-    """Load some tensors of a checkpoint, in place; `convert` lets floats change their dtype."""
-    load_tensors(saved, into, partial=True, convert=convert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
@@ -185,13 +185,11 @@ def schedule_step(job: Job, state: TrainState) -> int:
 def training_batches(
     job: Job, state: TrainState, allow_prefetch: bool
 ) -> Generator[Batch, None, None]:
-    """Yield the batches from the position of `state` on, epoch after epoch, one for each update."""
+    """Return the batches from the position of `state` on, one for each update, without end."""
     # ids get their rows when their update begins
     allow_prefetch = allow_prefetch and job.context.growing is None
-    with closing(
-        batches_on_device(job.context, dataset_batches(job, state), allow_prefetch=allow_prefetch)
-    ) as batches:
-        yield from batches
+    batches = dataset_batches(job, state)
+    return batches_on_device(job.context, batches, allow_prefetch=allow_prefetch)
 
 
 def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.compose import compose, compose_from_run
+from runner.config.compose import compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
 from tests.conftest import TINY
@@ -82,7 +82,7 @@ def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):
     done = runner.run(*TINY, RMSPROP, "trainer.max_steps=6", f"hydra.run.dir={run}")
     assert done.code == 0, done.text
     assert "left out" in done.text
-    node = compose_from_run(run, []).config["optimizer"]["dense"]
+    node = compose([], from_run=run).config["optimizer"]["dense"]
     assert node["_target_"] == "torch.optim.RMSprop" and "betas" not in node
     assert runner.run("resume", str(run), "trainer.max_steps=8").code == 0
 

@@ -39,7 +39,6 @@ FULL_OPTIONS = {
     "sharding": ["auto"],
     "metrics": ["default"],
     "loop": ["train", "eval", "online", "debug", "tune_batch_size", "tune_lr"],
-    "callbacks": ["throughput", "memory", "weights", "activations"],
 }
 
 
@@ -60,13 +59,11 @@ def nodes() -> Iterator[tuple[str, Path, str, type]]:
     for group, names in FULL_OPTIONS.items():
         for name in names:
             path = find_option(group, name)
-            node = f"{group}.{name}" if group == "callbacks" else group
             settings = SETTINGS_BY_NODE.get(group)
             if settings is None:
                 values: Any = OmegaConf.load(path)
-                values = values[name] if group == "callbacks" else values
                 settings = SETTINGS_BY_TARGET[values["_target_"]]
-            yield f"{group}={name}", path, node, settings
+            yield f"{group}={name}", path, group, settings
 
 
 NODES = {name: rest for name, *rest in nodes()}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.cli.reproduce import list_drift
-from runner.config.compose import compose_from_run
+from runner.config.compose import compose
 from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
@@ -138,7 +138,7 @@ def _edited(run: Path, **changes) -> None:
         ),
         (
             lambda run: None,
-            lambda run: compose_from_run(run, []),
+            lambda run: compose([], from_run=run),
             "config.yaml: damaged: it has no model",
         ),
         (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.config.compose import compose_from_run
+from runner.config.compose import compose
 from runner.config.signature import compute_signature
 from runner.data import fingerprint
 
@@ -38,12 +38,12 @@ def metrics_of(folder: Path) -> dict[str, float]:
 def test_its_parts_have_other_names_by_now(old):
     named = yaml.safe_load((old / "config.yaml").read_text())
     assert named["task"]["_target_"] == "runner.task.Supervised"
-    composed = compose_from_run(old, []).config
+    composed = compose([], from_run=old).config
     assert composed["task"]["_target_"] == "runner.training.update.task.Supervised"
 
 
 def test_it_signs_as_it_did(old):
-    config = compose_from_run(old, []).config
+    config = compose([], from_run=old).config
     assert compute_signature(config, fingerprint(config["dataset"])) == SIGNATURE
 
 

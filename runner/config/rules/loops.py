@@ -37,7 +37,8 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
         )
     path = get_key(config, "checkpoint.path")
     if get_key(config, "loop.follow"):
-        yield from _check_follow(config)
+        if path is not None or config.get("run") is None:
+            yield "loop.follow=true: follows a training under way: run=DIR, its run directory"
     elif target == EVALUATE_LOOP and from_run:
         missing = why_not_found(Path(path or config["run"]), get_key(config, "checkpoint.step"))
         yield from filter(None, [missing])
@@ -89,11 +90,6 @@ def _check_splits(key: str, splits: list[str]) -> Iterator[str]:
             yield f"{key}={split}: one of {', '.join(SPLITS)}{nearest_hint(split, SPLITS)}"
         if splits.count(split) > 1:
             yield f"{key}={split}: is listed twice"
-
-
-def _check_follow(config: Config) -> Iterator[str]:
-    if get_key(config, "checkpoint.path") is not None or config.get("run") is None:
-        yield "loop.follow=true: follows a training under way: run=DIR, its run directory"
 
 
 def check_stream(config: Config) -> Iterator[str]:

@@ -18,12 +18,7 @@ from runner.embeddings.sharding_rules import (
     early_plan_problems,
     possible_plans,
 )
-from runner.embeddings.sharding_settings import (
-    DISK,
-    NO_16_BIT_ON_CUDA,
-    TableRule,
-    check_sharding,
-)
+from runner.embeddings.sharding_settings import DISK, NO_16_BIT_ON_CUDA, TableRule, check_sharding
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import SPARSE_KINDS

@@ -1,6 +1,6 @@
 """Typed settings of the groups that our own code reads: one dataclass a group, one field a key.
 
-A field's annotation (`runner.config_key.Key`) declares everything about its key. No torch here.
+A field (`runner.config_key.setting`) declares everything about its key. No torch here.
 """
 
 from __future__ import annotations
@@ -9,12 +9,6 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from runner.config.settings.callbacks import (
-    ActivationsSettings,
-    MemorySettings,
-    ThroughputSettings,
-    WeightsSettings,
-)
 from runner.config.settings.checkpoint import CheckpointSettings, MonitorSettings
 from runner.config.settings.delivery import FOLDER_DELIVERY, DeliverySettings
 from runner.config.settings.loops import (
@@ -35,15 +29,9 @@ from runner.config.settings.loops import (
 )
 from runner.config.settings.root import RootSettings
 from runner.config.settings.sweep import LauncherSettings, RemoteSettings, SearchSettings
-from runner.config.settings.trainer import (
-    EmaSettings,
-    LrScalingSettings,
-    ProfilerSettings,
-    TrainerSettings,
-)
+from runner.config.settings.trainer import LrScalingSettings, TrainerSettings
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.metrics.settings import MetricSettings
-from runner.optim.settings import ClipSettings
 
 __all__ = [
     "DEBUG_LOOP",
@@ -59,29 +47,14 @@ __all__ = [
     "TRAIN_LOOP",
     "TUNE_BATCH_SIZE_LOOP",
     "TUNE_LR_LOOP",
-    "ActivationsSettings",
     "CheckpointSettings",
-    "ClipSettings",
     "DebugLoopSettings",
     "DeliverySettings",
-    "EmaSettings",
-    "EvaluateLoopSettings",
     "LauncherSettings",
     "LrScalingSettings",
-    "MemorySettings",
     "MonitorSettings",
-    "OnlineLoopSettings",
-    "ProfilerSettings",
-    "RemoteSettings",
-    "RootSettings",
     "SearchSettings",
-    "ShardingSettings",
-    "ThroughputSettings",
-    "TrainLoopSettings",
     "TrainerSettings",
-    "TuneBatchSizeSettings",
-    "TuneLrSettings",
-    "WeightsSettings",
     "make_settings",
 ]
 
@@ -98,7 +71,7 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "launcher": LauncherSettings,
     "remote": RemoteSettings,
 }
-# The settings of a node by what its `_target_` names, wherever the node stands.
+# The settings of a loop by what its `_target_` names.
 SETTINGS_BY_TARGET: dict[str, type] = {
     TRAIN_LOOP: TrainLoopSettings,
     EVALUATE_LOOP: EvaluateLoopSettings,
@@ -106,10 +79,6 @@ SETTINGS_BY_TARGET: dict[str, type] = {
     DEBUG_LOOP: DebugLoopSettings,
     TUNE_BATCH_SIZE_LOOP: TuneBatchSizeSettings,
     TUNE_LR_LOOP: TuneLrSettings,
-    "runner.training.callbacks.watch.throughput.Throughput": ThroughputSettings,
-    "runner.training.callbacks.watch.memory.Memory": MemorySettings,
-    "runner.training.callbacks.watch.weights.Weights": WeightsSettings,
-    "runner.training.callbacks.watch.activations.Activations": ActivationsSettings,
 }
 # Nodes that have parsers of their own, which give a reason for each refusal (config/rules/).
 NODES_WITH_OWN_PARSER = (

@@ -1,11 +1,10 @@
-"""The keys of conf/delivery/."""
+"""The keys of conf/delivery/. None of them enters a signature (see config/signature.py)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from runner.config_key import Key
+from runner.config_key import setting
 
 FOLDER_DELIVERY = "runner.serving.delivery.FolderDelivery"
 
@@ -14,19 +13,12 @@ FOLDER_DELIVERY = "runner.serving.delivery.FolderDelivery"
 class DeliverySettings:
     """When a training writes what changed in its model, and where."""
 
-    every: Annotated[
-        int | str | None,
-        Key(
-            "updates, or '5000ex', '1ep'; null: nothing is delivered",
-            interval="progress",
-            signed="no",
-        ),
-    ] = None
-    to: Annotated[
-        str | None,
-        Key("the folder: full, a whole artifact, and a delta-STEP for each delivery", signed="no"),
-    ] = None
-    rows_from: Annotated[
-        str | None,
-        Key("labelled rows that full is held against; null: the test split", signed="no"),
-    ] = None
+    every: int | str | None = setting(
+        None, "updates, or '5000ex', '1ep'; null: nothing is delivered", interval="progress"
+    )
+    to: str | None = setting(
+        None, "the folder: full, a whole artifact, and a delta-STEP for each delivery"
+    )
+    rows_from: str | None = setting(
+        None, "labelled rows that full is held against; null: the test split"
+    )

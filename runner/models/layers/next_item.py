@@ -6,7 +6,7 @@ B batch, L sequence length, D width, P queries.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,10 +138,17 @@ class CausalModel(NextItemModel):
     """A model in which the state of a place sees that place and those before it.
 
     Each place of a training row learns to predict the item after it, the last place the row's item.
-    The model sets `every_place`: whether all places learn, or only the last one.
+
+    Args:
+        schema: see `NextItemModel`.
+        every_place: whether all places learn. If not, only the last one does, which suits data
+            with a row for each item.
+        shared: further arguments of `NextItemModel`.
     """
 
-    every_place: bool
+    def __init__(self, schema: Schema, *, every_place: bool = True, **shared: Any) -> None:
+        super().__init__(schema, **shared)
+        self.every_place = every_place
 
     @abstractmethod
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:

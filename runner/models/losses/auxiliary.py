@@ -31,10 +31,7 @@ class AuxiliaryBCE(BCE):
     requires = "auxiliary"
 
     def __init__(
-        self,
-        schema: Schema,
-        *,
-        weight: Annotated[float, Key("of the auxiliary loss", ge=0)] = 1.0,
+        self, schema: Schema, *, weight: Annotated[float, Key("of the auxiliary loss", ge=0)] = 1.0
     ) -> None:
         super().__init__(schema)
         if not weight >= 0:

@@ -32,11 +32,7 @@ class BCE(nn.Module):
     pos_weight: Tensor | None
 
     def __init__(
-        self,
-        schema: Schema,
-        *,
-        label_smoothing: ShareBelow1 = 0.0,
-        pos_weight: ByTask = None,
+        self, schema: Schema, *, label_smoothing: ShareBelow1 = 0.0, pos_weight: ByTask = None
     ) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "BCE")

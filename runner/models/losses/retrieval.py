@@ -20,7 +20,23 @@ from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 _MASKED_BELOW = -1e29  # a candidate with a score below this is the right item itself
 
 
-class SampledSoftmax(nn.Module):
+class CandidateLoss(nn.Module):
+    """The base of losses of the right item against candidates.
+
+    Args:
+        schema: needs one binary task.
+        within: the scope of rows as candidates; see `runner.models.row_scope`.
+    """
+
+    requires = "candidates"
+
+    def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
+        super().__init__()
+        self.within = require_row_scope(within)
+        [self.name] = require_task_kind(schema, "binary", type(self).__name__)
+
+
+class SampledSoftmax(CandidateLoss):
     """-log of the right item's share of exp(s - log q), over it and the candidates.
 
     q is how often a candidate is expected among the candidates (Bengio and Senécal 2008, "Adaptive
@@ -40,13 +56,11 @@ class SampledSoftmax(nn.Module):
         schema: needs one binary task.
         log_q: whether to subtract log q.
         corrected: whether the right item is left out of the correction; needs `log_q`.
-        within: the scope of rows as candidates; see `runner.models.row_scope`.
+        within: see `CandidateLoss`.
 
     Raises:
         ValueError: for `corrected` without `log_q`.
     """
-
-    requires = "candidates"
 
     def __init__(
         self,
@@ -56,13 +70,10 @@ class SampledSoftmax(nn.Module):
         corrected: Switch = False,
         within: RowScope = UPDATE_SCOPE,
     ) -> None:
-        super().__init__()
+        super().__init__(schema, within=within)
         if corrected and not log_q:
             raise ValueError("corrected=true: corrects log q; set log_q=true")
-        self.corrected = corrected
-        self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", type(self).__name__)
-        self.log_q = log_q
+        self.log_q, self.corrected = log_q, corrected
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)
@@ -90,22 +101,11 @@ class InBatchSoftmax(SampledSoftmax):
     requires = "in_batch"
 
 
-class BPR(nn.Module):
+class BPR(CandidateLoss):
     """-log s(positive - candidate), the mean over candidates (Rendle et al. 2009, arXiv:1205.2618).
 
     We leave out the paper's regularisation, which is the optimizers' task.
-
-    Args:
-        schema: needs one binary task.
-        within: the scope of rows as candidates; see `runner.models.row_scope`.
     """
-
-    requires = "candidates"
-
-    def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
-        super().__init__()
-        self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", "BPR")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)
@@ -113,20 +113,8 @@ class BPR(nn.Module):
         return {self.name: sum_by_row(mean_over_candidates(losses_PC, candidates_PC), prediction)}
 
 
-class SampledBCE(nn.Module):
-    """-log s(positive) - log(1 - s(candidate)), the mean over candidates: SASRec's, section 3.6.
-
-    Args:
-        schema: needs one binary task.
-        within: the scope of rows as candidates; see `runner.models.row_scope`.
-    """
-
-    requires = "candidates"
-
-    def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
-        super().__init__()
-        self.within = require_row_scope(within)
-        [self.name] = require_task_kind(schema, "binary", "SampledBCE")
+class SampledBCE(CandidateLoss):
+    """-log s(positive) - log(1 - s(candidate)), the mean over candidates: SASRec's, section 3.6."""
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
-from runner.config.settings import EmaSettings, TrainerSettings
+from runner.config.settings import TrainerSettings
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
-from runner.models.losses import Loss
 from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.reporting.console import View
-from runner.rundir.run import Run
 from runner.training.builder.growing import check_growth, make_growing_ids
+from runner.training.builder.inputs import JobInputs
 from runner.training.builder.model import build_model_and_loss
 from runner.training.builder.optimizers import (
     DENSE,
@@ -54,26 +51,15 @@ AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_context(
-    config: Mapping[str, Any],
-    trainer: TrainerSettings,
-    dataset: Dataset,
-    device: torch.device,
-    run: Run | None,
-    view: View,
-    allowed: Sequence[str],
+    inputs: JobInputs, dataset: Dataset
 ) -> tuple[Context, ParameterGroups, dict[str, float]]:
     """Build model, loss, tables and optimizers.
 
     Collective.
 
     Args:
-        config: of the whole job.
-        trainer: the settings of its group `trainer`.
+        inputs: of the job. The run's directory gets `sharding.json`.
         dataset: gives the schema, and the counts of ids that a model may ask for.
-        device: of this rank.
-        run: its directory gets `sharding.json`; None: nothing is written.
-        view: where people read how the tables are placed.
-        allowed: packages that a `_target_` may name besides ours.
 
     Returns:
         The context, who owns which parameter, and the learning rates of the tables by name.
@@ -81,10 +67,9 @@ def make_context(
     Raises:
         ConfigError: for parts of the configuration that do not fit each other or the data.
     """
-    ranks = current_ranks()
-    model, loss = build_model_and_loss(config["model"], dataset.schema, allowed)
-    parameters = dense_parameters(model, loss)
-    lookup = get_table_lookup(model)
+    config, trainer, device, ranks = inputs.config, inputs.trainer, inputs.device, current_ranks()
+    model, loss = build_model_and_loss(config["model"], dataset.schema, inputs.allowed)
+    parameters, lookup = dense_parameters(model, loss), get_table_lookup(model)
     parameter_groups = assign_parameters(
         parse_parameter_groups(config["optimizer"]),
         list(parameters),
@@ -92,16 +77,28 @@ def make_context(
     )
     built = build_embedding_tables(lookup, config, parameter_groups, trainer, device)
     if ranks.is_main:
-        report_placement(built.tables.placement(), ranks.world_size, run, view)
-    place_dense_half(model, loss, parameters, device)
+        report_placement(built.tables.placement(), ranks.world_size, inputs.run, inputs.view)
+    model.to(device)  # its tables, which stand on their own devices, stay there
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
+        ranks.broadcast_(tensor.data)  # a model may draw from generators that no seed reaches
     check_growth(config, dataset, model)
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
     key = "optimizer.dense"
-    find_class = partial(resolve_part, allowed=allowed, kind=KINDS[key], key=key)
+    find_class = partial(resolve_part, allowed=inputs.allowed, kind=KINDS[key], key=key)
     optimizers = build_dense_optimizers(
         config["optimizer"]["dense"], parameters, parameter_groups, find_class
     )
+    ema, averaging = None, trainer.ema
+    if averaging.decay is not None:  # their initial weights are the same on all ranks
+        ema = MovingAverage(
+            {**parameters, **running_statistics(model)},
+            decay=averaging.decay,
+            warmup=averaging.warmup,
+            use_in_evaluation=averaging.evaluate,
+        )
     context = Context(
         model=model,
         loss=loss,
@@ -114,61 +111,21 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
-        ema=make_ema({**parameters, **running_statistics(model)}, trainer.ema),
+        ema=ema,
         clip=trainer.clip,
         l2_lookups=built.l2_lookups(),
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
-    products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
-    compile_or_thread(context, config, trainer, dataset, products)
-    context.growing = make_growing_ids(config, dataset, context, lookup)
-    report_rows_at_once(context, trainer, view)
-    return context, parameter_groups, built.base_lrs
-
-
-def place_dense_half(
-    model: nn.Module, loss: Loss, parameters: Mapping[str, torch.Tensor], device: torch.device
-) -> None:
-    """Move model and loss to the device, and give all ranks the weights of rank 0.
-
-    Collective.
-
-    Args:
-        model: its tables, which stand on their own devices, stay there.
-        loss: may be a module, with parameters of its own.
-        parameters: those of the dense half, by name.
-        device: of this rank.
-    """
-    model.to(device)
-    if isinstance(loss, nn.Module):
-        loss.to(device)
-    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
-        # a model may draw from generators that no seed reaches
-        current_ranks().broadcast_(tensor.data)
-
-
-def compile_or_thread(
-    context: Context,
-    config: Mapping[str, Any],
-    trainer: TrainerSettings,
-    dataset: Dataset,
-    products: int,
-) -> None:
-    """Compile the dense half, or choose what threads do for it.
-
-    Args:
-        context: of the updates.
-        config: of the whole job.
-        trainer: the settings of its group `trainer`.
-        dataset: may read ahead where a core is free.
-        products: multiplications of a row, from `count_products`.
-    """
     num_rows = context.rows_at_once(rank_batch_size(trainer.batch_size, trainer.accumulate))
     if not trainer.compile:
+        products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
         choose_threads(context, config, products, num_rows, dataset)
     elif not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
-        compile_dense(context.model, context.device, num_rows)  # debug observes what it hides
+        compile_dense(model, device, num_rows)  # debug observes what it hides
+    context.growing = make_growing_ids(config, dataset, context, lookup)
+    report_rows_at_once(context, trainer, inputs.view)
+    return context, parameter_groups, built.base_lrs
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
@@ -203,21 +160,3 @@ def report_rows_at_once(context: Context, trainer: TrainerSettings, view: View) 
             f"batch statistics over the update: its {trainer.accumulate} micro-batches go through "
             "the dense half as one; model.net.norm_scope=micro_batch saves this memory"
         )
-
-
-def make_ema(parameters: Mapping[str, torch.Tensor], settings: EmaSettings) -> MovingAverage | None:
-    """Return the moving average of the dense half, if the settings ask for one.
-
-    Args:
-        parameters: with their initial weights, which are the same on all ranks; and running
-            statistics.
-        settings: of `trainer.ema`.
-    """
-    if settings.decay is None:
-        return None
-    return MovingAverage(
-        parameters,
-        decay=settings.decay,
-        warmup=settings.warmup,
-        use_in_evaluation=settings.evaluate,
-    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.dataset_check import check_dataset
 from runner.data.core.fitted import (
@@ -17,18 +16,11 @@ from runner.data.core.fitted import (
 )
 from runner.data.prepare.fingerprint import build_recipe
 from runner.distributed.global_batch import rank_batch_size
-from runner.distributed.ranks import Ranks, current_ranks
+from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
 from runner.rundir.readers import read_optional_json
-from runner.rundir.run import FITTED_DIGEST, Run, record_in_meta
-from runner.training.builder.instantiate import instantiate
-from runner.training.builder.part_kinds import KINDS
-
-
-def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
-    """Return the run directory or checkpoint folder that a loop only reads; None for a training."""
-    source = checkpoint.path or config["run"]
-    return None if source is None else Path(source)
+from runner.rundir.run import FITTED_DIGEST, record_in_meta
+from runner.training.builder.inputs import JobInputs
 
 
 def makes_windows(dataset: Mapping[str, Any]) -> bool:
@@ -38,45 +30,17 @@ def makes_windows(dataset: Mapping[str, Any]) -> bool:
     return events is not None and events.train_on == "windows"
 
 
-def make_checked_dataset(
-    config: Mapping[str, Any],
-    trainer: TrainerSettings,
-    run: Run | None,
-    source: Path | None,
-    allowed: Sequence[str],
-    note: Callable[[str], None],
-) -> Dataset:
-    """Build the dataset, see `make_dataset`, and check that it keeps what a dataset promises."""
-    ranks = current_ranks()
-    dataset = make_dataset(config["dataset"], run, source, allowed, ranks, note)
-    check_dataset(
-        dataset,
-        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
-        seed=config["seed"],
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
-    return dataset
+def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
+    """Build the dataset, and check that it keeps what a dataset promises.
 
-
-def make_dataset(
-    node: Mapping[str, Any],
-    run: Run | None,
-    source: Path | None,
-    allowed: Sequence[str],
-    ranks: Ranks,
-    note: Callable[[str], None],
-) -> Dataset:
-    """Build the dataset, with the transforms fitted when the run, or its source, was first built.
+    It has the transforms that were fitted when the run, or its source, was first built.
 
     Args:
-        node: the group `dataset`.
-        run: its directory keeps the fitted transforms.
+        inputs: of the job. The run's directory keeps the transforms.
         source: the run or checkpoint that this job only reads; its transforms are used then.
-        allowed: packages that a `_target_` may name besides ours.
-        ranks: rank 0 writes the transforms.
-        note: is told that transforms which were missing are fitted anew.
     """
+    run, ranks, trainer = inputs.run, current_ranks(), inputs.trainer
+    node = inputs.config["dataset"]
     folder = None if run is None else run.dir
     if source is not None:  # a checkpoint's run is two folders above it
         folder = source.parent.parent if source.parent.name == "checkpoints" else source
@@ -84,15 +48,23 @@ def make_dataset(
     if folder is not None:
         recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
         node = with_fitted_transforms(node, folder / "data", recorded)
-    dataset: Dataset = instantiate(node, KINDS["dataset"], key="dataset", allowed=allowed)
+    dataset: Dataset = inputs.make_part("dataset", node)
     if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
         check_fitted_transforms(dataset, folder / "data", recorded)
-        note(f"{folder / 'data' / FITTED_FILE} was missing: fitted anew, and the same as it was")
+        place = folder / "data" / FITTED_FILE
+        inputs.view.note(f"{place} was missing: fitted anew, and the same as it was")
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
         digest = saved_digest(run.dir / "data")
         if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)
+    check_dataset(
+        dataset,
+        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
+        seed=inputs.config["seed"],
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
     return dataset
 
 

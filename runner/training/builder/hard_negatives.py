@@ -16,27 +16,25 @@ from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.negatives_file import read_negatives
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.distributed.ranks import Ranks
+from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError, DataError
 from runner.models.two_tower import TwoTower
 from runner.rundir.readers import read_optional_json
-from runner.rundir.run import Run, record_in_meta
+from runner.rundir.run import record_in_meta
+from runner.training.builder.inputs import JobInputs
 
 KEY = "model.net.hard_table"
 DIGEST = "hard_table_sha256"  # in meta.json: what the run began with
 
 
-def fill_negative_table(
-    node: Mapping[str, Any], model: nn.Module, dataset: Dataset, run: Run | None, ranks: Ranks
-) -> None:
+def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -> None:
     """Read the hard negatives of a model that trains, if it has a table of them.
 
     Args:
-        node: the group `dataset` of the configuration, whose schema says how ids become rows.
+        inputs: of the job. The run remembers what the table held, so that a resume goes on with
+            the same.
         model: of the job.
         dataset: of the job.
-        run: remembers what the table held, so that a resume goes on with the same.
-        ranks: rank 0 writes.
 
     Raises:
         ConfigError: for a file that cannot be used, and for one that was changed since the run
@@ -46,11 +44,12 @@ def fill_negative_table(
         return
     table = model.negative_table
     try:
-        specs, fitted = _id_columns(node, dataset)
+        specs, fitted = _id_columns(inputs.config["dataset"], dataset)
         lists = read_negatives(table.path, specs, fitted, model.item.name)
     except DataError as error:
         raise ConfigError(f"{KEY}={table.path}: {error}") from error
     table.fill(lists.key, torch.from_numpy(lists.offsets_K1), torch.from_numpy(lists.items_V))
+    run = inputs.run
     if run is None:
         return
     digest = lists.digest()
@@ -60,7 +59,7 @@ def fill_negative_table(
             f"{KEY}={table.path}: holds other negatives than when this run began, so it would not "
             "go on as it was; put the file back, or begin a new run"
         )
-    if ranks.is_main:
+    if current_ranks().is_main:
         record_in_meta(run, DIGEST, digest)
 
 

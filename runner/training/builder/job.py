@@ -35,15 +35,10 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.identity import check_belongs
 from runner.rundir.run import Run
 from runner.training.builder.context import make_context, set_up_task
-from runner.training.builder.data import (
-    count_steps_per_epoch,
-    make_checked_dataset,
-    makes_windows,
-    resolve_source_path,
-)
+from runner.training.builder.data import count_steps_per_epoch, make_dataset, makes_windows
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.hard_negatives import fill_negative_table
-from runner.training.builder.instantiate import instantiate
+from runner.training.builder.inputs import JobInputs
 from runner.training.builder.metrics import build_metrics
 from runner.training.builder.optimizers import base_learning_rates, make_learning_rates
 from runner.training.builder.part_kinds import KINDS, check_parts
@@ -88,29 +83,27 @@ def build_job(
     checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
     check_parts(config, allowed)
     device, ranks = prepare_process(trainer, config["seed"], view), current_ranks()
-    source = resolve_source_path(config, checkpoint)
-    dataset = make_checked_dataset(config, trainer, run, source, allowed, view.note)
+    inputs = JobInputs(config, trainer, device, run, view, tuple(allowed))
+    given = checkpoint.path or config["run"]
+    source = None if given is None else Path(given)  # that a loop only reads; None for a training
+    dataset = make_dataset(inputs, source)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    context, task, learning_rates_for = build_learner(
-        config, trainer, dataset, device, run, view, allowed, trains=source is None
-    )
+    context, task, learning_rates_for = build_learner(inputs, dataset, trains=source is None)
     dataset = with_rows(dataset, context)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     if source is None and trainer.lr_scaling.rule != "constant":
         scaling = trainer.lr_scaling
         view.note(describe_lr_scaling(scaling.rule, scaling.batches, learning_rates.base))
     metric_settings = MetricSettings(**config["metrics"])
-    metrics, train_metrics = build_metrics(
-        metric_settings, dataset, device, trainer, checkpoint, allowed
-    )
+    metrics, train_metrics = build_metrics(metric_settings, inputs, dataset, checkpoint)
     delivered = make_settings(DeliverySettings, config.get("delivery") or {})
     cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
-        show_preflight_warnings(cadence, trainer, length, config["dataset"], context.model, view)
+        show_preflight_warnings(inputs, cadence, length, context.model)
     check_rankings(metric_settings, dataset, context.model)
     count_item_popularity(context.model, dataset, context.ranks, metric_settings)
     return Job(
@@ -131,12 +124,12 @@ def build_job(
         total_steps=total_steps,
         make_metrics=metrics,
         train_metrics=train_metrics,
-        trackers=Trackers(make_trackers(config["tracker"], ranks, allowed), warn=view.warn),
+        trackers=Trackers(make_trackers(inputs, ranks), warn=view.warn),
         view=view,
-        callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
+        callbacks=make_callbacks(inputs, ranks),
         run=run,
-        delivery=make_delivery(delivered, run, allowed) if ranks.is_main else None,
-        allowed=tuple(allowed),
+        delivery=make_delivery(inputs, delivered) if ranks.is_main else None,
+        allowed=inputs.allowed,
         checkpointer=make_checkpointer(run if source is None else None, checkpoint.keep, view),
         source_checkpoint=find_source_checkpoint(source, checkpoint.step, config["loop"], view),
     )
@@ -152,67 +145,40 @@ def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.de
 
 
 def build_learner(
-    config: Mapping[str, Any],
-    trainer: TrainerSettings,
-    dataset: Dataset,
-    device: torch.device,
-    run: Run | None,
-    view: View,
-    allowed: Sequence[str],
-    *,
-    trains: bool,
+    inputs: JobInputs, dataset: Dataset, *, trains: bool
 ) -> tuple[Context, Task, MakeLearningRates]:
     """Build what learns: the model with its optimizers, the task, and what makes their rates.
 
     Collective.
 
     Args:
-        config: of the whole job.
-        trainer: the settings of its group `trainer`.
+        inputs: of the job.
         dataset: as `make_context` and `fill_negative_table` need it.
-        device: of this rank.
-        run: the open run directory, or None.
-        view: where people read how the job goes.
-        allowed: packages that a `_target_` may name besides ours.
         trains: False for a loop that only reads a checkpoint, which needs no initial weights.
     """
+    config, trainer = inputs.config, inputs.trainer
     with nullcontext() if trains else without_initial_weights():
-        context, parameter_groups, table_lrs = make_context(
-            config, trainer, dataset, device, run, view, allowed
-        )
+        context, groups, table_lrs = make_context(inputs, dataset)
     if trains:
-        fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
-    task = make_task(config["task"], trainer, context, allowed)
+        fill_negative_table(inputs, context.model, dataset)
+    task: Task = inputs.make_part("task", config["task"])
+    set_up_task(task, context, trainer)
+    choose_pipeline(trainer, context, get_table_lookup(context.model), task)
     base_lrs = base_learning_rates(context, table_lrs, trainer.lr_scaling)
-    return context, task, partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
+    return context, task, partial(make_learning_rates, config, base_lrs, groups, inputs.allowed)
 
 
 def show_preflight_warnings(
-    cadence: Cadence,
-    trainer: TrainerSettings,
-    length: RunLength,
-    dataset: Mapping[str, Any],
-    model: nn.Module,
-    view: View,
+    inputs: JobInputs, cadence: Cadence, length: RunLength, model: nn.Module
 ) -> None:
-    """Show what `preflight_warnings` has to say of a model and the group `dataset`."""
+    """Show what `preflight_warnings` has to say of a model and the dataset."""
     is_next_item = isinstance(model, NextItemModel)
     learns_every_place = is_next_item and getattr(model, "every_place", True)
-    skips = makes_windows(dataset) and not learns_every_place
+    skips = makes_windows(inputs.config["dataset"]) and not learns_every_place
     for warning in preflight_warnings(
-        cadence, trainer, length, is_next_item=is_next_item, skips_events=skips
+        cadence, inputs.trainer, length, is_next_item=is_next_item, skips_events=skips
     ):
-        view.warn(warning)
-
-
-def make_task(
-    node: Mapping[str, Any], trainer: TrainerSettings, context: Context, allowed: Sequence[str]
-) -> Task:
-    """Build the task, with whatever it adds to the context, and choose the pipeline for it."""
-    task: Task = instantiate(node, KINDS["task"], key="task", allowed=allowed)
-    set_up_task(task, context, trainer)
-    choose_pipeline(trainer, context, get_table_lookup(context.model), task)
-    return task
+        inputs.view.warn(warning)
 
 
 def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
@@ -223,17 +189,15 @@ def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | 
     return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn, run_id=run_id)
 
 
-def make_delivery(
-    settings: DeliverySettings, run: Run | None, allowed: Sequence[str]
-) -> Delivery | None:
+def make_delivery(inputs: JobInputs, settings: DeliverySettings) -> Delivery | None:
     """Build what delivers the model of a training; None if nothing does.
 
     It stands above this room, so that its name is resolved like that of a part.
     """
-    if run is None or settings.every is None:
+    if inputs.run is None or settings.every is None:
         return None
     node = {"_target_": FOLDER_DELIVERY, "to": settings.to, "rows_from": settings.rows_from}
-    delivery: Delivery = instantiate(node, KINDS["delivery"], key="delivery", allowed=allowed)
+    delivery: Delivery = inputs.make_part("delivery", node)
     return delivery
 
 
@@ -262,13 +226,11 @@ def make_cadence(
     )
 
 
-def make_trackers(
-    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
-) -> dict[str, Any]:
+def make_trackers(inputs: JobInputs, ranks: Ranks) -> dict[str, Any]:
     """Build the trackers by name; only rank 0 has any."""
     trackers = {
-        name: instantiate(settings, KINDS["tracker"], key=f"tracker.{name}", allowed=allowed)
-        for name, settings in node.items()
+        name: inputs.make_part("tracker", node, f"tracker.{name}")
+        for name, node in inputs.config["tracker"].items()
         if ranks.is_main
     }
     for name, tracker in trackers.items():
@@ -276,14 +238,12 @@ def make_trackers(
     return trackers
 
 
-def make_callbacks(
-    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
-) -> Callbacks:
+def make_callbacks(inputs: JobInputs, ranks: Ranks) -> Callbacks:
     """Build the callbacks that this rank calls: all on rank 0, elsewhere those of every rank."""
-    kind, callbacks = KINDS["callbacks"], {}
-    for name, settings in node.items():
+    nodes, kind, callbacks = inputs.config.get("callbacks") or {}, "callbacks", {}
+    for name, node in nodes.items():
         key = f"callbacks.{name}"
-        cls = resolve_part(settings["_target_"], allowed, kind, key)
+        cls = resolve_part(node["_target_"], inputs.allowed, KINDS[kind], key)
         if ranks.is_main or getattr(cls, "on_every_rank", False):
-            callbacks[name] = instantiate(settings, kind, key=key, allowed=allowed)
-    return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
+            callbacks[name] = inputs.make_part(kind, node, key)
+    return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(nodes))

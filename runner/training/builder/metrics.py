@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
 from runner.batch import TaskSpec
 from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.settings import CheckpointSettings, TrainerSettings
@@ -19,20 +17,14 @@ from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
 from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings
-from runner.training.builder.instantiate import instantiate
-from runner.training.builder.part_kinds import KINDS
+from runner.training.builder.inputs import JobInputs
 
 # The default monitor is a metric of binary labels.
 _LOSS_HINT = '; "checkpoint.monitor={metric: validation/loss, direction: min}" is for any task'
 
 
 def build_metrics(
-    settings: MetricSettings,
-    dataset: Dataset,
-    device: torch.device,
-    trainer: TrainerSettings,
-    checkpoint: CheckpointSettings,
-    allowed: Sequence[str],
+    settings: MetricSettings, inputs: JobInputs, dataset: Dataset, checkpoint: CheckpointSettings
 ) -> tuple[Callable[[bool], Metrics], Metrics]:
     """Return a function that makes the metrics of a pass over data, and the metrics of training.
 
@@ -42,17 +34,17 @@ def build_metrics(
         ConfigError: for metrics that do not fit the data, and for one that a rule or the monitor
             reads and no evaluation measures.
     """
-    tasks = dataset.schema.tasks
-    own = make_own_metrics(settings.own, tasks, allowed)
+    tasks, device = dataset.schema.tasks, inputs.device
+    own = make_own_metrics(settings.own, tasks, inputs)
     metrics = partial(make_metrics, dataset.schema, device, settings, own=own)
     own_names = OwnMetrics(own, tasks, device=device).names()
     train_metrics = metrics(False)
-    check_monitors(checkpoint, trainer, settings, dataset, own_names)
+    check_monitors(checkpoint, inputs.trainer, settings, dataset, own_names)
     return metrics, train_metrics
 
 
 def make_own_metrics(
-    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], allowed: Sequence[str]
+    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], inputs: JobInputs
 ) -> list[OwnMetric]:
     """Return the metrics of `metrics.own`, each tried on two rows.
 
@@ -62,13 +54,7 @@ def make_own_metrics(
     metrics = []
     for name, settings in node.items():
         arguments = {key: value for key, value in settings.items() if key != "tasks"}
-        make = partial(
-            instantiate,
-            arguments,
-            KINDS["metrics.own"],
-            key=f"metrics.own.{name}",
-            allowed=allowed,
-        )
+        make = partial(inputs.make_part, "metrics.own", arguments, f"metrics.own.{name}")
         metric = OwnMetric(name, make, settings.get("tasks"))
         check_own_metric(metric, tasks)
         metrics.append(metric)

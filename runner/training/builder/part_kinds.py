@@ -172,9 +172,7 @@ KINDS: Mapping[str, PartKind] = {
         "derive yours from torchmetrics.Metric",
     ),
     "callbacks": PartKind(
-        is_callback,
-        "a class of callbacks",
-        f"yours needs one of {', '.join(EVENTS)}",
+        is_callback, "a class of callbacks", f"yours needs one of {', '.join(EVENTS)}"
     ),
 }
 

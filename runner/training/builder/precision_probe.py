@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -40,11 +41,9 @@ def bf16_speed(cpu: str, cache: Path | None = None) -> float:
     known = _read(path)
     if key not in known:
         known[key] = _measure()
-        try:
+        with suppress(OSError, UserError):  # a cache that cannot be written is no reason not to run
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, known)
-        except (OSError, UserError):  # a cache that cannot be written is no reason not to run
-            return known[key]
     return known[key]
 
 

@@ -149,6 +149,9 @@ def build_table_groups(
 
     Returns:
         The tables and their learning rates.
+
+    Raises:
+        ConfigError: where all tables are frozen, for a setting that would have no effect.
     """
     check_table_specs(specs)
     built: list[EmbeddingTables] = []
@@ -175,24 +178,15 @@ def build_table_groups(
         name = lr_name(parameter_groups, group, tables=True)
         trained[name], base_lrs[name] = built[-1], rule.lr
     if not trained:
-        check_no_table_penalty(settings)
+        for key in ("every_row", "l2_tables", "l2_lookups"):
+            if getattr(settings, key):
+                raise ConfigError(
+                    f"optimizer.sparse.{key}: has no effect: optimizer.parts freezes all tables"
+                )
     if len(built) == 1:
         return BuiltTables(built[0], trained, base_lrs)
     layout = make_layout(specs, feature_order, by_dim=False)
     return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
-
-
-def check_no_table_penalty(settings: SparseSettings) -> None:
-    """Check that a job whose tables are all frozen asks for nothing that moves them.
-
-    Raises:
-        ConfigError: for a setting that would have no effect.
-    """
-    for name in ("every_row", "l2_tables", "l2_lookups"):
-        if getattr(settings, name):
-            raise ConfigError(
-                f"optimizer.sparse.{name}: has no effect: optimizer.parts freezes all tables"
-            )
 
 
 def make_table_builder(

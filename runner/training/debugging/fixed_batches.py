@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, DataPosition
+from runner.batch import Batch, DataPosition, dense_rows
 from runner.data.core.dataset import START_POSITION, Dataset, DatasetWrapper
 from runner.parts import internal
 
@@ -51,18 +51,11 @@ def repeat_rows(pool: Batch, num_rows: int) -> Batch:
 
 def take_rows(batch: Batch, rows_N: Tensor) -> Batch:
     """Return some rows of a batch, in this order."""
-    return replace(
-        batch,
-        dense_BD=batch.dense_BD[rows_N],
-        sparse=_take_jagged(batch.sparse, rows_N, batch.size),
-        sequences=None
-        if batch.sequences is None
-        else _take_jagged(batch.sequences, rows_N, batch.size),
-        labels_BT=batch.labels_BT[rows_N],
-        weights_B=batch.weights_B[rows_N],
-        rows_B=batch.rows_B[rows_N],
-        groups_BG=batch.groups_BG[rows_N],
+    sparse, sequences = (
+        None if jagged is None else _take_jagged(jagged, rows_N, batch.size)
+        for jagged in (batch.sparse, batch.sequences)
     )
+    return replace(dense_rows(batch, rows_N), sparse=sparse, sequences=sequences)
 
 
 def _take_jagged(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTensor:

@@ -99,19 +99,19 @@ class HookDispatcher:
 
     def before_call(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = (args, kwargs)
-        for tensor in iter_float_tensors(inputs):
-            if tensor.requires_grad:
-                hook = partial(self.dispatch, "gradient_at_input", name)
-                self.activation_hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+        self._watch_gradients("gradient_at_input", name, inputs)
         self.dispatch("call_begins", name, inputs)
 
     def after_call(
         self, name: str, module: nn.Module, args: Any, kwargs: Any, outputs: Any
     ) -> None:
         self.dispatch("call_ends", name, (args, kwargs), outputs)
-        for tensor in iter_float_tensors(outputs):
+        self._watch_gradients("gradient_at_output", name, outputs)
+
+    def _watch_gradients(self, event: str, name: str, tensors: Any) -> None:
+        for tensor in iter_float_tensors(tensors):
             if tensor.requires_grad:
-                hook = partial(self.dispatch, "gradient_at_output", name)
+                hook = partial(self.dispatch, event, name)
                 self.activation_hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def after_gradient(self, name: str, parameter: Tensor) -> None:

@@ -73,18 +73,13 @@ class NonFiniteDetector(Observer):
         self.last_part = part
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
-        if self.bad_gradient is None and not is_finite(gradient):
-            self.bad_gradient = BadGradient(
-                gradient, "output", describe_non_finite(gradient), [part]
-            )
+        if self.bad_gradient is None:
+            self._note_if_bad(gradient, "output", part)
 
     def gradient_at_input(self, part: str, gradient: Tensor) -> None:
         bad = self.bad_gradient
         if bad is None:
-            if not is_finite(gradient):
-                self.bad_gradient = BadGradient(
-                    gradient, "input", describe_non_finite(gradient), [part]
-                )
+            self._note_if_bad(gradient, "input", part)
         elif bad.location in ("output", "input") and _is_same(bad.gradient, gradient):
             # hooks of one tensor run first for the module that made it, then for its readers
             readers = bad.source_modules if bad.location == "input" else []
@@ -93,9 +88,13 @@ class NonFiniteDetector(Observer):
             bad.location = "input"
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
-        if self.bad_gradient is None and not is_finite(gradient):
-            module = name.rpartition(".")[0]
-            self.bad_gradient = BadGradient(gradient, name, describe_non_finite(gradient), [module])
+        if self.bad_gradient is None:
+            self._note_if_bad(gradient, name, name.rpartition(".")[0])
+
+    def _note_if_bad(self, gradient: Tensor, location: str, module: str) -> None:
+        if not is_finite(gradient):
+            description = describe_non_finite(gradient)
+            self.bad_gradient = BadGradient(gradient, location, description, [module])
 
     def check_update(self, output: StepOutput, *, scaled: bool) -> None:
         """Check the losses, the gradients and the weights of an update that is done.

@@ -44,7 +44,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         return
     started = time.perf_counter()
     try:
-        measured = _get_or_measure(job, job.run.meta, splits)
+        measured = _get_or_measure(job, splits)
     except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
         job.view.warn(f"no yardstick was measured: {type(error).__name__}: {error}; {_OFF}")
         return
@@ -74,9 +74,7 @@ def measure_features(job: Job) -> list[dict[str, Any]]:
         return []
     fields = {"version": 1}
     try:
-        measured = _cached(
-            job, job.run.meta, "drift", fields, lambda: {"features": describe_features(job)}
-        )
+        measured = _cached(job, "drift", fields, lambda: {"features": describe_features(job)})
     except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
         job.view.warn(f"drift of features is not measured: {type(error).__name__}: {error}; {_OFF}")
         return []
@@ -84,7 +82,7 @@ def measure_features(job: Job) -> list[dict[str, Any]]:
     return features
 
 
-def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) -> dict[str, Any]:
+def _get_or_measure(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     """Return the yardstick of these data from the cache, where other runs of them have left it.
 
     A dataset of one's own is measured each time: its fingerprint need not tell all of its content.
@@ -103,23 +101,20 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
         job.view.wait_for(f"{what} on the same rows, for comparison")
         return measure(job, splits)
 
-    return _cached(job, meta, "yardstick", fields, measure_and_say)
+    return _cached(job, "yardstick", fields, measure_and_say)
 
 
 def _cached(
-    job: Job,
-    meta: Mapping[str, Any],
-    kind: str,
-    fields: Mapping[str, Any] | None,
-    measure: Callable[[], dict[str, Any]],
+    job: Job, kind: str, fields: Mapping[str, Any], measure: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what is measured of the data, from the cache if it can be there.
 
     Raises:
         DataError: if the cache cannot be written.
     """
-    data = (meta.get("identity") or {}).get("data")
-    if data is None or fields is None or build_recipe(job.config["dataset"]) is None:
+    assert job.run is not None
+    data = (job.run.meta.get("identity") or {}).get("data")
+    if data is None or build_recipe(job.config["dataset"]) is None:
         return measure()
     key = hash_json({**fields, "data": data})
     return read_contents(get_or_prepare(kind, key, lambda _: measure()))

@@ -118,9 +118,22 @@ class CallbackRunner:
             for event in EVENTS
         }
 
+    def call(self, event: str, *args: Any) -> None:
+        """Call a method of `EVENTS`, with what it takes beside the training."""
+        for name in self._names_by_event[event]:
+            # the other callbacks go on, since ranks may wait for each other in them
+            if name in self._requests.failed:
+                continue
+            callback = self._callbacks[name]
+            try:
+                with preserve_rng_state(self._device):
+                    getattr(callback, event)(self.training, *args)
+            except Exception as error:
+                self._note_failure(name, event, error)
+
     def call_run_start(self) -> None:
         """Call `on_run_start`. Collective."""
-        self._call("on_run_start")
+        self.call("on_run_start")
         self.sync_requests()
         self.raise_failure()
 
@@ -129,8 +142,8 @@ class CallbackRunner:
         if not self._exist:
             return
         if self._state.cursor.offset == 0:
-            self._call("on_epoch_start")
-        self._call("on_batch_start")
+            self.call("on_epoch_start")
+        self.call("on_batch_start")
 
     def call_update(self, output: StepOutput) -> None:
         """Call `on_update`, and `on_epoch` after the last update of an epoch. Collective."""
@@ -138,31 +151,23 @@ class CallbackRunner:
             return
         training = self.training
         training.before, training.now = training.now, current_progress(self._state)
-        self._call("on_update", output)
+        self.call("on_update", output)
         if training.now.epoch > training.before.epoch:
-            self._call("on_epoch")
+            self.call("on_epoch")
         self.sync_requests()
-
-    def call_evaluation_start(self, split: str) -> None:
-        """Call `on_evaluation_start`."""
-        self._call("on_evaluation_start", split)
 
     def call_evaluation(
         self, split: str, metrics: Mapping[str, float], *, is_best: bool = False
     ) -> None:
         """Call `on_evaluation`, and `on_best` if it is the best so far. Collective."""
-        self._call("on_evaluation", split, metrics)
+        self.call("on_evaluation", split, metrics)
         if is_best:
-            self._call("on_best", metrics)
+            self.call("on_best", metrics)
         self.sync_requests()
-
-    def call_checkpoint(self) -> None:
-        """Call `on_checkpoint`."""
-        self._call("on_checkpoint")
 
     def call_run_end(self, result: Result) -> None:
         """Call `on_run_end`. Collective."""
-        self._call("on_run_end", result)
+        self.call("on_run_end", result)
         self.raise_failure()
 
     def sync_requests(self) -> None:
@@ -191,18 +196,6 @@ class CallbackRunner:
         ]
         if failures:
             raise CallbackError(failures[0]) from self._requests.error
-
-    def _call(self, event: str, *args: Any) -> None:
-        for name in self._names_by_event[event]:
-            # the other callbacks go on, since ranks may wait for each other in them
-            if name in self._requests.failed:
-                continue
-            callback = self._callbacks[name]
-            try:
-                with preserve_rng_state(self._device):
-                    getattr(callback, event)(self.training, *args)
-            except Exception as error:
-                self._note_failure(name, event, error)
 
     def _note_failure(self, name: str, event: str, error: BaseException) -> None:
         """Let the update be finished and saved, as at SIGTERM, before `raise_failure` raises."""

@@ -11,7 +11,7 @@ from runner.data.core.dataset_check import is_stream
 from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
-from runner.rundir.json_files import JsonlFile, iterate_jsonl
+from runner.rundir.json_files import iterate_jsonl
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.progressive_validation import PrequentialTask, can_reuse_forward
@@ -65,7 +65,7 @@ def _online(job: Job, stop: StopSignal) -> Result:
         )
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
-            if recorder.log_due() or is_finished(job, state):
+            if recorder.due(job.cadence.log_every) or is_finished(job, state):
                 recorder.log()
             if recorder.save_due():
                 recorder.save()
@@ -88,7 +88,8 @@ def _online(job: Job, stop: StopSignal) -> Result:
         signal=stop.signal if interrupted and not failure else None,
         error=failure,
     )
-    result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
+    if is_stream(job.dataset):  # where it was left, and whether the same command may go on with it
+        result.notes.update(stream_place=state.cursor.place, stream_goes_on=not ended)
     recorder.callback_runner.call_run_end(result)
     return result
 
@@ -105,13 +106,6 @@ def report_open_window(job: Job, state: TrainState) -> None:
     shown = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
     job.view.note(f"{count:,} updates of a window that is not full: {shown}")
     state.train_metrics = state.train_metrics or metrics
-
-
-def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:
-    """Return where the stream was left, and whether the same command may go on with it."""
-    if not is_stream(job.dataset):
-        return {}
-    return {"stream_place": state.cursor.place, "stream_goes_on": not ended}
 
 
 @dataclass(frozen=True)
@@ -154,17 +148,11 @@ def compute_drift(rows: Iterable[dict[str, Any]]) -> Drift | None:
 def report_drift(job: Job) -> None:
     """Show the loss of the windows over the whole stream, restarts included."""
     assert job.run is not None
-    drift = compute_drift(read_progressive_rows(job.run.metrics))
+    rows = iterate_jsonl(job.run.metrics.path)
+    drift = compute_drift(row for row in rows if row.get("split") == PROGRESSIVE_SPLIT)
     if drift is None:
         return
     job.view.note(
         f"progressive loss over {drift.num_windows:,} windows: {sparkline(drift.losses)}  "
         f"so far {format_number(drift.so_far)}, last {format_number(drift.last)}"
     )
-
-
-def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
-    """Yield the rows of windows from a run's metrics."""
-    for row in iterate_jsonl(log.path):
-        if row.get("split") == PROGRESSIVE_SPLIT:
-            yield row

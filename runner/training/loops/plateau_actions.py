@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 
 from runner.config.early_stopping import (
+    PATIENCE_RULES,
     BatchOnPlateau,
     EarlyStop,
     LrOnPlateau,
     PatienceRule,
     PatienceState,
+    PlateauRule,
     is_exhausted,
     next_batch_multiplier,
     next_lr_scale,
@@ -32,15 +34,9 @@ def apply_plateau_rules(
     The result is the same on all ranks, since they have the same metrics. A run that is at its end
     anyway changes nothing more.
     """
-    trainer = job.trainer
-    rules: dict[str, PatienceRule] = {
-        "early_stop": trainer.early_stop,
-        "lr_on_plateau": trainer.lr_on_plateau,
-        "batch_on_plateau": trainer.batch_on_plateau,
-    }
-    for name, rule in rules.items():
-        threshold = rule.threshold if isinstance(rule, EarlyStop) else None
-        if rule.patience is None and threshold is None:
+    for name in PATIENCE_RULES:
+        rule: PatienceRule = getattr(job.trainer, name)
+        if rule.patience is None and getattr(rule, "threshold", None) is None:
             continue
         metric, direction = resolve_metric(rule, job.checkpoint.monitor)
         split, _, metric_name = metric.partition("/")
@@ -61,7 +57,9 @@ def apply_plateau_rules(
                 _stop(job, state, f"{metric} has reached {rule.threshold:g}: {value:.5f}")
             elif is_exhausted(patience, rule.patience):
                 _stop(job, state, reason)
-        elif is_exhausted(patience, rule.patience, rule.max_times):
+        elif isinstance(rule, PlateauRule) and is_exhausted(
+            patience, rule.patience, rule.max_times
+        ):
             change = _lower_rates if isinstance(rule, LrOnPlateau) else _enlarge_update
             if change(job, state, rule, reason):  # type: ignore[arg-type]
                 state.waits[name] = reset(patience)

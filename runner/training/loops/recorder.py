@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from runner.config.early_stopping import is_better
-from runner.config.intervals import is_due
+from runner.config.intervals import Interval, is_due
 from runner.distributed.ranks import Ranks
 from runner.metrics.protocol import Metrics
 from runner.training.job import Job, Result
@@ -63,24 +63,13 @@ class Recorder:
         self.job.view.step(self.state.step)
         self.callback_runner.call_update(output)
 
-    def log_due(self) -> bool:
-        """Return whether the last update reached a multiple of `trainer.log_every`."""
-        return is_due(self.job.cadence.log_every, self.before, self.now)
-
-    def evaluation_due(self) -> bool:
-        """Return whether the last update reached a multiple of `trainer.eval_every`."""
-        return is_due(self.job.cadence.eval_every, self.before, self.now)
+    def due(self, interval: Interval | None) -> bool:
+        """Return whether the last update reached or passed a multiple of an interval."""
+        return is_due(interval, self.before, self.now)
 
     def save_due(self) -> bool:
-        """Return whether the last update reached a multiple of `checkpoint.save_every`.
-
-        A delivery is written from a checkpoint, so that it is due with each delivery, too.
-        """
-        return is_due(self.job.cadence.save_every, self.before, self.now) or self.delivery_due()
-
-    def delivery_due(self) -> bool:
-        """Return whether the last update reached a multiple of `delivery.every`."""
-        return is_due(self.job.cadence.deliver_every, self.before, self.now)
+        """Return whether a checkpoint is due; with each delivery one is, from which it is made."""
+        return self.due(self.job.cadence.save_every) or self.due(self.job.cadence.deliver_every)
 
     def log(self) -> None:
         """Write a row of the train metrics since the last row, and a row of speeds.
@@ -197,7 +186,7 @@ class Recorder:
         if job.checkpointer is None or job.run is None:
             return
         if self.saved_step != state.step:
-            self.callback_runner.call_checkpoint()
+            self.callback_runner.call("on_checkpoint")
             started = time.perf_counter()
             metrics_bytes, metrics_sha256 = job.run.metrics.position()
             job.run.metrics.sync()  # the checkpoint refers to the rows before it
@@ -221,7 +210,7 @@ class Recorder:
                     schedules=job.learning_rates.states(),
                 ),
                 protect=protected,
-                then=deliver if self.delivery_due() else None,
+                then=deliver if self.due(job.cadence.deliver_every) else None,
             )
             self.saved_step = state.step
             stall = time.perf_counter() - started

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from runner.distributed.shards import local_row, local_tensors
 from runner.training.job import Job
 from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
-from runner.training.state import (
-    ema_tensors,
-    growing_tensors,
-    rebuild_growing_ids,
-    weight_tensors,
-)
+from runner.training.state import ema_tensors, growing_tensors, rebuild_growing_ids, weight_tensors
 from runner.training.update.context import Context
 
 

@@ -68,12 +68,10 @@ def start_training(job: Job) -> TrainState:
         report = warm_start(job)
         job.view.note(report)
         write_warm_start(job, report)
-        if job.context.ema is not None:
-            job.context.ema.reset()
     if job.checkpoint.init_linear:
         job.view.note(start_linear(job))
-        if job.context.ema is not None:
-            job.context.ema.reset()
+    if job.context.ema is not None:  # it begins at the weights that the run begins with
+        job.context.ema.reset()
     return TrainState(evaluation_due=job.checkpoint.init_linear)
 
 

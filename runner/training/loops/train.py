@@ -19,11 +19,7 @@ from runner.training.loops.recorder import Recorder
 from runner.training.loops.run_facts import hardest_rows, write_data_facts, write_hardest
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
-from runner.training.loops.verdict import (
-    failure_at_end,
-    skipped_in_a_row,
-    why_no_best,
-)
+from runner.training.loops.verdict import failure_at_end, skipped_in_a_row, why_no_best
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps
@@ -52,11 +48,11 @@ def _train(job: Job, stop: StopSignal) -> Result:
         updates = steps(job, state, stop, before_update=recorder.callback_runner.call_update_start)
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
-            if recorder.log_due() or is_finished(job, state):
+            if recorder.due(job.cadence.log_every) or is_finished(job, state):
                 recorder.log()
             # since the ranks agreed at the end of the update, a callback or a sweep may have asked
             may_stop = job.callbacks.exist_on_any_rank
-            if recorder.evaluation_due() or is_finished(job, state):
+            if recorder.due(job.cadence.eval_every) or is_finished(job, state):
                 evaluate_and_save(job, state, recorder, stop)
                 may_stop = True
             if recorder.save_due():
@@ -84,7 +80,7 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     state.evaluation_due = True
     results: dict[str, dict[str, float]] = {}
     for split in [s for s in job.trainer.eval_splits if s in job.dataset.num_rows]:
-        recorder.callback_runner.call_evaluation_start(evaluation_name(split))
+        recorder.callback_runner.call("on_evaluation_start", evaluation_name(split))
         hold = recorder.hold_metrics if split == "validation" else None
         keep = partial(recorder.notes.__setitem__, evaluation_name(split))
         metrics = evaluate_split(job, split, stop=stop, on_metrics=hold, on_notes=keep)
@@ -156,7 +152,7 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         if name in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        recorder.callback_runner.call_evaluation_start(split)
+        recorder.callback_runner.call("on_evaluation_start", split)
         hardest = hardest_rows(job)
         metrics = evaluate_split(
             job,

@@ -11,11 +11,7 @@ from itertools import islice
 import torch
 
 from runner.batch import Batch
-from runner.distributed.global_batch import (
-    batches_per_update,
-    global_batch_size,
-    rank_batch_size,
-)
+from runner.distributed.global_batch import batches_per_update, global_batch_size, rank_batch_size
 from runner.errors import UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
 from runner.parts import loop_option
@@ -37,7 +33,6 @@ MAX_CPU_BATCH_SIZE = 65_536
 SCANNED_ROWS = 65_536  # in which the rows with the longest lists are looked for
 NUM_REAL_BATCHES = 3  # that a trial uses in turn
 SIZE_MULTIPLE = 8  # sizes between two trials are multiples of it
-RunTrial = Callable[[int], "BatchSizeTrial"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,8 @@ def _find_size(job: Job) -> TunedValues:
     whole = job.dataset.num_rows["train"] // batches
     default_cap = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else whole
     cap = max(1, min(settings["max_batch_size"] or default_cap, whole))
-    pool = _read_longest_rows(job)
+    count = min(SCANNED_ROWS, job.dataset.num_rows["train"])
+    pool = longest_rows(next(job.dataset.batches("train", batch_size=count, seed=job.seed)))
     peaks: list[tuple[int, float]] = []
 
     def run_trial(size: int) -> BatchSizeTrial:
@@ -116,7 +112,13 @@ def _find_size(job: Job) -> TunedValues:
 
 
 def search_batch_size(
-    run_trial: RunTrial, *, start: int, cap: int, max_trials: int, fall_off: float, margin: float
+    run_trial: Callable[[int], BatchSizeTrial],
+    *,
+    start: int,
+    cap: int,
+    max_trials: int,
+    fall_off: float,
+    margin: float,
 ) -> BatchSizeSearch:
     """Double the size up to the cap, or until memory or speed ends it; then bisect back.
 
@@ -130,11 +132,14 @@ def search_batch_size(
     """
     search, size = BatchSizeSearch(), start
     low, high = 0, 0  # low fits and is fast enough; high does not fit or is too slow
-    while len(search.trials) < max_trials:
+
+    def reason_to_stop_at(size: int) -> str:
         best = search.best
-        trial = run_trial(size)
-        search.trials.append(trial)
-        search.end_reason = reason_to_stop(trial, best, fall_off)
+        search.trials.append(run_trial(size))
+        return reason_to_stop(search.trials[-1], best, fall_off)
+
+    while len(search.trials) < max_trials:
+        search.end_reason = reason_to_stop_at(size)
         if search.end_reason:
             high = size
             break
@@ -149,10 +154,7 @@ def search_batch_size(
             middle = middle // SIZE_MULTIPLE * SIZE_MULTIPLE
         if not low < middle < high or high - low <= low // 8:
             break
-        trial = run_trial(middle)
-        best = search.best
-        search.trials.append(trial)
-        if reason_to_stop(trial, best, fall_off):
+        if reason_to_stop_at(middle):
             high = middle
         else:
             low = middle
@@ -182,12 +184,6 @@ def _choose_size(search: BatchSizeSearch, margin: float) -> BatchSizeSearch:
         most = max(1, int(limit * (1 - margin)))
         search.size = min(search.size, most // SIZE_MULTIPLE * SIZE_MULTIPLE or most)
     return search
-
-
-def _read_longest_rows(job: Job) -> Batch:
-    """Return the rows with the most ids, among the first ones of an epoch."""
-    count = min(SCANNED_ROWS, job.dataset.num_rows["train"])
-    return longest_rows(next(job.dataset.batches("train", batch_size=count, seed=job.seed)))
 
 
 def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -> BatchSizeTrial:

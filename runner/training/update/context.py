@@ -244,9 +244,7 @@ class Context:
         return applied
 
     def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        closure: Callable[[], Tensor] | None = None,
+        self, optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor] | None = None
     ) -> bool:
         """Update what one optimizer owns, and nothing else.
 

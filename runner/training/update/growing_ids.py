@@ -115,7 +115,9 @@ class GrowingIds:
         for table, at_V, is_counted_V in places:
             ids, seen = self.maps[table], [part[table] for part in parts]
             rows, evicted = ids.observe(np.concatenate(seen))
-            self._reset(table, evicted)
+            if len(evicted):
+                specs, draw = self._specs[table], ids.num_updates
+                reset_rows(self._tables, specs, evicted, seed=self._seed, draw=draw)
             start = sum(map(len, seen[: self._ranks.rank]))
             others = at_V[~is_counted_V]
             values_V[others] = ids.look_up(values_V[others])
@@ -124,11 +126,6 @@ class GrowingIds:
             if len(rows):
                 self._log(f"growing/{table}/shared", float((rows == UNKNOWN_ID).mean()))
         return _with_values(batch, values_V)
-
-    def _reset(self, table: str, rows: np.ndarray) -> None:
-        if len(rows):
-            draw = self.maps[table].num_updates
-            reset_rows(self._tables, self._specs[table], rows, seed=self._seed, draw=draw)
 
     def _places(self, batch: Batch) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Return, for each table, where its ids are, and which of them are in a row that counts.

@@ -14,8 +14,6 @@ from runner.training.update.context import Context
 T = TypeVar("T")
 PREFETCH_DEPTH = 1  # batches under way beside the one in use
 
-FinishCopy = Callable[[], Batch]
-
 
 def batches_on_device(
     context: Context, batches: Iterator[Batch], *, allow_prefetch: bool = True
@@ -52,7 +50,7 @@ def copy_to_device(
         return
     copy_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def begin(batch: Batch) -> FinishCopy:
+    def begin(batch: Batch) -> Callable[[], Batch]:
         pinned = batch.pin_memory()
         with torch.cuda.stream(copy_stream):
             moved = pinned.to(device, non_blocking=True)

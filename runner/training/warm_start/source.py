@@ -17,11 +17,11 @@ from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.distributed.shards import set_rows
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
-from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
+from runner.rundir.checkpoint import Checkpoint, load_tensors, read_tensors, tensor_shapes
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.regular_files import check_run_files
 from runner.training.job import Job
-from runner.training.state import GROWING_PREFIX, load_tensor_subset
+from runner.training.state import GROWING_PREFIX
 from runner.training.update.growing_ids import GrowingIds
 
 TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights in a checkpoint
@@ -130,9 +130,10 @@ def copy_matched_tensors(
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
             if other in whole:  # two of our tensors start from the same one
-                load_tensor_subset(source.saved, {other: tensor}, convert=True)
+                load_tensors(source.saved, {other: tensor}, partial=True, convert=True)
             whole.setdefault(other, tensor)
-    load_tensor_subset(source.saved, whole, convert=True)  # rows of tables may be of 16 bits
+    # rows of tables may be of 16 bits
+    load_tensors(source.saved, whole, partial=True, convert=True)
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
             continue

@@ -330,14 +330,15 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
     asked = [({"data": "a"}, ["test"]), ({"data": "a"}, ["test"]), ({"data": "b"}, ["test"])]
     asked += [({"data": "a"}, ["validation", "test"])]
     for identity, splits in asked:
-        job = SimpleNamespace(config={"dataset": settings}, **parts)
-        found = compare._get_or_measure(job, {"identity": identity}, splits)
+        run = SimpleNamespace(meta={"identity": identity})
+        job = SimpleNamespace(config={"dataset": settings}, run=run, **parts)
+        found = compare._get_or_measure(job, splits)
         assert found["metrics"] == {f"{s}/auc": 0.75 for s in splits}
     assert measured == [["test"], ["test"], ["validation", "test"]]
     assert len(said) == 3 and "on the same rows" in said[0], "only what takes time is said"
-    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}}, **parts)
+    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}}, run=run, **parts)
     for _ in range(2):
-        compare._get_or_measure(own, {"identity": {"data": "a"}}, ["test"])
+        compare._get_or_measure(own, ["test"])
     assert len(measured) == 5
 
 

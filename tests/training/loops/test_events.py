@@ -224,5 +224,5 @@ def test_without_callbacks_an_update_pays_for_nothing(monkeypatch):
 
     monkeypatch.setattr("runner.training.loops.events.preserve_rng_state", forbidden)
     monkeypatch.setattr("runner.training.loops.events.current_progress", forbidden)
-    monkeypatch.setattr(type(events), "_call", forbidden)
+    monkeypatch.setattr(type(events), "call", forbidden)
     events.call_update(output)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint
 from runner.training.callbacks.watch.histograms import select_names
 from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules
@@ -44,7 +45,11 @@ class Activations:
     stateless = True  # which update is observed next follows from the step
 
     def __init__(
-        self, *, every: int, modules: Sequence[str] = (".*",), statistics: Sequence[str] = ("rms",)
+        self,
+        *,
+        every: Annotated[int, Key(ge=1, unit="updates")],
+        modules: Sequence[str] = (".*",),
+        statistics: Sequence[str] = ("rms",),
     ) -> None:
         if every < 1:
             raise ConfigError(f"every={every}: must be at least 1 update")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from runner.config.intervals import parse_interval
+from runner.config_key import Key
 from runner.training.callbacks.watch.settings import check_fraction
 
+TOGETHER = "all ranks measure after the same update, and their clocks differ"
 CGROUP_FOLDER = Path("/sys/fs/cgroup")  # of a container, or of the machine
 
 
@@ -29,7 +31,12 @@ class Memory:
     on_every_rank = True
     stateless = True  # memory is that of this process
 
-    def __init__(self, *, every: int | str = 100, warn_free_below: float = 0.05) -> None:
+    def __init__(
+        self,
+        *,
+        every: Annotated[int | str, Key(interval="progress", note=TOGETHER)] = 100,
+        warn_free_below: Annotated[float, Key(ge=0, le=1)] = 0.05,
+    ) -> None:
         self.every = parse_interval(every, key="every")
         self.warn_free_below = check_fraction("warn_free_below", warn_free_below)
 

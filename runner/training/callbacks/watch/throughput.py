@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from runner.config.intervals import parse_interval
+from runner.config_key import Key
 from runner.training.callbacks.watch.settings import check_fraction
 
 
@@ -23,7 +24,12 @@ class Throughput:
 
     stateless = True  # the speed of another process, perhaps on another machine, does not compare
 
-    def __init__(self, *, every: int | str = 100, warn_below: float = 0.5) -> None:
+    def __init__(
+        self,
+        *,
+        every: Annotated[int | str, Key(interval="progress or time")] = 100,
+        warn_below: Annotated[float, Key(ge=0, le=1)] = 0.5,
+    ) -> None:
         self.every = parse_interval(every, key="every", allow_time=True)
         self.warn_below = check_fraction("warn_below", warn_below)
         self.updates_s: list[float] = []

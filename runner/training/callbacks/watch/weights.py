@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from runner.config.intervals import parse_interval
+from runner.config_key import Key
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError, nearest_hint
@@ -25,6 +26,7 @@ from runner.training.callbacks.watch.histograms import (
 )
 from runner.training.update.parameters import dense_parameters
 
+TOGETHER = "all ranks measure after the same update, and their clocks differ"
 STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "norm": lambda x: x.norm(),
     "rms": lambda x: x.square().mean().sqrt(),
@@ -63,10 +65,10 @@ class Weights:
     def __init__(
         self,
         *,
-        every: int | str = "1ep",
+        every: Annotated[int | str, Key(interval="progress", note=TOGETHER)] = "1ep",
         parameters: Sequence[Mapping[str, Any]] = (),
         tables: Sequence[Mapping[str, Any]] = (),
-        sample_rows: int | None = 100_000,
+        sample_rows: Annotated[int | None, Key(ge=1, unit="rows")] = 100_000,
         histograms: Sequence[str] = (),
         gradient_histograms: Sequence[str] = (),
     ) -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from runner.optim.constructor_arguments import accepted_arguments
+from runner.optim.dense_arguments import accepted_arguments
 
 CLASSES = [
     name
@@ -37,7 +37,7 @@ def test_other_classes_give_none():
 
 def test_it_does_not_import_torch():
     code = (
-        "import sys; from runner.optim.constructor_arguments import accepted_arguments; "
+        "import sys; from runner.optim.dense_arguments import accepted_arguments; "
         "assert accepted_arguments('torch.optim.SGD'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

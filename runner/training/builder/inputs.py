@@ -1,0 +1,35 @@
+"""What the builder makes a job from, and how it makes a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runner.config.settings import TrainerSettings
+from runner.reporting.console import View
+from runner.rundir.run import Run
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """The configuration of a job, and where it is built."""
+
+    config: Mapping[str, Any]  # resolved and checked, plain dictionaries
+    trainer: TrainerSettings  # of its group `trainer`
+    device: torch.device  # of this rank
+    run: Run | None  # the open run directory; None for loops that write nothing
+    view: View  # where people read how the job goes
+    allowed: tuple[str, ...] = ()  # packages that a `_target_` may name besides ours
+
+    def make_part(self, kind: str, node: Mapping[str, Any], key: str = "", **more: Any) -> Any:
+        """Call what a node names, see `instantiate`; its key is that of the kind if none is given.
+
+        Raises:
+            UserError: for a part that is not of the kind, or refuses its settings.
+        """
+        return instantiate(node, KINDS[kind], key=key or kind, allowed=self.allowed, **more)
