@@ -18,7 +18,7 @@ from runner.data.tabular.splits import SECONDS_PER_UNIT
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import unknown_keys
 
-KEY = "interactions"
+INTERACTIONS = "interactions"
 HISTORY = "history"  # the sequence of items; others are called history_NAME
 LABEL = "label"  # of a schema that declares no label
 TIME_GAP = "time_gap"
@@ -87,7 +87,7 @@ def parse_interactions(
         where: the file's name, for messages.
         problems: gets a message for every key that is wrong.
     """
-    given, where = schema.get(KEY), f"{where}.{KEY}"
+    given, where = schema.get(INTERACTIONS), f"{where}.{INTERACTIONS}"
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -141,7 +141,9 @@ def expand_schema(
         settings = dict(settings or {})
         if {"list", "separator", "weights", "cross", "pooling"} & set(settings):
             key = "item" if own == HISTORY else "sequences"
-            problems.append(f"{where}.{KEY}.{key}: {name} must have one id an event, and no list")
+            problems.append(
+                f"{where}.{INTERACTIONS}.{key}: {name} must have one id an event, and no list"
+            )
             continue
         table = settings.get("table") or name
         sequences[own] = {**settings, "column": own, "table": table, **length}
@@ -149,7 +151,7 @@ def expand_schema(
         gap = {"num_rows": GAP_BUCKETS, **length}
         sequences[f"{HISTORY}_{TIME_GAP}"] = gap
     return {
-        **{k: v for k, v in schema.items() if k != KEY},
+        **{k: v for k, v in schema.items() if k != INTERACTIONS},
         "labels": schema.get("labels") or {LABEL: {}},
         "categorical": categorical,
         "sequences": {**_as_mapping(schema.get("sequences")), **sequences},

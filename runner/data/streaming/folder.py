@@ -20,11 +20,7 @@ from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
-from runner.data.streaming.encoded_files import (
-    FileEncoder,
-    encoded_columns,
-    fit_to_first_rows,
-)
+from runner.data.streaming.encoded_files import FileEncoder, encoded_columns, fit_to_first_rows
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,

@@ -27,11 +27,7 @@ from runner.data.streaming.kafka_consumer import (
     RoundRobinConsumer,
 )
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.streaming.settings import (
-    Poller,
-    declaration_identity,
-    load_declaration,
-)
+from runner.data.streaming.settings import Poller, declaration_identity, load_declaration
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import needs_fitting
 from runner.errors import ConfigError

@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import is_rating
-from runner.data.tabular.column_statistics import (
-    ColumnStatistics,
-)
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,

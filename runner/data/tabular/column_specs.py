@@ -10,12 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from runner.data.growing.settings import Eviction, Growth
-from runner.data.interactions.declaration import (
-    KEY as INTERACTIONS,
-)
-from runner.data.interactions.declaration import (
-    Interactions,
-)
+from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 

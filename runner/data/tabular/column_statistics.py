@@ -15,12 +15,7 @@ from runner.data.tabular.amounts import guess_amount_form, parse_amounts
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
-from runner.data.tabular.read_files import (
-    is_text,
-    open_parquet_file,
-    unpack_columns,
-    unpacked_type,
-)
+from runner.data.tabular.read_files import is_text, open_parquet_file, unpack_columns, unpacked_type
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.text_values import (
     MISSING_NUMBERS,

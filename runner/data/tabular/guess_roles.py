@@ -23,13 +23,7 @@ from runner.data.tabular.column_names import (
 )
 from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
 from runner.data.tabular.read_files import is_text
-from runner.data.tabular.times import (
-    EARLIEST_S,
-    LATEST_S,
-    TEXT_DATES,
-    is_seconds,
-    is_temporal,
-)
+from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids

@@ -47,10 +47,7 @@ from runner.data.tabular.propose_times import (
     propose_time_parts,
     split_time_form,
 )
-from runner.data.tabular.read_files import (
-    check_same_schema,
-    read_parquet_schema,
-)
+from runner.data.tabular.read_files import check_same_schema, read_parquet_schema
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints

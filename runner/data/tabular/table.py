@@ -13,9 +13,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
-from runner.data.tabular.column_types import (
-    rewritten_columns,
-)
+from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
 from runner.parts import dataset_option
 

@@ -17,17 +17,9 @@ from runner.data.core.argument_types import Count, Seed
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.interactions.rewrite import event_declaration
 from runner.data.prepare.engine import Engine
-from runner.data.tabular.arrow_files import (
-    ARROW_FORMATS,
-    read_arrow_chunks,
-    read_arrow_schema,
-)
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks, read_arrow_schema
 from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import (
-    check_column_types,
-    text_column_types,
-    text_file_schema,
-)
+from runner.data.tabular.column_types import check_column_types, text_column_types, text_file_schema
 from runner.data.tabular.file_list import DataFile, check_apart, find_files
 from runner.data.tabular.partitions import (
     append_partitions,

@@ -17,17 +17,10 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
-from runner.data.tabular.column_types import (
-    direct_columns,
-    id_types,
-)
+from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.fetch_files import fetch_files
-from runner.data.tabular.read_files import (
-    is_nested,
-)
-from runner.data.tabular.read_text import (
-    TextFormat,
-)
+from runner.data.tabular.read_files import is_nested
+from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_files import TableFiles
 
