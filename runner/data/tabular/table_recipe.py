@@ -92,7 +92,9 @@ class TableRecipe(TableFiles):
         first = next(iter(self.schemas.values()))
         return (
             self.row_split.kind == "whole"
-            and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
+            and all(
+                count <= DIRECT_ROWS for counts in self.rows_per_group.values() for count in counts
+            )
             and direct_columns(self.declared, first) is not None
             and not any(is_nested(first, name) for name in self.columns_read)
             and not self.partitions_read
