@@ -24,13 +24,11 @@ from runner.data.streaming.encoded_files import FileEncoder, encoded_columns, fi
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,
-    expected_types,
     load_declaration,
+    plain_columns,
     plain_transforms,
-    stream_columns,
 )
 from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import direct_columns
 from runner.errors import DataError
 from runner.parts import dataset_option
 
@@ -59,14 +57,12 @@ class FolderRecipe:
     @property
     def columns(self) -> Columns:
         """The columns of batches; tables that a vocabulary fills have any size here."""
-        if self.is_encoded:
-            return encoded_columns(self.declared)
-        return stream_columns(self.declared)
+        return plain_columns(self.declared) or encoded_columns(self.declared)
 
     @cached_property
     def is_encoded(self) -> bool:
         """Whether rows need the encoder of tables, and are not read as they are."""
-        return direct_columns(self.declared, expected_types(self.declared)) is None
+        return plain_columns(self.declared) is None
 
     def make_encoder(self) -> FileEncoder | None:
         """Return the encoder, with the transforms of `learnt` or fitted to the first rows.

@@ -71,17 +71,11 @@ class TopicRecipe:
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:
-        return {
-            "stream": "kafka",
-            "topic": self.topic,
-            "declared": declaration_identity(self.declared),
-            **self._fitted_identity(),
-        }
-
-    def _fitted_identity(self) -> Mapping[str, Any]:
-        if not (self.learnt and needs_fitting(self.declared)):
-            return {}
-        return {"learnt": FittedTransforms.load(Path(self.learnt)).digest()}
+        fields = {"stream": "kafka", "topic": self.topic}
+        fields["declared"] = declaration_identity(self.declared)
+        if self.learnt and needs_fitting(self.declared):
+            fields["learnt"] = FittedTransforms.load(Path(self.learnt)).digest()
+        return fields
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {"begin": self.begin}
