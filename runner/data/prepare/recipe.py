@@ -88,12 +88,7 @@ def prepare(
 
     def make(folder: Path) -> Mapping[str, Any]:
         with show_progress(f"preparing {recipe.name}", recipe.num_progress_units()) as advance:
-            prepared = make_files(folder, advance)
-        return {
-            "splits": prepared.splits,
-            "learnt": prepared.learnt,
-            "reachable": prepared.reachable,
-        }
+            return vars(make_files(folder, advance))
 
     folder = cache.get_or_prepare(recipe.name, cache_key(recipe), make)
     return folder, PreparedFiles(**cache.read_contents(folder))

@@ -251,15 +251,21 @@ class TimeSample:
 
 
 class SplitAssigner:
-    """Assigns the rows of one file after another to splits, whatever the size of the chunks."""
+    """Assigns the rows of a file to splits, from one of them on, whatever the size of the chunks.
 
-    def __init__(self, split: Split, seed: int, split_starts: Mapping[str, float]) -> None:
-        self._split, self._seed, self._split_starts = split, seed, split_starts
-        self._rng = np.random.default_rng([seed, 0, DRAWS])
+    A random split draws from a generator of the file's own.
+    """
 
-    def start_file(self, file_number: int, first_row: int = 0) -> None:
-        """Begin a file, at a row; a random split draws from a generator of the file's own."""
-        bits = np.random.PCG64(np.random.SeedSequence([self._seed, file_number, DRAWS]))
+    def __init__(
+        self,
+        split: Split,
+        seed: int,
+        split_starts: Mapping[str, float],
+        file_number: int,
+        first_row: int,
+    ) -> None:
+        self._split, self._split_starts = split, split_starts
+        bits = np.random.PCG64(np.random.SeedSequence([seed, file_number, DRAWS]))
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
     def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
