@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -293,8 +294,7 @@ def _guess_separator(texts: pa.Array) -> str:
     for character in "|;^ " if decimal else "|;^, ":
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
-        share = pc.mean(pc.match_substring(values, character).cast(pa.float64())).as_py() or 0
-        if share < 0.2:
+        if _share(values, re.escape(character)) < 0.2:
             continue
         num_parts = pc.count_distinct(pc.split_pattern(values, character).flatten()).as_py()
         if num_parts < num_texts / 2:

@@ -121,7 +121,9 @@ def read_times(task: PartTask, advance: Advance) -> None:
 def fit_part(task: PartTask, advance: Advance) -> None:
     """Write what a part tells of the transforms, and how many rows it has for training."""
     table = task.table
-    fitter = _make_fitter(table)
+    fitter = TransformFitter(
+        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
+    )
     columns = fitter.columns_to_read()
     train_rows, problem = 0, ""
     with complete_folder(task.folder) as folder:
@@ -140,12 +142,6 @@ def count_train_rows(masks: Mapping[str, np.ndarray], num_malformed: int) -> int
     """Return the train rows of a chunk; a malformed line gets a blank row in the first split."""
     blank = num_malformed if next(iter(masks)) == "train" else 0
     return (int(masks["train"].sum()) if "train" in masks else 0) + blank
-
-
-def _make_fitter(table: RewritableTable) -> TransformFitter:
-    return TransformFitter(
-        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
-    )
 
 
 class _FactsWriter(ExitStack):
@@ -182,12 +178,8 @@ class _FactsWriter(ExitStack):
         """Return all that the files do not have, after spilling what is left."""
         self._spill()
         samples = [[n, Path(f.name).name, self._lengths[n]] for n, f in self._samples.items()]
-        return {
-            "moments": self._moments,
-            "largest": self._largest,
-            "runs": self._runs,
-            "samples": samples,
-        }
+        facts = {"moments": self._moments, "largest": self._largest, "runs": self._runs}
+        return {**facts, "samples": samples}
 
     def _spill(self) -> None:
         for number, (name, counter) in enumerate(self._counters.items()):
