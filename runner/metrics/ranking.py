@@ -107,15 +107,11 @@ class PerUserMetrics(Metrics):
         if self._num_rows <= self._row_limit:
             rows_N = self.state()["rows"]
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
-            without = [
-                self._tasks[column]
-                for column, labels_N in zip(self._columns, labels_NT.T)
-                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
-            ]
-            why = "no row has label 1"
+            tasks, why = (self._tasks[column] for column in self._columns), "no row has label 1"
             return tuple(
                 undefined_note(names_for_task(self._names, task), task, self._tasks, why)
-                for task in without
+                for task, labels_N in zip(tasks, labels_NT.T)
+                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
             )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self.names())}: undefined {beyond}",)
