@@ -21,8 +21,9 @@ from runner.data.tabular.column_names import (
     guess_kind,
     sounds_like_time,
 )
-from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
+from runner.data.tabular.sample_rows import SAMPLE_ROWS
 from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
