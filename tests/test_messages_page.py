@@ -95,7 +95,7 @@ UNNAMED = {"sparse": [{"name": "a"}]}
 
 EVIL_SERVER = SimpleNamespace(
     _served=SimpleNamespace(has_transforms=True),
-    _act=lambda *_: [b"evil\n"],
+    act=lambda *_: [b"evil\n"],
     claim=lambda _: None,
 )
 SEENLESS = SimpleNamespace(dataset=SimpleNamespace(num_rows={}), _reading_seen=nullcontext())

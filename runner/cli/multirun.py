@@ -98,17 +98,12 @@ def multirun(
     )
     parsed = parse_overrides(flags.overrides)
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    if not _may_search(parsed):
-        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
-    base = compose_job(fixed, config_dirs=flags.config_dirs)
-    if not get_key(base.config, "search"):
-        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
-    return run_search(*_split_search(base, parsed, allowed), check=check, options=options)
-
-
-def _may_search(parsed: Sequence[Override]) -> bool:
-    """Return whether a search may be chosen: by its group, or inside an experiment."""
-    return any(o.key_or_group in ("search", "experiments") for o in parsed)
+    # a search is chosen by its group, or inside an experiment
+    if any(o.key_or_group in ("search", "experiments") for o in parsed):
+        base = compose_job(fixed, config_dirs=flags.config_dirs)
+        if get_key(base.config, "search"):
+            return run_search(*_split_search(base, parsed, allowed), check=check, options=options)
+    return run_sweep(expand_grid(flags.overrides), check=check, options=options)
 
 
 def _split_search(

@@ -6,7 +6,6 @@ others, so `expand_schema` writes out what the key stands for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from runner.config_key import Key, find_field_problems
-from runner.data.tabular.splits import SECONDS_PER_UNIT
+from runner.data.tabular.splits import parse_duration
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import unknown_keys
 
@@ -193,11 +192,10 @@ def _parse_events(given: Any, where: str, found: list[str]) -> dict[str, Any]:
 def _parse_session_gap(given: Any, where: str, found: list[str]) -> dict[str, float]:
     if given is None:
         return {}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(given))
-    if not match or float(match[1]) <= 0:
-        found.append(f"{where}={given!r}: expected a time such as 30min")
-        return {}
-    return {"session_gap_s": float(match[1]) * SECONDS_PER_UNIT[match[2]]}
+    if seconds := parse_duration(str(given)):
+        return {"session_gap_s": seconds}
+    found.append(f"{where}={given!r}: expected a time such as 30min")
+    return {}
 
 
 def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:

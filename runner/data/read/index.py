@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns, check_columns
@@ -51,7 +50,12 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
             continue
         check_columns(columns, schema, str(path))
         first, first_path = (first, first_path) if first else (schema, path)
-        _check_same_types(columns, first, schema, first_path, path)
+        for name in columns.names:
+            expected, type_ = first.field(name).type, schema.field(name).type
+            if type_ != expected:
+                raise DataError(
+                    f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
+                )
         for group, rows in enumerate(counts):
             if rows:
                 file_n.append(number)
@@ -64,14 +68,3 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     return BlockIndex(
         files, np.array(file_n, np.int64), np.array(group_n, np.int64), start_N, rows_N
     )
-
-
-def _check_same_types(
-    columns: Columns, first: pa.Schema, schema: pa.Schema, first_path: Path, path: Path
-) -> None:
-    for name in columns.names:
-        expected, type_ = first.field(name).type, schema.field(name).type
-        if type_ != expected:
-            raise DataError(
-                f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
-            )

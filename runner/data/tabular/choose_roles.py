@@ -155,10 +155,7 @@ def propose_buckets(
 
 
 def drop_leaks(
-    sample: pa.Table,
-    columns: Sequence[ColumnStatistics],
-    roles: dict[str, Role],
-    kept: set[str],
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: dict[str, Role], kept: set[str]
 ) -> list[str]:
     """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
     warnings = []

@@ -71,11 +71,7 @@ def _sample_tables(
 
 
 def _sample_file(
-    file: DataFile,
-    format_: str,
-    text_format: TextFormat | None,
-    schema: pa.Schema,
-    share: int,
+    file: DataFile, format_: str, text_format: TextFormat | None, schema: pa.Schema, share: int
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
     """Yield rows of a file: of texts all, of others about `share` from a few places."""
     if format_ in ARROW_FORMATS:

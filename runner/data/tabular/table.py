@@ -43,15 +43,12 @@ def table(
 recipe = TableRecipe
 
 
-def open_table(
-    table_recipe: TableRecipe,
-    *,
-    window_rows: int,
-    prefetch: int,
-    workers: int | None = None,
-    rest: str = "short",
-) -> ParquetDataset:
-    """Open the dataset of a table, rewritten if need be."""
+def open_table(table_recipe: TableRecipe, **reading: Any) -> ParquetDataset:
+    """Open the dataset of a table, rewritten if need be.
+
+    Args:
+        reading: `window_rows`, `prefetch`, `workers` and `rest` of `BlockDataset`.
+    """
     folder, prepared = prepare_table(table_recipe)
     facts = prepared.learnt
     report_bad_rows(facts.get("bad_rows"))
@@ -68,13 +65,10 @@ def open_table(
     return ParquetDataset(
         split_files(table_recipe, folder, prepared),
         columns,
-        window_rows=window_rows,
-        prefetch=prefetch,
-        workers=workers,
-        rest=rest,
         transforms_dir=folder,
         bad_rows=facts.get("bad_rows"),
         seen_dir=folder if table_recipe.declared.interactions is not None else None,
+        **reading,
     )
 
 
