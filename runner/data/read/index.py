@@ -24,6 +24,22 @@ class BlockIndex:
     start_N: np.ndarray  # number in the split of the block's first row
     rows_N: np.ndarray  # rows of the block, at least 1
 
+    @classmethod
+    def of_file(
+        cls, files: tuple[Path, ...], counts: Sequence[int], first_row: int = 0
+    ) -> BlockIndex:
+        """Return the blocks of one file, each of so many rows.
+
+        Args:
+            files: the file alone; empty: only a server knows it.
+            counts: the rows of each block.
+            first_row: number in the split of the first row.
+        """
+        rows_N = np.array(counts, np.int64)
+        number_N = np.arange(len(rows_N))
+        start_N = first_row + np.cumsum(rows_N) - rows_N
+        return cls(files, 0 * number_N, number_N, start_N, rows_N)
+
     @property
     def num_rows(self) -> int:
         return int(self.rows_N.sum())

@@ -48,9 +48,7 @@ def find_split_starts(
     if table.row_split.kind != "time":
         return {}
     parts = [part for part in find_parts(table) if part.split == "train"]
-    folders = _work_on(
-        read_times, table, parts, {}, folder, "times", engine or InProcess(), lambda _: None
-    )
+    folders = _work_on(read_times, table, parts, {}, folder, "times", engine or InProcess())
     sample = TimeSample(table.split_seed)
     for own in folders:
         for times in _iterate_arrays(own, "times", read_facts(own)["lengths"]):
@@ -66,7 +64,7 @@ def _work_on(
     folder: Path,
     name: str,
     engine: Engine,
-    advance: Advance,
+    advance: Advance = lambda _: None,
 ) -> list[Path]:
     """Work on all parts that are not done; return the folder of each."""
     folders = [folder / f"{name}-{part.number:05d}" for part in parts]
@@ -88,9 +86,7 @@ def count_parts(
     engine: Engine,
 ) -> list[int]:
     """Return the train rows of each part."""
-    folders = _work_on(
-        count_part, table, parts, split_starts, work, "count", engine, lambda _: None
-    )
+    folders = _work_on(count_part, table, parts, split_starts, work, "count", engine)
     return [read_facts(folder)["train_rows"] for folder in folders]
 
 

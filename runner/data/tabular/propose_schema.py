@@ -109,39 +109,34 @@ def propose_schema(
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
-    events = _choose_events(columns, hints, notes)
-    if events is not None:
-        declared, found = propose_declaration(events, columns)
-        split = {"split": "leave_one_out"} if len(missing) == 2 else {}
-        return SchemaProposal(
-            format_,
-            {**places, **split, **_text_places(layout, format_)},
-            tuple((f, role) for f in columns if (role := event_roles(events, columns)[f.name])),
-            whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {},
-            num_rows,
-            (*notes, *found),
-            declared,
+    interactions: Mapping[str, Any] | None = None
+    if events := _choose_events(columns, hints, notes):
+        interactions, found = propose_declaration(events, columns)
+        notes += found
+        roles = event_roles(events, columns)
+        split: dict[str, Any] = {"split": "leave_one_out"} if len(missing) == 2 else {}
+        more_ids = whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {}
+    else:
+        roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
+        time = choose_time(
+            sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
-    roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
-    time = choose_time(
-        sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
-    )
-    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
-    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
-    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
-    split = propose_split(time, missing)
-    if "random" in split.get("split", {}):
-        notes += describe_copied_rows(sample.table, columns)
+        notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
+        notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
+        notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
+        split = propose_split(time, missing)
+        if "random" in split.get("split", {}):
+            notes += describe_copied_rows(sample.table, columns)
+        more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}
+        more_ids |= propose_buckets(columns, roles)
     return SchemaProposal(
         format_,
         {**places, **split, **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
-        {
-            **(propose_time_parts(sample.table, time, taken=schema.names) if time else {}),
-            **propose_buckets(columns, roles),
-        },
+        more_ids,
         num_rows,
         tuple(notes),
+        interactions,
     )
 
 
