@@ -22,7 +22,7 @@ from runner.data.flight.dataset import FlightDataset
 from runner.data.flight.server import DataServer
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.streaming.dataset import StreamDataset
-from runner.data.streaming.settings import load_declaration, stream_columns
+from runner.data.streaming.settings import load_declaration
 from runner.data.tabular import text_blocks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter
@@ -95,7 +95,7 @@ UNNAMED = {"sparse": [{"name": "a"}]}
 
 EVIL_SERVER = SimpleNamespace(
     _served=SimpleNamespace(has_transforms=True),
-    _act=lambda *_: [b"evil\n"],
+    act=lambda *_: [b"evil\n"],
     claim=lambda _: None,
 )
 SEENLESS = SimpleNamespace(dataset=SimpleNamespace(num_rows={}), _reading_seen=nullcontext())
@@ -137,7 +137,6 @@ def from_table(folder: Path) -> dict[str, Any]:
             lambda folder: list(text_blocks.read_blocks(DataFile(str(folder / "long.csv")), 8)),
             "a line of over .* bytes: is it a text file?",
         ),
-        (lambda _: stream_columns(load_declaration(NUMBERS)), "columns are read as they come"),
         (
             lambda _: next(StreamDataset.batches(SimpleNamespace(), "test", batch_size=1)),
             "a stream has no 'test' split; loop=online scores each row",

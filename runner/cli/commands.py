@@ -6,89 +6,44 @@ import importlib
 import logging
 import os
 from collections.abc import Sequence
+from types import ModuleType
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
-# verb -> module:function and what it does. A function takes the words after the verb and the
-# allowed packages, and returns the exit code.
-VERBS: dict[str, tuple[str, str]] = {
-    "init": ("runner.cli.init:init", "NAME: make a project with a table and a model of its own"),
-    "resume": (
-        "runner.cli.resume:resume",
-        "DIR [overrides]: continue a run, or a sweep, where it stopped",
-    ),
-    "predict": (
-        "runner.cli.predict:predict",
-        "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
-    ),
-    "histories": (
-        "runner.cli.histories:histories",
-        "DIR EVENTS... --out FILE: make a row for each user of raw events, for `predict`",
-    ),
-    "schema": (
-        "runner.cli.schema:schema",
-        "PATH [--out FILE] [--label NAMES] ...: propose the YAML that declares a table",
-    ),
-    "prepare": (
-        "runner.cli.prepare:prepare",
-        "--schema FILE [--workers N] [--memory SIZE]: prepare data ahead of trainings",
-    ),
+# verb -> what it does. A function of its name, in a module of its name, takes the words after the
+# verb and the allowed packages, and returns the exit code.
+VERBS = {
+    "init": "NAME: make a project with a table and a model of its own",
+    "resume": "DIR [overrides]: continue a run, or a sweep, where it stopped",
+    "predict": "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
+    "histories": "DIR EVENTS... --out FILE: make a row for each user of raw events, for `predict`",
+    "schema": "PATH [--out FILE] [--label NAMES] ...: propose the YAML that declares a table",
+    "prepare": "--schema FILE [--workers N] [--memory SIZE]: prepare data ahead of trainings",
     "schedule": (
-        "runner.cli.schedule:schedule",
-        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates",
+        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates"
     ),
-    "report": (
-        "runner.cli.report:report",
-        "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
-    ),
-    "board": (
-        "runner.cli.board:board",
-        "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
-    ),
-    "diff": ("runner.cli.diff:diff", "A B: compare the settings and results of two runs"),
-    "reproduce": (
-        "runner.cli.reproduce:reproduce",
-        "DIR: repeat a run, and say whether the result is the same",
-    ),
-    "export": (
-        "runner.cli.export:export",
-        "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
-    ),
-    "serve": (
-        "runner.cli.serve:serve",
-        "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",
-    ),
+    "report": "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
+    "board": "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
+    "diff": "A B: compare the settings and results of two runs",
+    "reproduce": "DIR: repeat a run, and say whether the result is the same",
+    "export": "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
+    "serve": "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",
     "data-serve": (
-        "runner.cli.data_serve:data_serve",
-        "--schema FILE [--host ADDRESS] [--port N]: stream batches to trainings on other machines",
+        "--schema FILE [--host ADDRESS] [--port N]: stream batches to trainings on other machines"
     ),
-    "apply": (
-        "runner.cli.apply:apply",
-        "MODEL DELTA... --out NEW: update an exported model with deltas of `export --since`",
-    ),
+    "apply": "MODEL DELTA... --out NEW: update an exported model with deltas of `export --since`",
     "index": (
-        "runner.cli.index:index",
-        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: index a retrieval model's items for search",
+        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: index a retrieval model's items for search"
     ),
     "importance": (
-        "runner.cli.importance:importance",
-        "DIR [--method METHOD] [--keep N --out FILE]: measure how much each feature matters",
+        "DIR [--method METHOD] [--keep N --out FILE]: measure how much each feature matters"
     ),
-    "clean": (
-        "runner.cli.clean:clean",
-        "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",
-    ),
-    "explain": (
-        "runner.cli.explain:explain",
-        "KEY [overrides]: say what a key is, who set its value, what it changes",
-    ),
-    "doctor": ("runner.cli.doctor:doctor", "check what this machine and installation offer"),
-    "completion": (
-        "runner.cli.completion:completion",
-        "bash|zsh: print the script that completes words in a shell",
-    ),
-    "ls": ("runner.cli.list_options:ls", "[GROUP[=OPTION]]: list groups, options and keys"),
+    "clean": "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",
+    "explain": "KEY [overrides]: say what a key is, who set its value, what it changes",
+    "doctor": "check what this machine and installation offer",
+    "completion": "bash|zsh: print the script that completes words in a shell",
+    "ls": "[GROUP[=OPTION]]: list groups, options and keys",
 }
 
 
@@ -132,11 +87,10 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
     if "--help" in rest or "-h" in rest:
         verb_parser(word).print_help()
         return 0
-    module, function = VERBS[word][0].split(":")
     # With a handler here FBGEMM adds none, which would print again what a view has printed.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
-        return int(getattr(importlib.import_module(module), function)(rest, allow))
+        return int(getattr(_import_module(word), word.replace("-", "_"))(rest, allow))
     except UserError as error:
         text = str(error)
         if not text.startswith(f"{word}:") or "python -m runner" in text:
@@ -146,6 +100,9 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
 
 def verb_parser(verb: str) -> VerbParser:
     """Return the parser of a verb: the function `make_parser` of its module."""
-    module = importlib.import_module(VERBS[verb][0].partition(":")[0])
-    parser: VerbParser = module.make_parser()
+    parser: VerbParser = _import_module(verb).make_parser()
     return parser
+
+
+def _import_module(verb: str) -> ModuleType:
+    return importlib.import_module(f"runner.cli.{verb.replace('-', '_')}")

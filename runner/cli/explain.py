@@ -49,7 +49,9 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     groups = dict(list_groups(given.config_dir))
     composed = compose_job(overrides, config_dirs=given.config_dir)
     if (group := key.replace(".", "/")) in groups:
-        _explain_group(group, composed)
+        chosen = composed.choices.get(group)
+        print(f"{group} is a group of options; this job has {group}={chosen}")
+        print(f"  `ls {group}` lists the options, `ls {group}=OPTION` the keys of one")
         return 0
     sources = list(_sources(composed, groups))
     fields = [field for _, fields in sources for field in fields]
@@ -92,11 +94,6 @@ def make_parser() -> VerbParser:
     parser.add_words("words", "KEY [OVERRIDE]", "a dotted key, and overrides of the job")
     parser.add_config_dirs()
     return parser
-
-
-def _explain_group(group: str, composed: ComposedConfig) -> None:
-    print(f"{group} is a group of options; this job has {group}={composed.choices.get(group)}")
-    print(f"  `ls {group}` lists the options, `ls {group}=OPTION` the keys of one")
 
 
 def _sources(

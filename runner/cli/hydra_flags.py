@@ -59,7 +59,7 @@ def answer_hydra_flags(flags: Flags) -> int:
 def show_help(flags: Flags) -> int:
     """Print verbs, flags and the names of groups, on one screen."""
     width = max(map(len, VERBS)) + 2
-    verbs = [f"  {verb:{width}}{about.rpartition(': ')[2]}" for verb, (_, about) in VERBS.items()]
+    verbs = [f"  {verb:{width}}{about.rpartition(': ')[2]}" for verb, about in VERBS.items()]
     names = ", ".join(group for group, _ in list_groups(flags.config_dirs))
     groups = textwrap.fill(names, 80, initial_indent="  ", subsequent_indent="  ")
     print(HELP_TEMPLATE.format(verbs="\n".join(verbs), groups=groups), end="")

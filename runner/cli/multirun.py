@@ -99,18 +99,14 @@ def multirun(
     )
     parsed = parse_overrides(flags.overrides)
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
-    if _may_search(parsed):
+    # a search is chosen by its group, or inside an experiment
+    if any(o.key_or_group in ("search", "experiments") for o in parsed):
         base = compose_job(fixed, config_dirs=flags.config_dirs)
         if get_key(base.config, "search"):
             plan, spec = plan_search(*_split_search(base, parsed, allowed), check)
             return run_sweep(plan, options, spec)
     progress = CheckProgress(make_console())
     return run_sweep(plan_sweep(expand_grid(flags.overrides), check, progress=progress), options)
-
-
-def _may_search(parsed: Sequence[Override]) -> bool:
-    """Return whether a search may be chosen: by its group, or inside an experiment."""
-    return any(o.key_or_group in ("search", "experiments") for o in parsed)
 
 
 def _split_search(

@@ -80,11 +80,9 @@ def _prepare(
     Raises:
         UserError: for a dataset without files of its own, and for data that cannot be read.
     """
-    from runner.data.prepare.count_rows import count_rows
+    from runner.data.prepare.count_rows import count_rows, prepare_files
     from runner.data.prepare.fingerprint import build_recipe
-    from runner.data.prepare.recipe import prepare as prepare_recipe
     from runner.data.sets.criteo import Criteo
-    from runner.data.tabular.table import prepare_table, split_files
     from runner.data.tabular.table_recipe import TableRecipe
     from runner.launch import print_status
 
@@ -105,13 +103,7 @@ def _prepare(
         print_status(f"{recipe.name}: is prepared in one process")
         num_workers, ray_address = 1, None
     with _open_engine(ray_address, num_workers, memory) as engine:
-        if isinstance(recipe, TableRecipe):
-            folder, prepared = prepare_table(recipe, engine)
-            files = split_files(recipe, folder, prepared)
-        else:
-            make = partial(recipe.make, engine=engine) if isinstance(recipe, Criteo) else None
-            folder, prepared = prepare_recipe(recipe, make)
-            files = {s: [folder / n for n in names] for s, names in prepared.splits.items()}
+        folder, files = prepare_files(recipe, engine if has_parts else None)
     rows = ", ".join(f"{split} {sum(map(count_rows, own)):,}" for split, own in files.items())
     return f"prepared data in {folder} ({rows} rows); a training finds them there"
 

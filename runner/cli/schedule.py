@@ -37,6 +37,10 @@ class LearningRate:
     warmup: Any  # as in the configuration
     kind: str
 
+    @property
+    def legend(self) -> str:
+        return f"{self.name} x {self.base_lr:g}" if self.base_lr is not None else self.name
+
     def lr_at(self, update: int) -> float:
         return self.factor(update) * (1.0 if self.base_lr is None else self.base_lr)
 
@@ -224,7 +228,7 @@ def _chart(rates: Sequence[LearningRate], length: ScheduleLength) -> Chart:
     for rate in rates:
         curves.setdefault(tuple(rate.factor(k) for k in updates), []).append(rate)
     lines = [
-        Line(", ".join(_legend(rate) for rate in sharing), list(zip(updates, factors)))
+        Line(", ".join(rate.legend for rate in sharing), list(zip(updates, factors)))
         for factors, sharing in curves.items()
     ]
     kinds = " and ".join(dict.fromkeys(rate.kind for rate in rates))
@@ -232,10 +236,6 @@ def _chart(rates: Sequence[LearningRate], length: ScheduleLength) -> Chart:
     counted = "" if epochs is None else f" ({epochs:.3g} epoch{'s' * (epochs != 1)})"
     title = f"{kinds}: rate / full rate over {length.num_updates:,} updates{counted}"
     return Chart(title, "update", lines)
-
-
-def _legend(rate: LearningRate) -> str:
-    return f"{rate.name} x {rate.base_lr:g}" if rate.base_lr is not None else rate.name
 
 
 def _print_schedule(rates: Sequence[LearningRate], length: ScheduleLength) -> None:

@@ -74,9 +74,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         except UnclearColumnError as error:
             [name] = _ask_for_columns(error, error.flag, "a name")[:1]
             command += f" --{error.flag} {shlex.quote(name)}"
-            hints = (
-                replace(hints, user=name) if error.flag == "user" else (replace(hints, item=name))
-            )
+            hints = replace(hints, user=name) if error.flag == "user" else replace(hints, item=name)
     text = format_schema_yaml(proposal, command)
     _print_proposal(proposal, to_stderr=out is None)
     if out is None:

@@ -21,7 +21,7 @@ from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout
 from runner.embeddings.row_copies import put_rows, take_rows
 from runner.embeddings.row_update_tables import RowUpdateTables
-from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
+from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
 
@@ -240,10 +240,8 @@ def _width_groups(
         weight_RD = first.as_strided((num_rows, dim), (dim, 1))
         last = weights[f"{tables[-1].name}/weight"]
         assert last.data_ptr() == weight_RD[num_rows - tables[-1].num_rows].data_ptr()
-        rowwise = ROWWISE_STATES.get(settings.kind, ())
-        shapes = [
-            (num_rows,) if n in rowwise else (num_rows, dim) for n in STATE_NAMES[settings.kind]
-        ]
+        names = STATE_NAMES[settings.kind]
+        shapes = [state_shape(settings.kind, name, num_rows, dim) for name in names]
         groups.append(
             _WidthGroup(
                 dim=dim,

@@ -13,7 +13,7 @@ from torch import Tensor
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout
 from runner.embeddings.row_update_tables import RowUpdateTables
-from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
+from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
 from runner.optim.settings import SparseSettings
 
 # rows of zeros that SGD of this rate updates hold the sums of the gradients afterwards
@@ -31,13 +31,11 @@ class DenseTables(RowUpdateTables):
         self._gradients[0].set_lr_and_step(_SUMS_GRADIENTS.lr, 1)
         for gradient_RD in self._gradients[0].state().values():
             gradient_RD.zero_()
-        rowwise = ROWWISE_STATES.get(settings.kind, ())
+        kind, names = settings.kind, STATE_NAMES[settings.kind]
         self._states = {
-            f"{spec.name}/{name}": torch.zeros(
-                (spec.num_rows,) if name in rowwise else (spec.num_rows, spec.dim), device=device
-            )
-            for spec in layout.tables
-            for name in STATE_NAMES[settings.kind]
+            f"{t.name}/{n}": torch.zeros(state_shape(kind, n, t.num_rows, t.dim), device=device)
+            for t in layout.tables
+            for n in names
         }
 
     def state(self) -> dict[str, Tensor]:

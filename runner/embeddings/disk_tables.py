@@ -113,7 +113,7 @@ class DiskTables(WrappedTables):
             places_H = values_V[is_here_V] * region.row_bytes_F[feature_H]
             places_H += region.start_F[feature_H]
             reads += [(region.data, part) for part in np.array_split(places_H, _NUM_READERS)]
-        for _ in self._readers.map(_read_bytes, *zip(*reads)) if reads else ():
+        for _ in self._readers.map(np.take, *zip(*reads)) if reads else ():
             pass
 
 
@@ -147,7 +147,3 @@ def _regions(layout: Layout, state: Mapping[str, Tensor]) -> list[_Region]:
         region.row_bytes_F[features_F] = tensor.stride(0) * tensor.element_size()
         region.num_rows_F[features_F] = len(tensor)
     return list(regions.values())
-
-
-def _read_bytes(flat: np.ndarray, places: np.ndarray) -> None:
-    flat.take(places)

@@ -196,9 +196,7 @@ def _gradient_scale(spec: TableSpec, kind: str) -> float:
 def _scaled_settings(settings: SparseSettings, scale: float) -> SparseSettings:
     """Return settings under which decay and penalty are the same with scaled gradients and rate."""
     return replace(
-        settings,
-        weight_decay=settings.weight_decay * scale,
-        l2_tables=settings.l2_tables * scale,
+        settings, weight_decay=settings.weight_decay * scale, l2_tables=settings.l2_tables * scale
     )
 
 

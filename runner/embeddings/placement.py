@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
 from runner.embeddings.factory import check_table_specs, with_rounding_seed
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
-from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
+from runner.embeddings.interface import EmbeddingTables, Layout, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.row_exchange import RowRange, even_row_ranges, row_ranges_on_groups
@@ -118,49 +119,38 @@ def _shard_stored_tables(
     budget = table_memory_budget(sharding, ranks, device)
     check_memory(needed, budget, sharding)
     members: list[EmbeddingTables] = []
-    if sharded:
-        layout = make_layout(sharded, _features(sharded, feature_order), by_dim=False)
-        if uses_exchange:
-            members.append(
-                RowShardedTables(
-                    layout, settings, ranks, device=device, plans=plans, row_ranges=row_ranges
-                )
-            )
-        else:
-            by_torchrec = TorchRecTables(
-                layout,
-                settings,
-                sharding,
-                ranks,
-                device=device,
-                free_bytes=budget - max(needed),
-                batch_size=batch_size,
-            )
-            for kernel, _ in by_torchrec._kernels():
-                protect_zero_gradient_rows(kernel, settings)
-            members.append(by_torchrec)
-    if on_disk:
-        layout = make_layout(on_disk, _features(on_disk, feature_order), by_dim=False)
-        rows = {s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in on_disk}
-        members.append(
-            RowShardedTables(
-                layout,
-                settings,
-                ranks,
-                device=device,
-                plans=dict.fromkeys(rows, DISK),
-                row_ranges=rows,
-                scratch=scratch,
-            )
+
+    def layout_of(own: Sequence[TableSpec]) -> Layout:
+        names = {name for spec in own for name in spec.features}
+        return make_layout(own, [name for name in feature_order if name in names], by_dim=False)
+
+    exchange = partial(RowShardedTables, settings=settings, ranks=ranks, device=device)
+    if sharded and uses_exchange:
+        members.append(exchange(layout_of(sharded), plans=plans, row_ranges=row_ranges))
+    elif sharded:
+        by_torchrec = TorchRecTables(
+            layout_of(sharded),
+            settings,
+            sharding,
+            ranks,
+            device=device,
+            free_bytes=budget - max(needed),
+            batch_size=batch_size,
         )
+        for kernel, _ in by_torchrec._kernels():
+            protect_zero_gradient_rows(kernel, settings)
+        members.append(by_torchrec)
+    if on_disk:
+        rows = {s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in on_disk}
+        in_files = exchange(
+            layout_of(on_disk), plans=dict.fromkeys(rows, DISK), row_ranges=rows, scratch=scratch
+        )
+        members.append(in_files)
     if replicated:
-        layout = make_layout(replicated, _features(replicated, feature_order), by_dim=False)
-        members.append(ReplicatedTables(layout, settings, ranks, device=device))
-    tables = members[0]
-    if len(members) > 1:
-        layout = make_layout(specs, feature_order, by_dim=False)
-        tables = CompositeTables(layout, settings, members, device=device)
-    return tables
+        members.append(ReplicatedTables(layout_of(replicated), settings, ranks, device=device))
+    if len(members) == 1:
+        return members[0]
+    return CompositeTables(layout_of(specs), settings, members, device=device)
 
 
 def describe_placement(placement: Sequence[Placement], world_size: int) -> str:
@@ -187,11 +177,6 @@ def _describe_shard(shard: Placement) -> str:
     if shard.first_column == 0 and shard.plan != "column_wise":
         return rows
     return f"{rows} of columns {shard.first_column} to {shard.first_column + shard.num_columns - 1}"
-
-
-def _features(specs: Sequence[TableSpec], feature_order: Sequence[str]) -> list[str]:
-    names = {name for spec in specs for name in spec.features}
-    return [name for name in feature_order if name in names]
 
 
 def _exchange_plans(

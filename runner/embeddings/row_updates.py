@@ -37,6 +37,11 @@ ROWWISE_STATES: dict[str, tuple[str, ...]] = {
 }
 
 
+def state_shape(kind: str, name: str, num_rows: int, dim: int) -> tuple[int, ...]:
+    """Return the shape of a state of a table: [R], or [R, D]."""
+    return (num_rows,) if name in ROWWISE_STATES.get(kind, ()) else (num_rows, dim)
+
+
 @dataclass(frozen=True)
 class UpdateStep:
     """The settings of an update, its rate, and its number, counted from 1."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config_key import setting
 from runner.errors import ConfigError, nearest_hint, unknown_choice
-from runner.optim.settings import ROW_DTYPES, SPARSE_KINDS, SparseSettings
+from runner.optim.settings import ROW_DTYPES, SparseSettings
 
 PLANS = ("auto", "table_wise", "row_wise", "column_wise", "table_row_wise", "data_parallel", "disk")
 DISK = "disk"  # rows lie in files: all in one process, on ranks as in row_wise
@@ -172,17 +172,3 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     ):
         return "ours"
     return "TorchRec"
-
-
-def support_matrix() -> str:
-    """Return a Markdown table of the engines by optimizer and plan, on CPU / on CUDA."""
-    lines = [f"| | one process | {' | '.join(PLANS)} |", f"|---|---{'|---' * len(PLANS)}|"]
-    for kind in SPARSE_KINDS:
-        cells = ["FBGEMM" if kind in FBGEMM_FASTER_ON_CPU else "ours / FBGEMM"]
-        for plan in PLANS:
-            on_cpu, on_cuda = (
-                engine_name(plan, kind, on_cpu=c) or "refused" for c in (True, False)
-            )
-            cells.append(on_cpu if on_cpu == on_cuda else f"{on_cpu} / {on_cuda}")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return "\n".join(lines)

@@ -32,7 +32,7 @@ from runner.embeddings.planner import (
     placements_of_plan,
     world_group,
 )
-from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES
+from runner.embeddings.row_updates import STATE_NAMES, state_shape
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.optim.settings import SparseSettings
 
@@ -117,8 +117,7 @@ class TorchRecTables(EmbeddingTables):
         tensors: dict[str, Tensor] = {}
         for spec in self.layout.tables:
             for name in ("weight", *names):
-                rowwise = name in ROWWISE_STATES.get(self.settings.kind, ())
-                shape = (spec.num_rows,) if rowwise else (spec.num_rows, spec.dim)
+                shape = state_shape(self.settings.kind, name, spec.num_rows, spec.dim)
                 key = f"{spec.name}/{name}"
                 tensors[key] = LocalShards(shape, local.get(key, []), torch.float32, self._device)
         return tensors

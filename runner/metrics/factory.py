@@ -93,8 +93,6 @@ def _make_unsliced(
 
 def _find_user_column(settings: MetricSettings, schema: Schema) -> int | None:
     """Return the index of the users' column; None: each row of label 1 is ranked by itself."""
-    if settings.per_event:
+    if settings.per_event or not schema.groups:
         return None
-    if settings.group is not None:
-        return list(schema.groups).index(settings.group)
-    return 0 if schema.groups else None
+    return 0 if settings.group is None else list(schema.groups).index(settings.group)

@@ -24,12 +24,7 @@ from runner.metrics.buffer import (
     WaitingBatch,
     make_metric_rows,
 )
-from runner.metrics.curves import (
-    average_precision,
-    average_precision_error,
-    roc_auc,
-    roc_auc_error,
-)
+from runner.metrics.curves import average_precision, average_precision_error, roc_auc, roc_auc_error
 from runner.metrics.names import METRICS, get_metric, split_task
 from runner.metrics.result_keys import (
     NO_ROW,

@@ -139,24 +139,18 @@ def check_names(key: str, names: Sequence[str]) -> None:
             )
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        kind = name.partition("@")[0]
-        if kind in (*METRICS_AT_K, *LIST_METRICS, *METRICS_AT_THRESHOLD) and not find_metric(name):
-            ends = [((*METRICS_AT_K, *LIST_METRICS), "a whole number from 1", "10")]
-            ends += [(METRICS_AT_THRESHOLD, "a probability between 0 and 1", "0.5")]
-            rules = " or in ".join(
-                f"{what}, such as '{kind}@{example}'"
-                for kinds, what, example in ends
-                if kind in kinds
-            )
-            raise ConfigError(f"{key}: {name!r} must end in {rules}")
-        if find_metric(name) is None:
-            known = [
-                *METRICS,
-                *SEPARATE_METRICS,
-                *(f"{kind}@10" for kind in (*METRICS_AT_K, *LIST_METRICS)),
-            ]
-            known += [f"{kind}@0.5" for kind in METRICS_AT_THRESHOLD]
-            raise ConfigError(
-                f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
-                f"there are: {', '.join(known)}"
-            )
+        if find_metric(name) is not None:
+            continue
+        kind, at_k, rules = name.partition("@")[0], (*METRICS_AT_K, *LIST_METRICS), []
+        if kind in at_k:
+            rules.append(f"a whole number from 1, such as '{kind}@10'")
+        if kind in METRICS_AT_THRESHOLD:
+            rules.append(f"a probability between 0 and 1, such as '{kind}@0.5'")
+        if rules:
+            raise ConfigError(f"{key}: {name!r} must end in {' or in '.join(rules)}")
+        known = [*METRICS, *SEPARATE_METRICS, *(f"{kind}@10" for kind in at_k)]
+        known += [f"{kind}@0.5" for kind in METRICS_AT_THRESHOLD]
+        raise ConfigError(
+            f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
+            f"there are: {', '.join(known)}"
+        )

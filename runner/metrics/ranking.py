@@ -16,12 +16,7 @@ from torch import Tensor
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
 from runner.metrics.protocol import Metrics
-from runner.metrics.result_keys import (
-    add_task_means,
-    names_for_task,
-    result_key,
-    undefined_note,
-)
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key, undefined_note
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -112,15 +107,11 @@ class PerUserMetrics(Metrics):
         if self._num_rows <= self._row_limit:
             rows_N = self.state()["rows"]
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
-            without = [
-                self._tasks[column]
-                for column, labels_N in zip(self._columns, labels_NT.T)
-                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
-            ]
-            why = "no row has label 1"
+            tasks, why = (self._tasks[column] for column in self._columns), "no row has label 1"
             return tuple(
                 undefined_note(names_for_task(self._names, task), task, self._tasks, why)
-                for task in without
+                for task, labels_N in zip(tasks, labels_NT.T)
+                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
             )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self.names())}: undefined {beyond}",)

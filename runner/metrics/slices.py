@@ -5,6 +5,7 @@ B rows of a batch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -32,8 +33,8 @@ class SlicedMetrics(Metrics):
     def __init__(
         self, make: Callable[[], Metrics], column: str, labels: Sequence[str] = ()
     ) -> None:
-        self._make, self._column, self._labels = make, column, labels
-        self._slices: dict[int, Metrics] = {}
+        self._column, self._labels = column, labels
+        self._slices: defaultdict[int, Metrics] = defaultdict(make)
 
     def _name(self, value: int) -> str:
         return f"{self._column}={self._labels[value] if self._labels else value}"
@@ -59,14 +60,7 @@ class SlicedMetrics(Metrics):
                 groups_BG=prediction.groups_BG[rows],
                 aux={n: t[rows] for n, t in prediction.aux.items() if n in ("rank_B", SLICE_KEY)},
             )
-            self._metrics_of(value).update(
-                part, {name: loss_B[rows] for name, loss_B in losses.items()}
-            )
-
-    def _metrics_of(self, value: int) -> Metrics:
-        if value not in self._slices:
-            self._slices[value] = self._make()
-        return self._slices[value]
+            self._slices[value].update(part, {n: loss_B[rows] for n, loss_B in losses.items()})
 
     def compute(self) -> dict[str, float]:
         return {
@@ -84,7 +78,7 @@ class SlicedMetrics(Metrics):
         )
 
     def reset(self) -> None:
-        self._slices = {}
+        self._slices.clear()
 
     def state(self) -> dict[str, Tensor]:
         return {
@@ -94,12 +88,12 @@ class SlicedMetrics(Metrics):
         }
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        by_value: dict[int, dict[str, Tensor]] = {}
+        by_value: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in state.items():
             value, _, name = key.partition("/")
-            by_value.setdefault(int(value), {})[name] = tensor
+            by_value[int(value)][name] = tensor
         for number, tensors in by_value.items():
-            self._metrics_of(number).merge(tensors)
+            self._slices[number].merge(tensors)
 
 
 def attach_slice_values(prediction: Prediction, values_B: Tensor) -> Prediction:

@@ -35,9 +35,8 @@ def binary_results(
     probabilities over that of the labels.
     """
     if math.isnan(log_loss):
-        return dict.fromkeys(("log_loss", "normalized_entropy", "rce", "calibration"), math.nan) | {
-            "accuracy": math.nan
-        }
+        names = ("log_loss", "normalized_entropy", "rce", "calibration", "accuracy")
+        return dict.fromkeys(names, math.nan)
     rate = ratio(label, weight)
     entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate) if 0 < rate < 1 else 0.0
     normalized = ratio(ratio(log_loss, weight), entropy)

@@ -13,12 +13,7 @@ from torch import Tensor
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_threshold
 from runner.metrics.protocol import Metrics
-from runner.metrics.result_keys import (
-    add_task_means,
-    names_for_task,
-    result_key,
-    undefined_note,
-)
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key, undefined_note
 from runner.metrics.sums import ratio
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from runner.config.targets import allowed_packages
 from runner.data.interactions.build_rows import OWN, RowBuilder, build_in_order, raw_sources
-from runner.data.interactions.declaration import KEY, Interactions
+from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.interactions.histories import latest_rows
 from runner.data.interactions.partitions import PartitionWriter
 from runner.data.interactions.rewrite import event_declaration
@@ -99,7 +99,7 @@ def write_histories(
         weight=None,
         groups=(),
         carried=(),
-        places={KEY: places[KEY]},
+        places={INTERACTIONS: places[INTERACTIONS]},
     )
     table = EventTable(
         path=list(inputs),

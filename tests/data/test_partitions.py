@@ -254,7 +254,7 @@ def test_a_schema_is_proposed_of_all_folders_with_a_split_by_their_dates(
         item, click = rng.integers(0, 9, 200), rng.integers(0, 2, 200)
         table = pa.table({"item_id": item, "click": click})
         WRITERS[format_](tmp_path / "hive" / f"dt={day}" / f"x.{format_}", table)
-    monkeypatch.setattr("runner.data.tabular.column_statistics.SAMPLE_ROWS", 1000)
+    monkeypatch.setattr("runner.data.tabular.sample_rows.SAMPLE_ROWS", 1000)
     found = propose_schema(str(tmp_path / "hive"), hints=Hints(labels=("click",)))
     [(column, role)] = [(f, role) for f, role in found.columns if f.name == "dt"]
     assert column.type == pa.string() and column.time_form == "text"

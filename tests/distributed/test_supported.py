@@ -22,14 +22,28 @@ from runner.embeddings.interface import TableSpec
 from runner.embeddings.sharding_rules import TableRules, early_plan_problems
 from runner.embeddings.sharding_settings import (
     FBGEMM_CPU_KINDS,
+    FBGEMM_FASTER_ON_CPU,
     PLANS,
     check_sharding,
     engine_name,
-    support_matrix,
 )
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "ranks.md"
+
+
+def support_matrix() -> str:
+    """Return a Markdown table of the engines by optimizer and plan, on CPU / on CUDA."""
+    lines = [f"| | one process | {' | '.join(PLANS)} |", f"|---|---{'|---' * len(PLANS)}|"]
+    for kind in SPARSE_KINDS:
+        cells = ["FBGEMM" if kind in FBGEMM_FASTER_ON_CPU else "ours / FBGEMM"]
+        for plan in PLANS:
+            on_cpu, on_cuda = (
+                engine_name(plan, kind, on_cpu=c) or "refused" for c in (True, False)
+            )
+            cells.append(on_cpu if on_cpu == on_cuda else f"{on_cpu} / {on_cuda}")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def test_the_table_of_the_readme_is_that_of_the_code():

@@ -14,8 +14,8 @@ import pytest
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, NumericSpec
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.propose_schema import detect_format
 from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_schemas import detect_format
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
 from runner.serving.predict_plan import _input_table

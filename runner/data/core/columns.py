@@ -19,6 +19,9 @@ GROUP_PREFIX = "group "  # prefix of a group column
 CARRIED_PREFIX = "carried "  # prefix of a column that batches do not hold; see `Columns.carried`
 
 
+Encode = Literal["as_is", "hash", "growing"]
+
+
 @dataclass(frozen=True)
 class NumericColumn:
     """A dense feature and its transforms, whose result must be finite.
@@ -67,7 +70,7 @@ class CategoricalColumn:
 
     name: str
     num_rows: int
-    encode: Literal["as_is", "hash", "growing"] = "as_is"
+    encode: Encode = "as_is"
     salt: int = 0  # of the hash
     default: int | None = None  # id of a missing value; None: a missing value is an error
     is_list: bool = False  # a missing list counts as an empty one
@@ -131,13 +134,7 @@ class Columns:
     def __post_init__(self) -> None:
         if not self.labels:
             raise DataError("no label column is declared; `labels` in the schema names them")
-        declared = [
-            *(c.name for c in self.labels),
-            *(c.name for c in self.numeric),
-            *(c.name for c in self.categorical),
-            *(c.name for c in self.sequences),
-        ]
-        for name, count in Counter(declared).items():
+        for name, count in Counter(self._declared_names).items():
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
         sizes: dict[str, int] = {}
@@ -161,6 +158,11 @@ class Columns:
         object.__setattr__(self, "lists", tuple(c for c in self.categorical if c.is_list))
 
     @property
+    def _declared_names(self) -> list[str]:
+        names = [c.name for c in self.labels] + [c.name for c in self.numeric]
+        return names + [c.name for c in self.categorical] + [c.name for c in self.sequences]
+
+    @property
     def growth(self) -> dict[str, Growth]:
         """How rows come and go, by table; only of growing tables."""
         columns: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
@@ -169,9 +171,7 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that batches are read from, each name once."""
-        names = [c.name for c in self.labels] + [c.name for c in self.numeric]
-        names += [c.name for c in self.categorical] + [c.name for c in self.sequences]
-        names += [c.weights for c in self.lists if c.weights]
+        names = [*self._declared_names, *(c.weights for c in self.lists if c.weights)]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups]))
 

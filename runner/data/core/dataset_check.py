@@ -207,10 +207,7 @@ def _value_problems(batch: Batch, schema: Schema) -> Iterator[str]:
 
 
 def _jagged_problems(
-    name: str,
-    jagged: Any,
-    features: Sequence[SparseFeature | SequenceFeature],
-    size: int,
+    name: str, jagged: Any, features: Sequence[SparseFeature | SequenceFeature], size: int
 ) -> Iterator[str]:
     if not isinstance(jagged, KeyedJaggedTensor):
         yield f"{name}: must be a torchrec KeyedJaggedTensor, not {type(jagged).__name__}"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,11 @@ import pyarrow.parquet as pq
 
 from runner.errors import DataError
 
+if TYPE_CHECKING:
+    from runner.data.core.dataset import Dataset
+
 FITTED_FILE = "learnt.json"
 _MAX_BYTES = 1 << 28  # of that file; a vocabulary has a file of its own
-
-
-class SavesFittedTransforms(Protocol):
-    """A dataset, of which only this is needed here."""
-
-    def save_fitted_transforms(self, folder: Path) -> None: ...
 
 
 @dataclass
@@ -122,7 +119,7 @@ def saved_digest(folder: Path) -> str | None:
     return values.get("sha256") if isinstance(values, dict) else None
 
 
-def check_fitted_transforms(dataset: SavesFittedTransforms, folder: Path, recorded: str) -> None:
+def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> None:
     """Check that transforms fitted anew are those that a run's folder lacks.
 
     Args:

@@ -78,7 +78,7 @@ class FlightDataset(BlockDataset):
         if not self._served.has_transforms or (folder / FITTED_FILE).exists():
             return
         with tempfile.TemporaryDirectory() as temporary:
-            for packed in self._act(TRANSFORMS, self.claim(Claim)):
+            for packed in self.act(TRANSFORMS, self.claim(Claim)):
                 name, _, content = packed.partition(b"\n")
                 if not re.fullmatch(rb"vocabulary-[0-9]+\.parquet|learnt\.json", name):
                     raise DataError(
@@ -97,7 +97,7 @@ class FlightDataset(BlockDataset):
             return None
         return ServedSeenItems(self, split)
 
-    def _act(self, kind: str, request: Claim) -> list[bytes]:
+    def act(self, kind: str, request: Claim) -> list[bytes]:
         """Return what a server answers to an action."""
 
         def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> list[bytes]:
@@ -105,11 +105,6 @@ class FlightDataset(BlockDataset):
             return [part.body.to_pybytes() for part in client.do_action(action, options)]
 
         return self._servers.fetch(0, call)
-
-    def find_seen(self, request: SeenRequest) -> tuple[np.ndarray, np.ndarray]:
-        """Return places in the request's rows and ids of items, see `SeenItems.find`."""
-        row_V, item_V = (np.frombuffer(part, np.int64) for part in self._act(SEEN, request))
-        return row_V.copy(), item_V.copy()  # which torch may write to
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,8 @@ class ServedSeenItems:
 
     def find(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         request = self.dataset.claim(SeenRequest, split=self.split, rows=rows_B.tolist())
-        return self.dataset.find_seen(request)
+        row_V, item_V = (np.frombuffer(part, np.int64) for part in self.dataset.act(SEEN, request))
+        return row_V.copy(), item_V.copy()  # which torch may write to
 
 
 class ServedWindows(WindowSource):

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from runner.data.core.columns import (
     CategoricalColumn,
     Columns,
@@ -183,9 +181,7 @@ class ServedData:
 
     def index(self, split: str) -> BlockIndex:
         """Return the blocks of a split, whose files only the servers know."""
-        rows_N = np.array(self.blocks[split], np.int64)
-        number_N = np.arange(len(rows_N))
-        return BlockIndex((), 0 * number_N, number_N, np.cumsum(rows_N) - rows_N, rows_N)
+        return BlockIndex.of_file((), self.blocks[split])
 
 
 def _plain(columns: Columns) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from runner.data.core.look_ahead import look_ahead
 from runner.data.interactions.declaration import HISTORY, LABEL, TIME_GAP, Interactions
 from runner.data.interactions.histories import Events, Rows, history_columns, make_rows
 from runner.data.interactions.negatives import DrawnItems
@@ -111,10 +111,6 @@ def build_in_order(builder: RowBuilder, paths: list[Path]) -> Iterator[list[tupl
     """Yield the rows of each partition in order, made by threads that are one partition ahead."""
     num_threads = min(usable_cores(), MAX_THREADS)
     with ThreadPoolExecutor(num_threads) as pool:
-        waiting: deque[Future[list[tuple[str, pa.Table]]]] = deque()
-        for path in paths:
-            waiting.append(pool.submit(builder.build, path))
-            if len(waiting) > num_threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        futures = (pool.submit(builder.build, path) for path in paths)
+        for future in look_ahead(futures, num_threads + 1):
+            yield future.result()

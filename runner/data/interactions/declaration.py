@@ -6,7 +6,6 @@ others, so `expand_schema` writes out what the key stands for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
@@ -14,11 +13,11 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from runner.config_key import Key, find_field_problems
-from runner.data.tabular.splits import SECONDS_PER_UNIT
+from runner.data.tabular.splits import parse_duration
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import unknown_keys
 
-KEY = "interactions"
+INTERACTIONS = "interactions"
 HISTORY = "history"  # the sequence of items; others are called history_NAME
 LABEL = "label"  # of a schema that declares no label
 TIME_GAP = "time_gap"
@@ -87,7 +86,7 @@ def parse_interactions(
         where: the file's name, for messages.
         problems: gets a message for every key that is wrong.
     """
-    given, where = schema.get(KEY), f"{where}.{KEY}"
+    given, where = schema.get(INTERACTIONS), f"{where}.{INTERACTIONS}"
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -141,7 +140,9 @@ def expand_schema(
         settings = dict(settings or {})
         if {"list", "separator", "weights", "cross", "pooling"} & set(settings):
             key = "item" if own == HISTORY else "sequences"
-            problems.append(f"{where}.{KEY}.{key}: {name} must have one id an event, and no list")
+            problems.append(
+                f"{where}.{INTERACTIONS}.{key}: {name} must have one id an event, and no list"
+            )
             continue
         table = settings.get("table") or name
         sequences[own] = {**settings, "column": own, "table": table, **length}
@@ -149,7 +150,7 @@ def expand_schema(
         gap = {"num_rows": GAP_BUCKETS, **length}
         sequences[f"{HISTORY}_{TIME_GAP}"] = gap
     return {
-        **{k: v for k, v in schema.items() if k != KEY},
+        **{k: v for k, v in schema.items() if k != INTERACTIONS},
         "labels": schema.get("labels") or {LABEL: {}},
         "categorical": categorical,
         "sequences": {**_as_mapping(schema.get("sequences")), **sequences},
@@ -191,11 +192,10 @@ def _parse_events(given: Any, where: str, found: list[str]) -> dict[str, Any]:
 def _parse_session_gap(given: Any, where: str, found: list[str]) -> dict[str, float]:
     if given is None:
         return {}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(given))
-    if not match or float(match[1]) <= 0:
-        found.append(f"{where}={given!r}: expected a time such as 30min")
-        return {}
-    return {"session_gap_s": float(match[1]) * SECONDS_PER_UNIT[match[2]]}
+    if seconds := parse_duration(str(given)):
+        return {"session_gap_s": seconds}
+    found.append(f"{where}={given!r}: expected a time such as 30min")
+    return {}
 
 
 def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -152,8 +151,9 @@ def iterate_raw_rows(
     declared, advance = event_declaration(table.declared), lambda _: None
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
     split_N = scan_events(table, declared, settings, folder, fitted.times, bad, advance)
-    encode = partial(_encode, table, declared, settings, fitted, split_N, folder, bad, advance)
-    paths, draws = encode(raw=True)
+    paths, draws = _encode(
+        table, declared, settings, fitted, split_N, folder, bad, advance, raw=True
+    )
     builder = RowBuilder(settings, raw_sources(settings), splits=(split,), draws=draws)
     for blocks in build_in_order(builder, paths):
         yield from (block for _, block in blocks)

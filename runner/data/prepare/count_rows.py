@@ -1,14 +1,16 @@
-"""Counts the rows of a split before torch is imported, from the footers of the prepared files."""
+"""Prepares the files of a dataset and counts their rows, before torch is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.data.core.blocks import open_blocks
 from runner.data.flight.settings import FlightRecipe
+from runner.data.prepare.engine import Engine
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.table import prepare_table, split_files
@@ -31,14 +33,25 @@ def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
     recipe = build_recipe(dataset)
     if isinstance(recipe, FlightRecipe):
         return recipe.num_train_rows()
-    if isinstance(recipe, TableRecipe):
-        files = split_files(recipe, *prepare_table(recipe)).get("train")
-    elif recipe is None or not hasattr(recipe, "make"):
+    if recipe is None or not hasattr(recipe, "make"):
         return None
-    else:
-        folder, prepared = prepare(recipe)
-        files = [folder / name for name in prepared.splits.get("train", ())]
+    files = prepare_files(recipe)[1].get("train")
     return sum(map(count_rows, files)) if files else None
+
+
+def prepare_files(recipe: Any, engine: Engine | None = None) -> tuple[Path, dict[str, list[Path]]]:
+    """Prepare data, or find it in the cache; return the folder, and the files that are read.
+
+    Args:
+        recipe: of files, see `runner.data.prepare.recipe`.
+        engine: what works on the parts of a table or of Criteo; None: this process.
+    """
+    if isinstance(recipe, TableRecipe):
+        folder, prepared = prepare_table(recipe, engine)
+        return folder, split_files(recipe, folder, prepared)
+    make = None if engine is None else partial(recipe.make, engine=engine)
+    folder, prepared = prepare(recipe, make)
+    return folder, {s: [folder / name for name in names] for s, names in prepared.splits.items()}
 
 
 def count_rows(path: Path) -> int:

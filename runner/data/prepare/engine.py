@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
 
+from runner.data.core.look_ahead import look_ahead
 from runner.data.prepare.progress import Advance
 from runner.errors import DataError, UserError
 
@@ -84,7 +84,7 @@ class Processes:
     ) -> Iterator[Any]:
         futures = (self._pool.submit(count_units, work, task) for task in tasks)
         try:
-            for future in _ahead(futures, at_once or 4 * self.num_workers):
+            for future in look_ahead(futures, at_once or 4 * self.num_workers):
                 result, units = future.result()
                 advance(units)
                 yield result
@@ -120,7 +120,7 @@ class RayTasks:
         call = ray.remote(count_units).options(num_cpus=1)
         answers = (call.remote(work, task) for task in tasks)
         try:
-            for answer in _ahead(answers, min(at_once or self.num_workers, self.num_workers)):
+            for answer in look_ahead(answers, min(at_once or self.num_workers, self.num_workers)):
                 result, units = ray.get(answer)
                 advance(units)
                 yield result
@@ -128,16 +128,6 @@ class RayTasks:
             if isinstance(error.cause, UserError | OSError):
                 raise error.cause from None
             raise
-
-
-def _ahead(answers: Iterator[Any], count: int) -> Iterator[Any]:
-    """Yield answers in order, while at most `count` of them have been asked for."""
-    waiting: deque[Any] = deque()
-    for answer in answers:
-        waiting.append(answer)
-        if len(waiting) == count:
-            yield waiting.popleft()
-    yield from waiting
 
 
 def count_units(work: Work, task: Any) -> tuple[Any, int]:

@@ -28,18 +28,11 @@ def show_progress(label: str, total: int, unit: str = "rows") -> Iterator[Advanc
 
 @contextmanager
 def _bar(label: str, total: int) -> Iterator[Advance]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    console = Console(file=sys.stderr)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    columns = progress.Progress.get_default_columns()
+    with progress.Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 

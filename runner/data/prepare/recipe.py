@@ -88,37 +88,26 @@ def prepare(
 
     def make(folder: Path) -> Mapping[str, Any]:
         with show_progress(f"preparing {recipe.name}", recipe.num_progress_units()) as advance:
-            prepared = make_files(folder, advance)
-        return {
-            "splits": prepared.splits,
-            "learnt": prepared.learnt,
-            "reachable": prepared.reachable,
-        }
+            return vars(make_files(folder, advance))
 
     folder = cache.get_or_prepare(recipe.name, cache_key(recipe), make)
     return folder, PreparedFiles(**cache.read_contents(folder))
 
 
-def open_recipe(
-    recipe: Recipe,
-    *,
-    window_rows: int,
-    prefetch: int,
-    workers: int | None = None,
-    rest: str = "short",
-) -> ParquetDataset:
-    """Return the dataset of a recipe, after preparing its files if the cache does not have them."""
+def open_recipe(recipe: Recipe, **reading: Any) -> ParquetDataset:
+    """Return the dataset of a recipe, after preparing its files if the cache does not have them.
+
+    Args:
+        reading: `window_rows`, `prefetch`, `workers` and `rest` of `BlockDataset`.
+    """
     folder, prepared = prepare(recipe)
     from runner.data.read.parquet_dataset import ParquetDataset  # torch enters here
 
     return ParquetDataset(
         {split: [folder / name for name in names] for split, names in prepared.splits.items()},
         recipe.columns(prepared.learnt),
-        window_rows=window_rows,
-        prefetch=prefetch,
-        workers=workers,
-        rest=rest,
         reachable=prepared.reachable,
+        **reading,
     )
 
 

@@ -54,9 +54,7 @@ def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     """Return the rows `order` of an array; a view if `order` is a slice."""
     if isinstance(order, slice):
         return values[order]
-    return np.take(
-        values, order, axis=0, mode="wrap"
-    )  # `wrap` avoids a buffer; no index is outside
+    return np.take(values, order, axis=0, mode="wrap")  # which needs no buffer; none is outside
 
 
 def gather_lists(

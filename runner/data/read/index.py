@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns, check_columns
@@ -24,6 +23,22 @@ class BlockIndex:
     group_N: np.ndarray  # number of the block in its file
     start_N: np.ndarray  # number in the split of the block's first row
     rows_N: np.ndarray  # rows of the block, at least 1
+
+    @classmethod
+    def of_file(
+        cls, files: tuple[Path, ...], counts: Sequence[int], first_row: int = 0
+    ) -> BlockIndex:
+        """Return the blocks of one file, each of so many rows.
+
+        Args:
+            files: the file alone; empty: only a server knows it.
+            counts: the rows of each block.
+            first_row: number in the split of the first row.
+        """
+        rows_N = np.array(counts, np.int64)
+        number_N = np.arange(len(rows_N))
+        start_N = first_row + np.cumsum(rows_N) - rows_N
+        return cls(files, 0 * number_N, number_N, start_N, rows_N)
 
     @property
     def num_rows(self) -> int:
@@ -51,7 +66,12 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
             continue
         check_columns(columns, schema, str(path))
         first, first_path = (first, first_path) if first else (schema, path)
-        _check_same_types(columns, first, schema, first_path, path)
+        for name in columns.names:
+            expected, type_ = first.field(name).type, schema.field(name).type
+            if type_ != expected:
+                raise DataError(
+                    f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
+                )
         for group, rows in enumerate(counts):
             if rows:
                 file_n.append(number)
@@ -64,14 +84,3 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     return BlockIndex(
         files, np.array(file_n, np.int64), np.array(group_n, np.int64), start_N, rows_N
     )
-
-
-def _check_same_types(
-    columns: Columns, first: pa.Schema, schema: pa.Schema, first_path: Path, path: Path
-) -> None:
-    for name in columns.names:
-        expected, type_ = first.field(name).type, schema.field(name).type
-        if type_ != expected:
-            raise DataError(
-                f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
-            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -39,7 +40,9 @@ def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
     finally:
         stop.set()
         while thread.is_alive():  # it may be waiting for room in the queue
-            _drain(items)
+            with suppress(queue.Empty):
+                while True:
+                    items.get_nowait()
             thread.join(timeout=0.05)
 
 
@@ -52,11 +55,3 @@ def _fill(source: Iterator[T], items: _Queue, stop: threading.Event) -> None:
         items.put((_END, None))
     except BaseException as error:  # the consumer raises it, whatever it is
         items.put((None, error))
-
-
-def _drain(items: _Queue) -> None:
-    while True:
-        try:
-            items.get_nowait()
-        except queue.Empty:
-            return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from runner.data.core.columns import Columns
+from runner.data.core.look_ahead import look_ahead
 from runner.data.read.decode import BlockReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.read.order import EpochPlan
@@ -201,14 +201,10 @@ class WindowReader:
         self, epoch_plan: EpochPlan, rank_slice: RankSlice, numbers: range
     ) -> Iterator[Sequence[Rows]]:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="window") as pool:
-            waiting: deque[Future[Sequence[Rows]]] = deque()
+            futures = (pool.submit(self._read, epoch_plan, rank_slice, n) for n in numbers)
             try:
-                for number in numbers:
-                    waiting.append(pool.submit(self._read, epoch_plan, rank_slice, number))
-                    if len(waiting) > self._workers:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
+                for future in look_ahead(futures, self._workers + 1):
+                    yield future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for source in self._sources:

@@ -28,10 +28,7 @@ from runner.data.core.argument_types import (
     Workers,
 )
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, SequenceColumn
-from runner.data.core.setting_checks import (
-    check_numbers,
-    check_setting_types,
-)
+from runner.data.core.setting_checks import check_numbers, check_setting_types
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.interactions.partitions import PARTITION_ROWS
 from runner.data.interactions.rewrite import rewrite_events

@@ -4,14 +4,9 @@ A rating over 3 counts as liked, one under 3 as not, and a 3 is left out, as in 
 user's rated items are put in random order, by `split_seed`, and cut into support and query. Users
 are split 8:1:1, so that the users of validation and test are new.
 
-`interactions` with `split: {user: ...}` cannot declare these rows, so they have code of their own:
-
-- a row there is one event with one label, and its history is what came strictly before its time. A
-  row here is a user, with the labels of up to `query` ratings at once, which the inner loop of
-  meta-learning needs beside each other, and there is no time in it: the order is drawn.
-- `below: negative` keeps ratings under 3 out of histories. Here they are in the support, whose
-  labels are a list beside that of the items.
-- its users are split by a hash of their ids. Here they are drawn so that the shares are exact.
+`interactions` with `split: {user: ...}` cannot declare these rows: a row there is one event with
+one label and the history before its time. A row here has the labels of up to `query` ratings of a
+user at once, those under 3 are in the support too, and users are drawn so that shares are exact.
 """
 
 from __future__ import annotations
@@ -57,9 +52,6 @@ class MovieLensUsers(MovieLens):
     query: Count  # at most so many ratings of a user are predicted; users with none are left out
 
     name = "movielens_users"
-
-    def check(self) -> None:
-        super().check()
 
     def content_fields(self) -> Mapping[str, Any]:
         sizes = {"support": self.support, "query": self.query, "users": VERSION}

@@ -13,12 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.sets.planted_effects import (
-    flip_by_task,
-    interest_effect,
-    order_effect,
-    sum_lists,
-)
+from runner.data.sets.planted_effects import flip_by_task, interest_effect, order_effect, sum_lists
 
 MAX_EFFECTS = 1 << 20  # ids of larger columns share effects, so that memory stays bounded
 CALIBRATION_ROWS = 1 << 16

@@ -202,6 +202,8 @@ class Synthetic:
         return oracles
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
+        # a history shares the table of its items
+        tables = {"S1": f"C{self.num_single}"} if self._has_history else {}
         return Columns(
             labels=tuple(LabelColumn(name) for name in self._label_names),
             numeric=tuple(
@@ -209,16 +211,13 @@ class Synthetic:
             ),
             categorical=tuple(
                 CategoricalColumn(
-                    name,
-                    size,
-                    is_list=mean_length is not None,
-                    mean_length=mean_length or 1.0,
+                    name, size, is_list=mean_length is not None, mean_length=mean_length or 1.0
                 )
                 for name, size, mean_length in self._id_columns
                 if name.startswith("C")
             ),
             sequences=tuple(
-                SequenceColumn(name, size, 2 * self.sequence_length, self._table_name(name))
+                SequenceColumn(name, size, 2 * self.sequence_length, tables.get(name, ""))
                 for name, size, _ in self._id_columns
                 if name.startswith("S")
             ),
@@ -227,10 +226,6 @@ class Synthetic:
     @property
     def _label_names(self) -> list[str]:
         return ["label", *(f"label_{k + 1}" for k in range(1, self.num_tasks))]
-
-    @property
-    def _probability_names(self) -> list[str]:
-        return [name.replace("label", "probability") for name in self._label_names]
 
     @property
     def _numeric_names(self) -> list[str]:
@@ -262,10 +257,6 @@ class Synthetic:
     def _has_history(self) -> bool:
         return bool(self.interest or self.order)
 
-    def _table_name(self, name: str) -> str:
-        """Return the table of a sequence: a history shares the table of its items."""
-        return f"C{self.num_single}" if self._has_history and name == "S1" else ""
-
     @cached_property
     def _planted_model(self) -> PlantedModel:
         rng = np.random.default_rng([self.data_seed, 0])
@@ -293,11 +284,12 @@ class Synthetic:
 
     @property
     def _arrow_schema(self) -> pa.Schema:
+        probabilities = [name.replace("label", "probability") for name in self._label_names]
         return pa.schema(
             [
                 *(pa.field(name, pa.int8(), nullable=False) for name in self._label_names),
                 # the truth, which is never a feature
-                *(pa.field(name, pa.float32(), nullable=False) for name in self._probability_names),
+                *(pa.field(name, pa.float32(), nullable=False) for name in probabilities),
                 *(pa.field(name, pa.int32()) for name in self._numeric_names),
                 *(
                     pa.field(name, _id_type(size, is_list=length is not None), nullable=False)

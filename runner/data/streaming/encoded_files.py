@@ -102,14 +102,7 @@ class FileEncoder:
         Raises:
             DataError: for a file that cannot be read, or has other columns.
         """
-        counts = np.array(_check_types(self.declared, DataFile(str(path))), np.int64)
-        return BlockIndex(
-            files=(path,),
-            file_N=np.zeros(len(counts), np.int64),
-            group_N=np.arange(len(counts)),
-            start_N=np.cumsum(counts) - counts,
-            rows_N=counts,
-        )
+        return BlockIndex.of_file((path,), _check_types(self.declared, DataFile(str(path))))
 
     def read(self, path: Path, row: int, first_row: int) -> Iterator[tuple[int, Rows]]:
         """Yield the rows of a file from a row on, with the number in the file of the first one.
@@ -131,13 +124,7 @@ class FileEncoder:
                     raise DataError(chunk.problem)
                 validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
                 table = encode_chunk(chunk, self.declared, self.fitted, validator)
-                block = BlockIndex(
-                    files=(path,),
-                    file_N=np.zeros(1, np.int64),
-                    group_N=np.zeros(1, np.int64),
-                    start_N=np.array([first_row - row + begin]),
-                    rows_N=np.array([chunk.num_rows]),
-                )
+                block = BlockIndex.of_file((path,), [chunk.num_rows], first_row - row + begin)
                 first = max(row - begin, 0)
                 reader = InMemoryReader(block, self.columns, table)
                 yield begin + first, reader.read_rows(np.zeros(1, int), slice(first, end - begin))

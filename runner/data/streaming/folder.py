@@ -20,21 +20,15 @@ from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
-from runner.data.streaming.encoded_files import (
-    FileEncoder,
-    encoded_columns,
-    fit_to_first_rows,
-)
+from runner.data.streaming.encoded_files import FileEncoder, encoded_columns, fit_to_first_rows
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,
-    expected_types,
     load_declaration,
+    plain_columns,
     plain_transforms,
-    stream_columns,
 )
 from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import direct_columns
 from runner.errors import DataError
 from runner.parts import dataset_option
 
@@ -63,14 +57,12 @@ class FolderRecipe:
     @property
     def columns(self) -> Columns:
         """The columns of batches; tables that a vocabulary fills have any size here."""
-        if self.is_encoded:
-            return encoded_columns(self.declared)
-        return stream_columns(self.declared)
+        return plain_columns(self.declared) or encoded_columns(self.declared)
 
     @cached_property
     def is_encoded(self) -> bool:
         """Whether rows need the encoder of tables, and are not read as they are."""
-        return direct_columns(self.declared, expected_types(self.declared)) is None
+        return plain_columns(self.declared) is None
 
     def make_encoder(self) -> FileEncoder | None:
         """Return the encoder, with the transforms of `learnt` or fitted to the first rows.

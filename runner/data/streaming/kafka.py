@@ -27,11 +27,7 @@ from runner.data.streaming.kafka_consumer import (
     RoundRobinConsumer,
 )
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.streaming.settings import (
-    Poller,
-    declaration_identity,
-    load_declaration,
-)
+from runner.data.streaming.settings import Poller, declaration_identity, load_declaration
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import needs_fitting
 from runner.errors import ConfigError
@@ -75,17 +71,11 @@ class TopicRecipe:
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:
-        return {
-            "stream": "kafka",
-            "topic": self.topic,
-            "declared": declaration_identity(self.declared),
-            **self._fitted_identity(),
-        }
-
-    def _fitted_identity(self) -> Mapping[str, Any]:
-        if not (self.learnt and needs_fitting(self.declared)):
-            return {}
-        return {"learnt": FittedTransforms.load(Path(self.learnt)).digest()}
+        fields = {"stream": "kafka", "topic": self.topic}
+        fields["declared"] = declaration_identity(self.declared)
+        if self.learnt and needs_fitting(self.declared):
+            fields["learnt"] = FittedTransforms.load(Path(self.learnt)).digest()
+        return fields
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {"begin": self.begin}

@@ -30,9 +30,10 @@ class Message:
     partition: int
     offset: int
     value: bytes
+    topic: str
 
-    def describe(self, topic: str) -> str:
-        return f"topic {topic}, partition {self.partition}, offset {self.offset}"
+    def __str__(self) -> str:
+        return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
 
 
 class RoundRobinConsumer:
@@ -151,8 +152,8 @@ class RoundRobinConsumer:
             if (error := received.error()) is not None:
                 raise DataError(f"topic {self._topic}: {error.str()}")
             partition, offset = cast(int, received.partition()), cast(int, received.offset())
-            value = received.value() or b""
-            self._waiting[partition].append(Message(partition, offset, value))
+            message = Message(partition, offset, received.value() or b"", self._topic)
+            self._waiting[partition].append(message)
             if (
                 len(self._waiting[partition]) >= MAX_BUFFERED_MESSAGES
                 and partition not in self._paused

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -90,14 +90,12 @@ class MessageDecoder:
         """
         table, count = self._read(messages), len(messages)
         if self.declared is not None:
-            chunk = _MessageChunk(
-                DataFile(self.topic), 0, 0, count, table, messages=messages, topic=self.topic
-            )
+            chunk = _MessageChunk(DataFile(self.topic), 0, 0, count, table, messages=messages)
             validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
             table = encode_chunk(chunk, self.declared, self.fitted, validator)
         # Each message stands as a file with one block of one row, so that errors name the message.
         index = BlockIndex(
-            files=cast(Any, _MessagePaths(self.topic, messages)),
+            files=cast(Any, messages),
             file_N=np.arange(count),
             group_N=np.zeros(count, np.int64),
             start_N=first_row + np.arange(count),
@@ -116,13 +114,12 @@ class MessageDecoder:
             raise
 
     def _parse(self, message: Message) -> dict[str, Any]:
-        where = message.describe(self.topic)
         try:
             row = json.loads(message.value)
         except (ValueError, TypeError) as error:
-            raise DataError(f"{where}: is not JSON: {error}") from error
+            raise DataError(f"{message}: is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise DataError(f"{where}: is not a JSON object: {str(row)[:60]}")
+            raise DataError(f"{message}: is not a JSON object: {str(row)[:60]}")
         return dict(_flatten(row))
 
     def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
@@ -131,14 +128,13 @@ class MessageDecoder:
         Raises:
             DataError: naming message and column.
         """
-        where = message.describe(self.topic)
         for column in self.types:
             try:
                 pa.array([row.get(column.name)], column.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 hint = "; texts are declared by `input: string`" if self.declared else ""
                 raise DataError(
-                    f"{where}, column {column.name!r}: value {row[column.name]!r} is not of type "
+                    f"{message}, column {column.name!r}: value {row[column.name]!r} is not of type "
                     f"{column.type}{hint}"
                 ) from error
 
@@ -193,27 +189,6 @@ def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
 @dataclass(frozen=True)
 class _MessageChunk(RowChunk):
     messages: Sequence[Message] = ()
-    topic: str = ""
 
     def describe_row(self, row: int) -> str:
-        return self.messages[row].describe(self.topic)
-
-
-@dataclass(frozen=True)
-class _MessagePaths(Sequence[Path]):
-    """Descriptions of messages in place of files' paths, made only for an error's text."""
-
-    topic: str
-    messages: Sequence[Message]
-
-    @overload
-    def __getitem__(self, number: int) -> Path: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Path]: ...
-    def __getitem__(self, number: int | slice) -> Path | Sequence[Path]:
-        if isinstance(number, slice):
-            return [Path(m.describe(self.topic)) for m in self.messages[number]]
-        return Path(self.messages[number].describe(self.topic))
-
-    def __len__(self) -> int:
-        return len(self.messages)
+        return str(self.messages[row])

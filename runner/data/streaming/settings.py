@@ -15,7 +15,6 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import ConfigError
 
 SIGNAL_CHECK_S = 0.1  # how often a wait looks for a signal
 
@@ -29,21 +28,9 @@ def load_declaration(schema: Any) -> Declared:
     return TableRecipe(format="parquet", path=None, schema=schema).declared
 
 
-def stream_columns(declared: Declared) -> Columns:
-    """Return the columns of a stream, which are read as they arrive.
-
-    Raises:
-        ConfigError: for a column with a transform that must be fitted to the data first.
-    """
-    columns = direct_columns(declared, expected_types(declared))
-    if columns is None:
-        raise ConfigError(
-            "dataset.schema: a stream's columns are read as they come: numbers, and integers "
-            "`as_is`, by `hash` or `growing`, with num_rows, under their own names. Vocabularies, "
-            "standardise, fitted buckets, crosses, separators, vectors and sequences are for "
-            "dataset=folder"
-        )
-    return columns
+def plain_columns(declared: Declared) -> Columns | None:
+    """Return the columns of a stream that are read as they arrive; None if they are encoded."""
+    return direct_columns(declared, expected_types(declared))
 
 
 def expected_types(declared: Declared) -> pa.Schema:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -66,8 +66,13 @@ def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
         DataError: naming a file that cannot be read.
     """
     check_installed(format_)
-    with _told(file, format_), file.open() as handle:
-        return _SCHEMAS[format_](handle)
+    own = _FORMATS[format_]
+    try:
+        with file.open() as handle:
+            return own.read_schema(handle)
+    except READ_ERRORS as error:
+        problem = f"not a readable {own.name} file ({first_line(error)})"
+        raise DataError(f"{file}: {problem}") from error
 
 
 def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> Iterator[RowChunk]:
@@ -78,10 +83,11 @@ def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> I
     """
     check_installed(format_)
     part, done, count = 0, 0, 0
-    unit = UNITS[format_]
+    own = _FORMATS[format_]
+    unit = own.part_name
     try:
         with file.open() as handle:
-            for part, table in _READERS[format_](handle, columns):
+            for part, table in own.read_parts(handle, columns):
                 for first in range(0, table.num_rows, CHUNK_ROWS):
                     rows = table.slice(first, CHUNK_ROWS)
                     count = rows.num_rows
@@ -93,15 +99,6 @@ def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> I
     except READ_ERRORS as error:
         where = f"{unit} {part}" if unit else f"after row {done - 1}" if done else "row 0"
         raise DataError(f"{file}: {where}: {first_line(error)}") from error
-
-
-@contextmanager
-def _told(file: DataFile, format_: str) -> Iterator[None]:
-    try:
-        yield
-    except READ_ERRORS as error:
-        name = NAMES[format_]
-        raise DataError(f"{file}: not a readable {name} file ({first_line(error)})") from error
 
 
 def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
@@ -116,8 +113,10 @@ def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
         raise pa.ArrowInvalid("Feather version 1; write it again as version 2")
     open_any = pa.ipc.open_file if start == ARROW_FILE else pa.ipc.open_stream
     schema = open_any(handle).schema
-    if start != ARROW_FILE:
-        _check_end_of_stream(handle)
+    if start != ARROW_FILE:  # Arrow takes a stream that is cut off for a shorter one
+        handle.seek(-len(END_OF_STREAM), os.SEEK_END)
+        if handle.read() != END_OF_STREAM:
+            raise pa.ArrowInvalid("it has no mark of its end: it is cut off, or not yet closed")
     handle.seek(0)
     if columns is None:
         return open_any(handle)
@@ -126,15 +125,8 @@ def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
     return open_any(handle, options=options)
 
 
-def _check_end_of_stream(handle: Any) -> None:
-    """Check that a stream has its end, since Arrow takes one that is cut off for a shorter one.
-
-    Raises:
-        ArrowInvalid: if it has none.
-    """
-    handle.seek(-len(END_OF_STREAM), os.SEEK_END)
-    if handle.read() != END_OF_STREAM:
-        raise pa.ArrowInvalid("it has no mark of its end: it is cut off, or not yet closed")
+def _arrow_schema(handle: Any) -> pa.Schema:
+    return _open_arrow(handle).schema
 
 
 def _read_arrow(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -240,15 +232,15 @@ def _as_arrow_errors() -> Iterator[None]:
         raise pa.ArrowInvalid(f"{type(error).__name__}: {reason}") from error
 
 
-UNITS = {"arrow": "record batch", "orc": "stripe", "avro": ""}
-NAMES = {"arrow": "Arrow or Feather", "orc": "ORC", "avro": "Avro"}
-_SCHEMAS: Mapping[str, Callable[[Any], pa.Schema]] = {
-    "arrow": lambda handle: _open_arrow(handle).schema,
-    "orc": _orc_schema,
-    "avro": _avro_schema,
-}
-_READERS: Mapping[str, Callable[[Any, Sequence[str]], Iterator[tuple[int, pa.Table]]]] = {
-    "arrow": _read_arrow,
-    "orc": _read_orc,
-    "avro": _read_avro,
+class _Format(NamedTuple):
+    name: str
+    part_name: str  # what parts of a file are called; empty: they have no number
+    read_schema: Callable[[Any], pa.Schema]
+    read_parts: Callable[[Any, Sequence[str]], Iterator[tuple[int, pa.Table]]]
+
+
+_FORMATS = {
+    "arrow": _Format("Arrow or Feather", "record batch", _arrow_schema, _read_arrow),
+    "orc": _Format("ORC", "stripe", _orc_schema, _read_orc),
+    "avro": _Format("Avro", "", _avro_schema, _read_avro),
 }

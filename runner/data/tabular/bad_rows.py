@@ -6,11 +6,9 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.tabular.read_files import RowChunk
 from runner.errors import DataError
@@ -94,7 +92,8 @@ class RowValidator:
         validator = cls(chunk, skip_bad_rows, np.zeros(chunk.num_rows, bool), hint)
         for column, texts in chunk.invalid_values.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
-            validator.reject(column, wrong_R, partial(_describe_non_number, texts))
+            problem = lambda row, own=texts: f"{own[row].as_py()!r} is not a number"
+            validator.reject(column, wrong_R, problem)
         return validator
 
     def reject(
@@ -133,7 +132,3 @@ def _shorten_path(text: str, names: Mapping[str, str]) -> str:
         if text.startswith(f"{path}: "):
             return name + text[len(path) :]
     return text
-
-
-def _describe_non_number(texts: pa.Array, row: int) -> str:
-    return f"{texts[row].as_py()!r} is not a number"

@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import is_rating
-from runner.data.tabular.column_statistics import (
-    ColumnStatistics,
-)
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
@@ -135,10 +133,7 @@ def feature_roles(
 
 
 def drop_leaks(
-    sample: pa.Table,
-    columns: Sequence[ColumnStatistics],
-    roles: dict[str, Role],
-    kept: set[str],
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: dict[str, Role], kept: set[str]
 ) -> list[str]:
     """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
     warnings = []

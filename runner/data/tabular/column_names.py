@@ -64,18 +64,8 @@ _QUANTITY_WORDS = _words(
     continuous float lat latitude lon lng longitude"""
 )
 _COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
-_QUANTITY_ENDINGS = (
-    "price",
-    "count",
-    "cnt",
-    "amount",
-    "duration",
-    "salary",
-    "income",
-    "seconds",
-    "minutes",
-    "qty",
-    "wgt",
+_QUANTITY_ENDINGS = tuple(
+    _words("price count cnt amount duration salary income seconds minutes qty wgt")
 )
 _NO_ID = _words(
     """paid unpaid prepaid valid invalid grid avoid solid void hybrid liquid rapid fluid acid
@@ -96,6 +86,10 @@ def split_words(name: str) -> list[str]:
     return [part.lower() for part in parts]
 
 
+def _plain_words(name: str) -> list[str]:
+    return [word for word in split_words(name) if not word.isdigit()]
+
+
 def guess_kind(name: str) -> str:
     """Return what a name says of whole numbers: `quantity`, `id`, or nothing.
 
@@ -106,7 +100,7 @@ def guess_kind(name: str) -> str:
         return "quantity"  # of Criteo
     if re.fullmatch(r"C\d+", name):
         return "id"
-    words = [word for word in split_words(name) if not word.isdigit()]
+    words = _plain_words(name)
     cut = next((n for n, word in enumerate(words) if word in _CUTS and n), len(words))
     words = words[:cut]
     if not words:
@@ -123,8 +117,7 @@ def guess_kind(name: str) -> str:
 
 def names_item(name: str) -> bool:
     """Tell whether a name is that of the id of an item, such as `movieId` or `parent_asin`."""
-    words = [word for word in split_words(name) if not word.isdigit()]
-    singular = {w if w in _ITEMS else w.removesuffix("s") for w in words}
+    singular = {w if w in _ITEMS else w.removesuffix("s") for w in _plain_words(name)}
     return bool(_ITEMS & singular) and singular <= _ITEMS | _BESIDE_ITEMS
 
 
@@ -135,8 +128,8 @@ def is_outcome(name: str) -> bool:
     """
     around, _, last = name.rpartition(".")
     name = last if guess_kind(around) != "id" else name
-    words = [word for word in split_words(name) if not word.isdigit()]
-    return bool(_OUTCOMES & set(words)) and set(words) <= _OUTCOMES | _BESIDE_OUTCOMES
+    words = set(_plain_words(name))
+    return bool(_OUTCOMES & words) and words <= _OUTCOMES | _BESIDE_OUTCOMES
 
 
 def is_rating(name: str) -> bool:

@@ -10,12 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from runner.data.growing.settings import Eviction, Growth
-from runner.data.interactions.declaration import (
-    KEY as INTERACTIONS,
-)
-from runner.data.interactions.declaration import (
-    Interactions,
-)
+from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 
@@ -35,10 +30,8 @@ class LabelSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later: dict[str, Any] = {"positive": self.positive or None, "default": self.default}
-        later["input"] = self.input or None
-        shown = [f for f in fields(self) if later.get(f.name, 0) is not None]
-        return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        later = ("positive", "default", "input")
+        return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
 
 @dataclass(frozen=True)
@@ -58,18 +51,13 @@ class NumericSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were vectors and amounts, where it is none."""
-        hidden = () if self.size else _VECTOR_FIELDS
-        hidden = hidden if self.input else (*hidden, "input")
-        shown = [f for f in fields(self) if f.name not in hidden]
-        return f"NumericSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        of_vectors = () if self.size else ("size", "separator", "element")
+        return _repr_without(self, *of_vectors, *(() if self.input else ("input",)))
 
     @property
     def place(self) -> str:
         """The column, and the element of its vectors, for messages."""
         return f"{self.column}[{self.element}]" if self.size else self.column
-
-
-_VECTOR_FIELDS = ("size", "separator", "element")
 
 
 @dataclass(frozen=True)
@@ -106,8 +94,7 @@ class IdSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there was `evict`, where that is not set."""
-        shown = [f for f in fields(self) if f.name != "evict" or self.evict]
-        return f"IdSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        return _repr_without(self, *(() if self.evict else ("evict",)))
 
     @property
     def growth(self) -> Growth | None:
@@ -131,6 +118,11 @@ class IdSpec:
         """The columns of the files that are needed for it."""
         more = tuple(c for c in (self.weights, self.order_by) if c)
         return (*(self.cross or (self.column,)), *more)
+
+
+def _repr_without(spec: Any, *hidden: str) -> str:
+    shown = [f"{f.name}={getattr(spec, f.name)!r}" for f in fields(spec) if f.name not in hidden]
+    return f"{type(spec).__name__}({', '.join(shown)})"
 
 
 CHOICES = {

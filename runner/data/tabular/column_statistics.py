@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,16 +13,7 @@ import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
 from runner.data.tabular.amounts import guess_amount_form, parse_amounts
-from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.partitions import append_partitions, columns_in_file
-from runner.data.tabular.read_files import (
-    is_text,
-    open_parquet_file,
-    unpack_columns,
-    unpacked_type,
-)
-from runner.data.tabular.read_text import TextFormat, read_text_chunks
+from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import (
     MISSING_NUMBERS,
     NUMBER_PATTERN,
@@ -31,8 +23,6 @@ from runner.data.tabular.text_values import (
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
 from runner.data.tabular.vectors import split_vectors
 
-SAMPLE_ROWS = 200_000
-SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
@@ -300,88 +290,9 @@ def _guess_separator(texts: pa.Array) -> str:
     for character in "|;^ " if decimal else "|;^, ":
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
-        share = pc.mean(pc.match_substring(values, character).cast(pa.float64())).as_py() or 0
-        if share < 0.2:
+        if _share(values, re.escape(character)) < 0.2:
             continue
         num_parts = pc.count_distinct(pc.split_pattern(values, character).flatten()).as_py()
         if num_parts < num_texts / 2:
             return character
     return ""
-
-
-def sample_rows(
-    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
-) -> Sample:
-    """Return rows from a few places of the files, so that a sorted file does not mislead."""
-    tables, count = [], 0
-    wrong: dict[str, list[pa.Array]] = {}
-    for table, invalid_values in _sample_tables(files, format_, text_format, schema):
-        tables.append(table.slice(0, SAMPLE_ROWS - count))
-        for name, texts in invalid_values.items():
-            wrong.setdefault(name, []).append(texts.slice(0, SAMPLE_ROWS - count).drop_null())
-        count += tables[-1].num_rows
-        if count >= SAMPLE_ROWS:
-            break
-    wrong_texts = {name: pa.concat_arrays(arrays) for name, arrays in wrong.items()}
-    with_fractions = [
-        name
-        for name, texts in wrong_texts.items()
-        if pt.is_integer(schema.field(name).type)
-        and pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py()
-    ]
-    if with_fractions:  # the first rows, from which the types are guessed, had none
-        for name in with_fractions:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
-        return sample_rows(files, format_, text_format, schema)
-    if not tables:
-        return Sample(schema.empty_table(), {})
-    return Sample(pa.concat_tables(tables, promote_options="permissive"), wrong_texts)
-
-
-def _sample_tables(
-    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
-) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows, and texts in columns of numbers that are none."""
-    own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
-    places = {0, len(files) // 2, len(files) - 1}
-    has_partitions = len(own) < len(schema)
-    if has_partitions:  # or the columns of folders would have three values
-        folders = list({tuple(f.partitions.items()): n for n, f in enumerate(files)}.values())
-        places |= set(folders[:: len(folders) // SAMPLE_FOLDERS + 1])
-    for file in (files[n] for n in sorted(places)):
-        share = SAMPLE_ROWS // len(places)
-        left = share if has_partitions else SAMPLE_ROWS
-        for whole, invalid_values in _sample_file(file, format_, text_format, own, share):
-            table = append_partitions(whole.slice(0, left), file, schema, schema.names)
-            yield table, {name: texts.slice(0, left) for name, texts in invalid_values.items()}
-            left -= table.num_rows
-            if not left:
-                break
-
-
-def _sample_file(
-    file: DataFile,
-    format_: str,
-    text_format: TextFormat | None,
-    schema: pa.Schema,
-    share: int,
-) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows of a file: of texts all, of others about `share` from a few places."""
-    if format_ in ARROW_FORMATS:
-        for chunk in read_arrow_chunks(file, format_, schema.names):
-            if chunk.table is not None:
-                yield chunk.table.slice(0, share), {}
-            return
-    if text_format:
-        types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
-        for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
-            if chunk.table is not None:
-                yield chunk.table, chunk.invalid_values
-        return
-    with open_parquet_file(file) as opened:
-        groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
-        for group in groups[: opened.num_row_groups]:
-            num_rows = share // len(groups)
-            for batch in opened.iter_batches(num_rows, row_groups=[group]):
-                yield unpack_columns(pa.Table.from_batches([batch])), {}
-                break

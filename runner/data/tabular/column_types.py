@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -14,6 +14,7 @@ from runner.data.core.columns import (
     WEIGHT_COLUMN,
     CategoricalColumn,
     Columns,
+    Encode,
     LabelColumn,
     NumericColumn,
     SequenceColumn,
@@ -21,7 +22,7 @@ from runner.data.core.columns import (
 )
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.splits import Split
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_seconds, is_temporal
@@ -37,11 +38,11 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
     plain = [column for column, is_amount in _number_columns(declared) if not is_amount]
     types: dict[str, pa.DataType] = dict.fromkeys(plain, pa.float64())
     for spec in declared.ids:
-        if spec.encode == "bucketise" and not spec.is_list and spec.input not in AMOUNT_FORMS:
+        if spec.is_list:
+            continue
+        if spec.encode == "bucketise" and spec.input not in AMOUNT_FORMS:
             types.setdefault(spec.column, pa.float64())
-        elif (spec.encode == "as_is" or spec.input == "integer") and not (
-            spec.is_list or spec.cross
-        ):
+        elif (spec.encode == "as_is" or spec.input == "integer") and not spec.cross:
             types.setdefault(spec.column, pa.int64())
     dates = {split.column} if split.input in TEXT_DATES else set()
     for name in _time_columns(declared, split) - dates:
@@ -68,9 +69,8 @@ def text_file_schema(
         inferred: the guessed types. Times are read as such; and a value of JSON has its own type,
             but for whole numbers, which may be read as others.
     """
-    time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
     decisive = _time_columns(declared, split)
-    time_columns |= decisive
+    time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS} | decisive
 
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
@@ -172,10 +172,8 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
         s.standardise or s.size or s.input for s in declared.numeric
     ):
         return None
-    names = [(s.column, s.name) for s in declared.labels]
-    names += [(s.column, s.name) for s in declared.numeric]
-    names += [(s.column, s.name) for s in declared.ids]
-    if any(column != name for column, name in names):
+    specs: list[LabelSpec | NumericSpec | IdSpec] = [*declared.labels, *declared.numeric]
+    if any(spec.column != spec.name for spec in [*specs, *declared.ids]):
         return None
     if any((s.above, s.default) != (None, None) or s.positive or s.input for s in declared.labels):
         return None
@@ -199,7 +197,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
             CategoricalColumn(
                 s.name,
                 s.num_rows or 0,
-                _encode_while_reading(s),
+                cast(Encode, s.encode),  # others need a rewrite
                 s.salt,
                 s.default,
                 s.is_list,
@@ -284,12 +282,6 @@ def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[Lab
         )
         for s in declared.labels
     )
-
-
-def _encode_while_reading(spec: IdSpec) -> Literal["as_is", "hash", "growing"]:
-    if spec.encode == "growing":
-        return "growing"
-    return "hash" if spec.encode == "hash" else "as_is"
 
 
 def _needs_no_rewrite(spec: IdSpec) -> bool:

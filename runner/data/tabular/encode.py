@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +51,9 @@ def encode_chunk(
     for spec in declared.ids:
         columns |= _encode_ids(spec, table, fitted, validator)
     for name in declared.groups:
-        columns[GROUP_PREFIX + name] = pa.array(_encode_group(table, name, validator))
+        values, missing = read_integers(single_array(table, name), name, validator, None)
+        validator.reject(name, missing, lambda row: "the group is missing")
+        columns[GROUP_PREFIX + name] = pa.array(values)
     for name in declared.carried:
         column = single_array(table, name)
         if pt.is_dictionary(column.type):  # each chunk has a dictionary of its own
@@ -115,7 +118,9 @@ def encode_numbers(
         DataError: for a value that is missing without a default or not finite, unless bad rows are
             skipped.
     """
-    for (column, size, _, form), same in groupby(specs, _way_of_reading):
+    for (column, size, _, form), same in groupby(
+        specs, attrgetter("column", "size", "separator", "input")
+    ):
         features = list(same)
         if size:
             raw_RS, missing_RS = read_vectors(table, features[0], validator)
@@ -125,10 +130,6 @@ def encode_numbers(
             if size:
                 raw_R, missing_R = raw_RS[:, spec.element], missing_RS[:, spec.element]
             yield spec.name, _encode_numeric(spec, raw_R, missing_R, fitted, validator)
-
-
-def _way_of_reading(spec: NumericSpec) -> tuple[str, int, str, str]:
-    return spec.column, spec.size, spec.separator, spec.input
 
 
 def build_numeric_column(spec: NumericSpec, fitted: FittedTransforms) -> NumericColumn:
@@ -192,20 +193,11 @@ def read_numbers(
 def _encode_weight(table: pa.Table, name: str, validator: RowValidator) -> np.ndarray:
     raw, missing = read_numbers(table, name)
     wrong = missing | ~(np.isfinite(as_float32(raw)) & (raw >= 0))
+    rule = "a weight is finite and not negative"
     validator.reject(
-        name,
-        wrong,
-        lambda row: (
-            f"value {'null' if missing[row] else raw[row]}: a weight is finite and not negative"
-        ),
+        name, wrong, lambda row: f"value {'null' if missing[row] else raw[row]}: {rule}"
     )
     return np.where(wrong, 0, raw).astype(np.float32)
-
-
-def _encode_group(table: pa.Table, name: str, validator: RowValidator) -> np.ndarray:
-    values, missing = read_integers(single_array(table, name), name, validator, None)
-    validator.reject(name, missing, lambda row: "the group is missing")
-    return values
 
 
 def _encode_ids(

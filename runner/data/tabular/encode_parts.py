@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,24 +34,20 @@ class MeanLengths:
     """Means over the train rows of the number of ids in every list column."""
 
     def __init__(self) -> None:
-        self.num_values: dict[str, int] = {}
+        self.num_values = Counter[str]()
         self.num_rows = 0
 
     def update(self, split: str, mask_R: np.ndarray, encoded: pa.Table) -> None:
-        if split != "train":
-            return
-        self.num_rows += int(mask_R.sum())
-        for field in encoded.schema:
-            if pa.types.is_list(field.type):
-                lengths_R = pa.compute.list_value_length(encoded[field.name]).to_numpy()
-                total = int(lengths_R[mask_R].sum())
-                self.num_values[field.name] = self.num_values.get(field.name, 0) + total
+        if split == "train":
+            names = [field.name for field in encoded.schema if pa.types.is_list(field.type)]
+            lengths = {n: pa.compute.list_value_length(encoded[n]).to_numpy() for n in names}
+            counts = {n: int(lengths_R[mask_R].sum()) for n, lengths_R in lengths.items()}
+            self.add(int(mask_R.sum()), counts)
 
     def add(self, num_rows: int, num_values: Mapping[str, int]) -> None:
         """Add the counts of another part."""
         self.num_rows += num_rows
-        for name, count in num_values.items():
-            self.num_values[name] = self.num_values.get(name, 0) + count
+        self.num_values.update(num_values)
 
     def compute(self) -> dict[str, float]:
         return {name: count / max(self.num_rows, 1) for name, count in self.num_values.items()}

@@ -35,9 +35,9 @@ def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[st
     if "" in found or "path" not in found or len(found) < 2:
         return {}, []
     paths = {key: _path_of(root, found[key]) for key in _WORDS if key in found}
-    if any(find_files(path, format_, key=key) != found[key] for key, path in paths.items() if path):
-        return {}, []
-    if not all(paths.values()):
+    if not all(paths.values()) or any(
+        find_files(path, format_, key=key) != found[key] for key, path in paths.items()
+    ):
         return {}, []
     ending = next(e for e in SUFFIXES[format_] if files[0].name.lower().endswith(e))
     pooled = shlex.quote(f"{folder.rstrip('/')}/**/*{ending}")

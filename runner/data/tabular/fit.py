@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import SKIP_HINT, RowValidator
@@ -94,19 +93,20 @@ class TransformFitter:
         Raises:
             DataError: for a bad row, unless bad rows are skipped.
         """
-        facts = ChunkFacts()
+        facts, table = ChunkFacts(), chunk.table
+        assert table is not None
         validator = RowValidator.for_chunk(chunk, self._skip_bad_rows, SKIP_HINT)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         numeric = [spec for spec in self._declared.numeric if spec.standardise]
         plain = FittedTransforms()
-        for name, encoded in encode_numbers(_table(chunk), numeric, plain, validator):
+        for name, encoded in encode_numbers(table, numeric, plain, validator):
             x = encoded[in_train & ~validator.bad_R]
             if len(x):
                 mean = float(x.mean(dtype=np.float64))
                 squares = float(((x.astype(np.float64) - mean) ** 2).sum())
                 facts.moments[name] = (len(x), mean, squares)
         for spec in self._ids:
-            ids = read_ids(spec, _table(chunk), validator)
+            ids = read_ids(spec, table, validator)
             rows = in_train
             if spec.name in self._fit_to_all:
                 rows = np.logical_or.reduce(list(splits.values()))[: chunk.num_rows]
@@ -200,8 +200,3 @@ def _observe_ids(facts: ChunkFacts, spec: IdSpec, ids: RawIds, in_train: np.ndar
         facts.values.setdefault(name, []).append(values)
     else:
         facts.samples[spec.name] = values.view(np.float64)
-
-
-def _table(chunk: RowChunk) -> pa.Table:
-    assert chunk.table is not None
-    return chunk.table

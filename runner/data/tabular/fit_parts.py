@@ -48,9 +48,7 @@ def find_split_starts(
     if table.row_split.kind != "time":
         return {}
     parts = [part for part in find_parts(table) if part.split == "train"]
-    folders = _work_on(
-        read_times, table, parts, {}, folder, "times", engine or InProcess(), lambda _: None
-    )
+    folders = _work_on(read_times, table, parts, {}, folder, "times", engine or InProcess())
     sample = TimeSample(table.split_seed)
     for own in folders:
         for times in _iterate_arrays(own, "times", read_facts(own)["lengths"]):
@@ -66,7 +64,7 @@ def _work_on(
     folder: Path,
     name: str,
     engine: Engine,
-    advance: Advance,
+    advance: Advance = lambda _: None,
 ) -> list[Path]:
     """Work on all parts that are not done; return the folder of each."""
     folders = [folder / f"{name}-{part.number:05d}" for part in parts]
@@ -88,9 +86,7 @@ def count_parts(
     engine: Engine,
 ) -> list[int]:
     """Return the train rows of each part."""
-    folders = _work_on(
-        count_part, table, parts, split_starts, work, "count", engine, lambda _: None
-    )
+    folders = _work_on(count_part, table, parts, split_starts, work, "count", engine)
     return [read_facts(folder)["train_rows"] for folder in folders]
 
 
@@ -121,7 +117,9 @@ def read_times(task: PartTask, advance: Advance) -> None:
 def fit_part(task: PartTask, advance: Advance) -> None:
     """Write what a part tells of the transforms, and how many rows it has for training."""
     table = task.table
-    fitter = _make_fitter(table)
+    fitter = TransformFitter(
+        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
+    )
     columns = fitter.columns_to_read()
     train_rows, problem = 0, ""
     with complete_folder(task.folder) as folder:
@@ -140,12 +138,6 @@ def count_train_rows(masks: Mapping[str, np.ndarray], num_malformed: int) -> int
     """Return the train rows of a chunk; a malformed line gets a blank row in the first split."""
     blank = num_malformed if next(iter(masks)) == "train" else 0
     return (int(masks["train"].sum()) if "train" in masks else 0) + blank
-
-
-def _make_fitter(table: RewritableTable) -> TransformFitter:
-    return TransformFitter(
-        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
-    )
 
 
 class _FactsWriter(ExitStack):
@@ -182,12 +174,8 @@ class _FactsWriter(ExitStack):
         """Return all that the files do not have, after spilling what is left."""
         self._spill()
         samples = [[n, Path(f.name).name, self._lengths[n]] for n, f in self._samples.items()]
-        return {
-            "moments": self._moments,
-            "largest": self._largest,
-            "runs": self._runs,
-            "samples": samples,
-        }
+        facts = {"moments": self._moments, "largest": self._largest, "runs": self._runs}
+        return {**facts, "samples": samples}
 
     def _spill(self) -> None:
         for number, (name, counter) in enumerate(self._counters.items()):

@@ -40,14 +40,10 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         return outcomes + ratings, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
-    plain = [f for f in complete if is_binary(f) and not f.two_texts]
-    plain = [
-        f
-        for f in plain
-        if guess_kind(f.name) != "id" and split_words(f.name)[0] not in ("is", "has")
-    ]
+    plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
+    plain = [n for n in plain if guess_kind(n) != "id" and split_words(n)[0] not in ("is", "has")]
     if len(plain) == 1:
-        return [plain[0].name], "the only column of 0 and 1"
+        return plain, "the only column of 0 and 1"
     measured = [f.name for f in complete if f.low is not None and is_outcome(f.name)]
     return measured[:1], "named like a label"
 
@@ -162,8 +158,8 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     values = column.combine_chunks()
     if pt.is_nested(values.type):
         return 0.5
-    if not is_text(values.type):
-        values = _in_bins(values.cast(pa.float64(), safe=False)) if _is_number(values) else values
+    if pt.is_integer(values.type) or pt.is_floating(values.type):
+        values = _in_bins(values.cast(pa.float64(), safe=False))
     encoded = values if pt.is_dictionary(values.type) else values.dictionary_encode()
     codes_R = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
     known_R = ~np.isnan(label_R)
@@ -191,15 +187,11 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
 
 
-def _is_number(values: pa.Array) -> bool:
-    return bool(pt.is_integer(values.type) or pt.is_floating(values.type))
-
-
 def _in_bins(values: pa.Array) -> pa.Array:
     """Return numbers as they are, or of many different ones the numbers of 200 bins."""
     if pc.count_distinct(values).as_py() <= 2000:
         return values
-    x_R = values.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
     x_R = np.where(np.isfinite(x_R), x_R, np.nan)
     edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, 201)[1:-1]))
     return pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))

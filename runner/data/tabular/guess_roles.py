@@ -21,15 +21,10 @@ from runner.data.tabular.column_names import (
     guess_kind,
     sounds_like_time,
 )
-from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
-from runner.data.tabular.times import (
-    EARLIEST_S,
-    LATEST_S,
-    TEXT_DATES,
-    is_seconds,
-    is_temporal,
-)
+from runner.data.tabular.sample_rows import SAMPLE_ROWS
+from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
@@ -176,10 +171,8 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
     in_list = bool(_is_nested(f) or f.separator)
     if f.num_distinct > 0.5 * SAMPLE_ROWS:
         num_rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
-        missing = {} if in_list else {"default": 0}
-        return Role(
-            "categorical", reason, {**settings, "encode": "hash", "num_rows": num_rows, **missing}
-        )
+        settings |= {"encode": "hash", "num_rows": num_rows}
+        return Role("categorical", reason, settings | ({} if in_list else {"default": 0}))
     is_frequent = f.num_distinct <= 1000 or f.num_rows * f.mean_length / f.num_distinct >= 20
     min_count = 1 if is_frequent else 2
     return Role("categorical", reason, {**settings, "encode": "vocabulary", "min_count": min_count})
@@ -187,7 +180,8 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
 
 def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[bool, str]]:
     """Return whole-number column -> whether it is a quantity, and why; a family decides as one."""
-    whole = {f.name: f for f in columns if f.low is not None and _is_single(f) and _may_be_ids(f)}
+    single = [f for f in columns if f.low is not None and not (_is_nested(f) or f.separator)]
+    whole = {f.name: f for f in single if _may_be_ids(f)}
     decided = {name: _judge_alone(f) for name, f in whole.items()}
     families: dict[str, list[ColumnStatistics]] = {}
     for f in columns:
@@ -203,10 +197,6 @@ def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[boo
             if decided[name][0] != is_quantity:
                 decided[name] = (is_quantity, f"like most of {family}*")
     return decided
-
-
-def _is_single(f: ColumnStatistics) -> bool:
-    return not (_is_nested(f) or f.separator)
 
 
 def _may_be_ids(f: ColumnStatistics) -> bool:

@@ -110,9 +110,6 @@ def _pool(pid: int) -> Any:
     import urllib3
 
     retry = urllib3.Retry(
-        ATTEMPTS - 1,
-        backoff_factor=FIRST_WAIT_S,
-        status_forcelist=FAILED,
-        raise_on_status=False,
+        ATTEMPTS - 1, backoff_factor=FIRST_WAIT_S, status_forcelist=FAILED, raise_on_status=False
     )
     return urllib3.PoolManager(retries=retry, timeout=urllib3.Timeout(connect=5, read=20))

@@ -82,10 +82,8 @@ def read_negatives(
     negatives = replace(
         of_item, name=NEGATIVES, column=NEGATIVES, table=of_item.table_name, list=has_lists
     )
-    id_types = fitted.id_types | {NEGATIVES: fitted.id_types.get(of_item.column, "")}
-    if not id_types[NEGATIVES]:
-        del id_types[NEGATIVES]
-    fitted = replace(fitted, id_types=id_types)
+    if type_ := fitted.id_types.get(of_item.column):
+        fitted = replace(fitted, id_types=fitted.id_types | {NEGATIVES: type_})
     source = _NegativesFile(format=format_, path=path, schema=None, ids=(key, negatives))
     keys, items = [], []
     for file in source.files["train"]:
@@ -142,9 +140,8 @@ def _encode(
         (negatives, items_V, raw, rows_V),
     ):
         if spec.encode == "vocabulary":
-            validator.reject(
-                spec.column, rows < FIRST_VALUE_ID, partial(_describe_unknown, texts), at
-            )
+            unknown = partial(_describe_unknown, texts)
+            validator.reject(spec.column, rows < FIRST_VALUE_ID, unknown, at)
     return keys_R[rows_V].astype(np.int64), items_V.astype(np.int64)
 
 

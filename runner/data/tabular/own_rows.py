@@ -174,10 +174,10 @@ class OwnRowsRecipe(TableRecipe):
         first = next(self.source.batches(), None)
         if first is None:
             raise DataError(f"{self.source}: has no rows")
-        missing = [name for name in self.columns_read if name not in first.schema.names]
-        for name in missing:
-            near = nearest_hint(name, first.schema.names, 3)
-            raise DataError(f"{self.source}: no column {name!r}{near}")
+        for name in self.columns_read:
+            if name not in first.schema.names:
+                near = nearest_hint(name, first.schema.names, 3)
+                raise DataError(f"{self.source}: no column {name!r}{near}")
         return {str(self.source): first.schema}
 
     def read_chunks(

@@ -107,21 +107,16 @@ def iterate_part(
     table: RewritableTable, part: Part, columns: list[str], split_starts: Mapping[str, float]
 ) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
     """Yield the rows of a part, with a mask of rows for each split."""
-    assigner = SplitAssigner(table.row_split, table.split_seed, split_starts)
-    assigner.start_file(part.file_number, part.first_row)
-    split_column = [table.row_split.column] if table.row_split.column else []
+    split, place = table.row_split, (part.file_number, part.first_row)
+    assigner = SplitAssigner(split, table.split_seed, split_starts, *place)
+    split_column = [split.column] if split.column else []
     to_read = list(dict.fromkeys([*columns, *(split_column if part.split == "train" else [])]))
     for chunk in table.read_chunks(part.file, to_read, part.row_groups):
         if part.split == "train":
             masks = assigner.assign(chunk)
         else:
             masks = {part.split: np.ones(chunk.num_rows, bool)}
-        yield chunk, _extend_masks(masks, chunk)
-
-
-def _extend_masks(masks: dict[str, np.ndarray], chunk: RowChunk) -> dict[str, np.ndarray]:
-    """Malformed lines at the end belong to no split."""
-    if not chunk.malformed_lines:
-        return masks
-    none = np.zeros(len(chunk.malformed_lines), bool)
-    return {split: np.concatenate([mask_R, none]) for split, mask_R in masks.items()}
+        if chunk.malformed_lines:  # at the end; they belong to no split
+            none = np.zeros(len(chunk.malformed_lines), bool)
+            masks = {name: np.concatenate([mask_R, none]) for name, mask_R in masks.items()}
+        yield chunk, masks

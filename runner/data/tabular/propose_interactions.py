@@ -52,10 +52,7 @@ class EventColumns:
 
 
 def find_event_columns(
-    columns: Sequence[ColumnStatistics],
-    given: Mapping[str, str | None],
-    *,
-    must: bool,
+    columns: Sequence[ColumnStatistics], given: Mapping[str, str | None], *, must: bool
 ) -> EventColumns | None:
     """Return who, what and when; None if the table does not look like interactions.
 

@@ -12,25 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
 from runner.data.tabular.choose_roles import (
     FEATURES,
     choose_labels,
     drop_leaks,
     feature_roles,
 )
-from runner.data.tabular.column_statistics import (
-    ColumnStatistics,
-    Sample,
-    describe_bad_values,
-    sample_rows,
-)
+from runner.data.tabular.column_statistics import ColumnStatistics, Sample, describe_bad_values
 from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.file_list import find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
-from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.propose_interactions import (
     EventColumns,
     event_roles,
@@ -47,23 +40,14 @@ from runner.data.tabular.propose_times import (
     propose_time_parts,
     split_time_form,
 )
-from runner.data.tabular.read_files import (
-    check_same_schema,
-    read_parquet_schema,
-)
-from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
-from runner.data.tabular.remote_files import find_remote
+from runner.data.tabular.read_schemas import detect_format, read_schemas
+from runner.data.tabular.read_text import TextFormat, default_text_format
+from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
-from runner.data.tabular.text_blocks import find_binary_format
-from runner.data.tabular.text_layout import (
-    check_names_not_repeated,
-    find_layout,
-    read_codes_as_texts,
-)
-from runner.errors import DataError, UserError, raise_combined
+from runner.data.tabular.text_layout import check_names_not_repeated
+from runner.errors import DataError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
-EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 @dataclass(frozen=True)
@@ -112,7 +96,7 @@ def propose_schema(
     # empty parts, as distributed writers leave them, tell nothing
     files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
-        schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+        schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
     notes[:0] = split_notes
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
@@ -125,41 +109,36 @@ def propose_schema(
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
-    events = _choose_events(columns, hints, notes)
-    if events is not None:
-        declared, found = propose_declaration(events, columns)
-        split = {"split": "leave_one_out"} if len(missing) == 2 else {}
-        return SchemaProposal(
-            format_,
-            {**places, **split, **_text_places(layout, format_)},
-            tuple((f, role) for f in columns if (role := event_roles(events, columns)[f.name])),
-            whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {},
-            num_rows,
-            (*notes, *found),
-            declared,
+    interactions: Mapping[str, Any] | None = None
+    if events := _choose_events(columns, hints, notes):
+        interactions, found = propose_declaration(events, columns)
+        notes += found
+        roles = event_roles(events, columns)
+        split: dict[str, Any] = {"split": "leave_one_out"} if len(missing) == 2 else {}
+        more_ids = whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {}
+    else:
+        roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
+        time = choose_time(
+            sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
-    roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
-    time = choose_time(
-        sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
-    )
-    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
-    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
-    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
-    number_ids, found = propose_number_ids(sample.table, columns, roles)
-    notes += found
-    split = propose_split(time, missing)
-    if "random" in split.get("split", {}):
-        notes += describe_copied_rows(sample.table, columns)
+        notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
+        notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
+        notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
+        number_ids, found = propose_number_ids(sample.table, columns, roles)
+        notes += found
+        split = propose_split(time, missing)
+        if "random" in split.get("split", {}):
+            notes += describe_copied_rows(sample.table, columns)
+        more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}
+        more_ids |= number_ids
     return SchemaProposal(
         format_,
         {**places, **split, **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
-        {
-            **(propose_time_parts(sample.table, time, taken=schema.names) if time else {}),
-            **number_ids,
-        },
+        more_ids,
         num_rows,
         tuple(notes),
+        interactions,
     )
 
 
@@ -191,113 +170,6 @@ def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
             raise
         alone = f"python -m runner schema {shlex.quote(own_splits['path'])}"
         raise DataError(f"{error}; {alone} takes the train files alone") from error
-
-
-def detect_format(path: str) -> str:
-    """Return the format of files, by the ending of the path or of the first file in a folder.
-
-    Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
-    ending is taken as CSV; reading it tells whether it is a text.
-
-    Raises:
-        UserError: for an ending that is not known.
-        DataError: for a path that does not exist.
-    """
-    lower = path.rstrip("/").lower()
-    if lower.endswith(EXCEL):
-        raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
-    if found := find_binary_format(path):
-        return found
-    for format_, suffixes in SUFFIXES.items():
-        if lower.endswith(suffixes):
-            return format_
-    endings = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-    if os.path.isdir(path):
-        for _, _, names in sorted(os.walk(path)):
-            for name in sorted(names):
-                if name.lower().endswith(endings):
-                    return detect_format(name)
-    if os.path.isfile(path):
-        return "csv"
-    if "://" in path:
-        names = find_remote(path, endings, "")[1]
-        if known := sorted(name for name in names if name.lower().endswith(endings)):
-            return detect_format(known[0])
-    elif not any(c in path for c in "*?["):
-        find_files(path, "parquet", key="")  # raises with the nearest name
-    listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
-    raise UserError(
-        f"{path}: is it Parquet, CSV, TSV, JSON lines, Arrow, ORC or Avro? Known endings are "
-        f"{listed}, and of texts these with .gz, .bz2 or .zst"
-    )
-
-
-def _read_schemas(
-    files_by_key: Mapping[str, Sequence[DataFile]], format_: str, hints: Hints
-) -> tuple[pa.Schema, TextFormat | None, int | None, list[str]]:
-    """Return the columns, how text files are written, the number of rows if known, and notes.
-
-    Raises:
-        UserError: for hints that the files contradict, and files that differ.
-    """
-    files = [file for own in files_by_key.values() for file in own]
-    notes: list[str] = []
-    if format_ == "parquet":
-        if hints.delimiter or hints.columns:
-            raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
-        read = {str(file): read_parquet_schema(file) for file in files}
-        first = _first_schema({name: s for name, (s, _) in read.items()}, files, notes)
-        return first, None, sum(sum(counts) for _, counts in read.values()), notes
-    if format_ in ARROW_FORMATS:
-        if hints.delimiter or hints.columns:
-            raise UserError(
-                f"--delimiter, --columns: are for text files; {format_} names its columns"
-            )
-        schemas = {str(file): read_arrow_schema(file, format_) for file in files}
-        return _first_schema(schemas, files, notes), None, None, notes
-    layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
-    schemas = {str(file): infer_text_schema(file, layout) for file in files}
-    guessed = _first_schema(schemas, files, notes, are_guesses=True)
-    schema, more = read_codes_as_texts(files[0], layout, guessed)
-    return schema, layout, None, notes + more
-
-
-def _first_schema(
-    schemas: Mapping[str, pa.Schema],
-    files: Sequence[DataFile],
-    notes: list[str],
-    *,
-    are_guesses: bool = False,
-) -> pa.Schema:
-    """Return the columns of the first file, and of its folders.
-
-    Args:
-        schemas: path -> the columns of that file.
-        files: their files.
-        notes: gets one on columns that are left out.
-        are_guesses: the types are guessed from texts, and may differ.
-
-    Raises:
-        DataError: for files that differ.
-    """
-    schemas = with_partitions(schemas, files)
-    first = next(iter(schemas.values()))
-    unnamed = len(first.get_all_field_indices(""))
-    if unnamed > 1:  # of a single one it is known later whether it holds anything
-        notes.append(
-            f"the {unnamed} columns without a name are left out; names in the first line make "
-            "use of them"
-        )
-        schemas = {path: pa.schema([f for f in s if f.name]) for path, s in schemas.items()}
-        first = next(iter(schemas.values()))
-    of_folders = [n for s in schemas.values() for n in s.names if is_partition(s, n)]
-    if are_guesses:
-        schemas = {
-            path: pa.schema([field.with_type(pa.string()) for field in schema])
-            for path, schema in schemas.items()
-        }
-    check_same_schema(schemas, list(dict.fromkeys([*first.names, *of_folders])))
-    return first
 
 
 def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]:

@@ -123,11 +123,7 @@ def _delimiter_hint(column: str, names: Sequence[str]) -> str:
 
 
 def _describe_missing(
-    name: str,
-    asked: str,
-    path: str,
-    schemas: Mapping[str, pa.Schema],
-    columns: Container[str],
+    name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema], columns: Container[str]
 ) -> str:
     for other, schema in schemas.items():
         if is_partition(schema, name):

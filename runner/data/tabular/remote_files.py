@@ -31,7 +31,7 @@ class RemoteFiles(Protocol):
     """Where files are that are not on this machine."""
 
     # whether its ETags stand for the content, and not for a copy on one of several servers
-    etag_is_content: bool
+    etag_is_content: bool = False
 
     def find(self, url: str, suffixes: Sequence[str]) -> list[str]:
         """Return the files that a URL names: itself, or those of a folder or a glob."""
@@ -43,10 +43,11 @@ class RemoteFiles(Protocol):
         """Return the number of a file's bytes."""
 
     def nearest(self, url: str) -> str:
-        """Return a hint at the file nearest to a URL of which there is none."""
+        """Return a hint at the file nearest to a URL of which there is none; empty without one."""
+        return ""
 
 
-class StoreFiles:
+class StoreFiles(RemoteFiles):
     """Objects of a store. The sizes that it lists are kept."""
 
     etag_is_content = True
@@ -106,10 +107,8 @@ class StoreFiles:
         return self._sizes[path]
 
 
-class HttpFiles:
+class HttpFiles(RemoteFiles):
     """Files of a web server. Its folders and globs are those of the links on its pages."""
-
-    etag_is_content = False
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
@@ -123,9 +122,6 @@ class HttpFiles:
             return []
         return [url]
 
-    def nearest(self, url: str) -> str:
-        return ""
-
     def open(self, path: str) -> tuple[IO[bytes], str]:
         handle, etag = open_url(path)
         self._sizes[path] = handle.seek(0, os.SEEK_END)
@@ -138,10 +134,8 @@ class HttpFiles:
         return self._sizes[path]
 
 
-class FsspecFiles:
+class FsspecFiles(RemoteFiles):
     """Files of any other URL that fsspec knows, such as memory:// or abfs://."""
-
-    etag_is_content = False
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -155,9 +149,6 @@ class FsspecFiles:
         if files.isdir(path):
             return [str(n) for n in files.find(path) if n.lower().endswith(tuple(suffixes))]
         return [path] if files.exists(path) else []
-
-    def nearest(self, url: str) -> str:
-        return ""
 
     def open(self, path: str) -> tuple[IO[bytes], str]:
         return self._files.open(path, "rb"), ""
@@ -185,7 +176,7 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
     """
     import fsspec
 
-    scheme = url.partition("://")[0]
+    scheme, where = url.partition("://")[0], path_setting(key, url)
     try:
         files = _open_files(url)
         names = files.find(url, suffixes)
@@ -194,21 +185,17 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
         raise DataError(path_setting(key, error)) from error
     except ValueError as error:
         known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
-        raise DataError(
-            f"{path_setting(key, url)}: {error}{nearest_hint(scheme, known)}"
-        ) from error
+        raise DataError(f"{where}: {error}{nearest_hint(scheme, known)}") from error
     except ImportError as error:
         extra = EXTRAS.get(scheme)
         install = f": pip install 'runner[{extra}]'" if extra else ""
         raise DataError(
-            f"{path_setting(key, url)}: needs a package that is not installed ({error}){install}"
+            f"{where}: needs a package that is not installed ({error}){install}"
         ) from error
     except OSError as error:
-        raise DataError(
-            f"{path_setting(key, url)}: cannot be read: {describe_error(error)}"
-        ) from error
+        raise DataError(f"{where}: cannot be read: {describe_error(error)}") from error
     if not names:
-        raise DataError(f"{path_setting(key, url)}: no such path, or no file matches{near}")
+        raise DataError(f"{where}: no such path, or no file matches{near}")
     return files, names
 
 

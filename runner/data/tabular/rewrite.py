@@ -101,8 +101,7 @@ def _make_draws(table: RewritableTable) -> BucketDraws | None:
     """Return the draws of the order in which train rows are stored; None if it is their own."""
     if not table.mix:
         return None
-    num_rows = table.num_rows_estimate()
-    return BucketDraws(num_rows=num_rows, seed=table.split_seed)
+    return BucketDraws(num_rows=table.num_rows_estimate(), seed=table.split_seed)
 
 
 class _EncodedRows:
@@ -161,14 +160,12 @@ class _EncodedRows:
                 )
             if draws is not None:
                 # in this process the part is done by now; workers rely on what was counted
-                done = is_done(folder) or self._train_rows is None
-                count = read_facts(folder)["train_rows"] if done else self._count(part)
+                if self._train_rows is None or is_done(folder):
+                    count = read_facts(folder)["train_rows"]
+                else:
+                    count = self._train_rows[part.number]
                 draws.skip(count)
                 before += count
-
-    def _count(self, part: Part) -> int:
-        assert self._train_rows is not None
-        return self._train_rows[part.number]
 
     def _folder(self, part: Part, before: int) -> Path:
         """Return the folder of a part; its rows depend on how many train rows come before."""

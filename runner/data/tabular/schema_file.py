@@ -10,13 +10,7 @@ from typing import Any
 
 from runner.config_key import Key
 from runner.data.growing.settings import parse_eviction
-from runner.data.interactions.declaration import (
-    KEY as INTERACTIONS,
-)
-from runner.data.interactions.declaration import (
-    expand_schema,
-    parse_interactions,
-)
+from runner.data.interactions.declaration import INTERACTIONS, expand_schema, parse_interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.splits import parse_split

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.data.core.columns import is_list
-from runner.data.tabular.column_statistics import (
-    ColumnStatistics,
-)
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import is_time
 from runner.errors import nearest_hint
 

@@ -135,6 +135,12 @@ def _leave_out(count: Any, key: str) -> Split:
     return Split("leave_out", {"validation": count, "test": count})
 
 
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a time such as 30min or 7d; None for another text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", text)
+    return float(match[1]) * SECONDS_PER_UNIT[match[2]] if match else None
+
+
 def _parse_length(value: Any, key: str) -> tuple[str, float]:
     """Return ('share', 0.1) for 0.1, ('seconds', 604800.0) for `7d`, or ('date', its second).
 
@@ -147,13 +153,12 @@ def _parse_length(value: Any, key: str) -> tuple[str, float]:
         second = float(parse_times(pa.array([str(value)]))[0])
         if not np.isnan(second):
             return "date", second
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(value))
-    if not match:
+    if (seconds := parse_duration(str(value))) is None:
         raise ConfigError(
             f"{key}={value!r}: expected a share such as 0.1, a time such as 7d, or a date "
             "such as 2024-05-01"
         )
-    return "seconds", float(match[1]) * SECONDS_PER_UNIT[match[2]]
+    return "seconds", seconds
 
 
 def check_split_type(
@@ -251,15 +256,21 @@ class TimeSample:
 
 
 class SplitAssigner:
-    """Assigns the rows of one file after another to splits, whatever the size of the chunks."""
+    """Assigns the rows of a file to splits, from one of them on, whatever the size of the chunks.
 
-    def __init__(self, split: Split, seed: int, split_starts: Mapping[str, float]) -> None:
-        self._split, self._seed, self._split_starts = split, seed, split_starts
-        self._rng = np.random.default_rng([seed, 0, DRAWS])
+    A random split draws from a generator of the file's own.
+    """
 
-    def start_file(self, file_number: int, first_row: int = 0) -> None:
-        """Begin a file, at a row; a random split draws from a generator of the file's own."""
-        bits = np.random.PCG64(np.random.SeedSequence([self._seed, file_number, DRAWS]))
+    def __init__(
+        self,
+        split: Split,
+        seed: int,
+        split_starts: Mapping[str, float],
+        file_number: int,
+        first_row: int,
+    ) -> None:
+        self._split, self._split_starts = split, split_starts
+        bits = np.random.PCG64(np.random.SeedSequence([seed, file_number, DRAWS]))
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
     def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:

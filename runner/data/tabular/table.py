@@ -13,9 +13,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
-from runner.data.tabular.column_types import (
-    rewritten_columns,
-)
+from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
 from runner.parts import dataset_option
 
@@ -45,15 +43,12 @@ def table(
 recipe = TableRecipe
 
 
-def open_table(
-    table_recipe: TableRecipe,
-    *,
-    window_rows: int,
-    prefetch: int,
-    workers: int | None = None,
-    rest: str = "short",
-) -> ParquetDataset:
-    """Open the dataset of a table, rewritten if need be."""
+def open_table(table_recipe: TableRecipe, **reading: Any) -> ParquetDataset:
+    """Open the dataset of a table, rewritten if need be.
+
+    Args:
+        reading: `window_rows`, `prefetch`, `workers` and `rest` of `BlockDataset`.
+    """
     folder, prepared = prepare_table(table_recipe)
     facts = prepared.learnt
     report_bad_rows(facts.get("bad_rows"))
@@ -70,13 +65,10 @@ def open_table(
     return ParquetDataset(
         split_files(table_recipe, folder, prepared),
         columns,
-        window_rows=window_rows,
-        prefetch=prefetch,
-        workers=workers,
-        rest=rest,
         transforms_dir=folder,
         bad_rows=facts.get("bad_rows"),
         seen_dir=folder if table_recipe.declared.interactions is not None else None,
+        **reading,
     )
 
 

@@ -17,17 +17,9 @@ from runner.data.core.argument_types import Count, Seed
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.interactions.rewrite import event_declaration
 from runner.data.prepare.engine import Engine
-from runner.data.tabular.arrow_files import (
-    ARROW_FORMATS,
-    read_arrow_chunks,
-    read_arrow_schema,
-)
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks, read_arrow_schema
 from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import (
-    check_column_types,
-    text_column_types,
-    text_file_schema,
-)
+from runner.data.tabular.column_types import check_column_types, text_column_types, text_file_schema
 from runner.data.tabular.file_list import DataFile, check_apart, find_files
 from runner.data.tabular.partitions import (
     append_partitions,
@@ -105,8 +97,7 @@ class TableFiles:
             )
         if isinstance(self.schema, Mapping):
             return self.schema
-        path = Path(str(self.schema)).expanduser()
-        return read_schema_file(path)
+        return read_schema_file(Path(str(self.schema)).expanduser())
 
     @cached_property
     def declared_in_files(self) -> Declared:
@@ -181,42 +172,57 @@ class TableFiles:
         Raises:
             DataError: where no file has rows, and as `check_same_schema` does.
         """
-        schemas = {}
-        for file in self._all_files:
-            if self.format == "parquet":
-                schema, counts = read_parquet_schema(file)
-                self._counts[str(file)] = counts
-                if sum(counts):
-                    schemas[str(file)] = schema
-            elif self.format in TEXT_FORMATS:
-                if file.size():
-                    schemas[str(file)] = infer_text_schema(file, self.text_format)
-            elif not file.size():
-                raise DataError(f"{file}: has no rows")
-            else:
-                schemas[str(file)] = read_arrow_schema(file, self.format)
-        if not schemas:
-            raise DataError(f"{self._all_files[0]}: has no rows")
-        self._without_rows.update({str(file) for file in self._all_files} - schemas.keys())
+        schemas = self._schemas_in_files
         if self.format in TEXT_FORMATS:
             fields = [field for schema in schemas.values() for field in schema]
             known = {field.name: field for field in fields if not pt.is_null(field.type)}
-            for path, inferred in schemas.items():
-                # a file with names alone, or with an empty column, does not tell the types
-                schemas[path] = text_file_schema(
-                    pa.schema(
-                        [known.get(f.name, f) if pt.is_null(f.type) else f for f in inferred]
-                    ),
+            # a file with names alone, or with an empty column, does not tell the types
+            schemas = {
+                path: text_file_schema(
+                    pa.schema([known.get(f.name, f) if pt.is_null(f.type) else f for f in schema]),
                     self.text_types,
                     self.declared_in_files,
                     self.row_split,
                     json_lines=self.format == "jsonl",
                 )
-        first = next(iter(schemas.values()))
-        schemas |= dict.fromkeys(sorted(self._without_rows), first)
+                for path, schema in schemas.items()
+            }
+        without_rows = sorted({str(file) for file in self._all_files} - schemas.keys())
+        schemas = {**schemas, **dict.fromkeys(without_rows, next(iter(schemas.values())))}
         schemas = with_partitions(schemas, self._all_files, self.partition_texts)
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
+
+    @cached_property
+    def _schemas_in_files(self) -> dict[str, pa.Schema]:
+        """Path -> the columns of a file that has rows, as they are in it; others are passed over.
+
+        Raises:
+            DataError: where no file has rows, and for one without rows of an Arrow format.
+        """
+        schemas = {}
+        for file in self._all_files:
+            if self.format == "parquet":
+                schema, counts = self._footers[str(file)]
+                if sum(counts):
+                    schemas[str(file)] = schema
+            elif file.size():
+                schemas[str(file)] = (
+                    infer_text_schema(file, self.text_format)
+                    if self.format in TEXT_FORMATS
+                    else read_arrow_schema(file, self.format)
+                )
+            elif self.format not in TEXT_FORMATS:
+                raise DataError(f"{file}: has no rows")
+        if not schemas:
+            raise DataError(f"{self._all_files[0]}: has no rows")
+        return schemas
+
+    @cached_property
+    def _footers(self) -> dict[str, tuple[pa.Schema, list[int]]]:
+        """Path -> the columns of a Parquet file, and the rows of each of its row groups."""
+        is_parquet = self.format == "parquet"
+        return {str(f): read_parquet_schema(f) for f in self._all_files if is_parquet}
 
     @property
     def partition_texts(self) -> Collection[str]:
@@ -248,16 +254,6 @@ class TableFiles:
     def text_types(self) -> dict[str, pa.DataType]:
         """Column -> the type as which it is read from text files."""
         return text_column_types(self.declared_in_files, self.row_split)
-
-    @cached_property
-    def _counts(self) -> dict[str, list[int]]:
-        """Path -> rows of every row group of a Parquet file; filled by `schemas`."""
-        return {}
-
-    @cached_property
-    def _without_rows(self) -> set[str]:
-        """Paths of files that are passed over, as others have rows; filled by `schemas`."""
-        return set()
 
     @cached_property
     def _texts(self) -> dict[str, TextIndex]:
@@ -293,11 +289,10 @@ class TableFiles:
             chunks = partial(self.read_chunks, file)
             check_split_type(self.row_split, self.schemas[first], first, chunks)
 
-    @property
+    @cached_property
     def rows_per_group(self) -> dict[str, list[int]]:
         """Path -> rows of every row group; empty but for Parquet files."""
-        _ = self.schemas  # which fills it
-        return self._counts
+        return {path: counts for path, (_, counts) in self._footers.items()}
 
     def num_rows_estimate(self) -> int:
         """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
@@ -326,15 +321,13 @@ class TableFiles:
                 the whole file.
         """
         schema = self.schemas[str(file)]
-        if str(file) in self._without_rows:
+        if str(file) not in self._schemas_in_files:
             return
-        chunks = self._read_file(file, columns_in_file(schema, columns), row_groups)
-        for chunk in chunks:
-            if chunk.table is None:
-                yield chunk
-            else:
+        for chunk in self._read_file(file, columns_in_file(schema, columns), row_groups):
+            if chunk.table is not None:
                 table = append_partitions(chunk.table, file, schema, columns)
-                yield replace(chunk, table=table)
+                chunk = replace(chunk, table=table)
+            yield chunk
 
     def _read_file(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None

@@ -17,17 +17,10 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
-from runner.data.tabular.column_types import (
-    direct_columns,
-    id_types,
-)
+from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.fetch_files import fetch_files
-from runner.data.tabular.read_files import (
-    is_nested,
-)
-from runner.data.tabular.read_text import (
-    TextFormat,
-)
+from runner.data.tabular.read_files import is_nested
+from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_files import TableFiles
 
@@ -99,7 +92,9 @@ class TableRecipe(TableFiles):
         first = next(iter(self.schemas.values()))
         return (
             self.row_split.kind == "whole"
-            and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
+            and all(
+                count <= DIRECT_ROWS for counts in self.rows_per_group.values() for count in counts
+            )
             and direct_columns(self.declared, first) is not None
             and not any(is_nested(first, name) for name in self.columns_read)
             and not self.partitions_read

@@ -40,7 +40,8 @@ def cast_texts(
         if pt.is_string(type_):
             continue
         texts = table[name].combine_chunks()
-        if pt.is_integer(type_) or pt.is_floating(type_):
+        is_number = pt.is_integer(type_) or pt.is_floating(type_)
+        if is_number:
             stands_for_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
             texts = pc.if_else(stands_for_none, missing, texts)
         if pt.is_integer(type_):
@@ -54,13 +55,9 @@ def cast_texts(
             texts = pc.if_else(fits, texts, missing)
         if pt.is_floating(type_) and decimal != ".":
             texts = pc.replace_substring(texts, decimal, ".")
-        table = table.set_column(index, name, _parse(texts, type_))
+        texts = strip_number(texts) if is_number else texts
+        table = table.set_column(index, name, texts.cast(type_))
     return table, invalid
-
-
-def _parse(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    is_number = pt.is_integer(type_) or pt.is_floating(type_)
-    return (strip_number(texts) if is_number else texts).cast(type_)
 
 
 def _match_type(texts: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -106,8 +103,7 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     parts = pc.split_pattern(
         pc.utf8_trim(pc.if_else(quoted, between_quotes, between_values), "\"'"), "\x1f"
     )
-    empty = pc.fill_null(pc.equal(inner, ""), True)
-    return pc.if_else(empty, pa.scalar([], parts.type), parts)
+    return _without_value(inner, parts)
 
 
 def split_texts(texts: pa.Array, separator: str) -> pa.Array:
@@ -117,7 +113,11 @@ def split_texts(texts: pa.Array, separator: str) -> pa.Array:
     """
     if separator == "json":
         return split_json_lists(texts)
-    parts = pc.split_pattern(texts, separator)
+    return _without_value(texts, pc.split_pattern(texts, separator))
+
+
+def _without_value(texts: pa.Array, parts: pa.Array) -> pa.Array:
+    """Return the parts of texts, no part of a missing and of an empty one."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, pa.scalar([], parts.type), parts)
 

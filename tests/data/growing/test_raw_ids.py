@@ -88,7 +88,7 @@ def test_a_message_of_a_topic_holds_them(monkeypatch):
     settings = {"servers": "s:1", "topic": "t", "begin": "earliest", "idle_timeout_s": None}
     recipe = TopicRecipe(schema=SCHEMA, **settings)
     rows = [json.dumps(row).encode() for row in ROWS.select(["click", "user", "tags"]).to_pylist()]
-    messages = [Message(0, n, value) for n, value in enumerate(rows)]
+    messages = [Message(0, n, value, "t") for n, value in enumerate(rows)]
     decoded = recipe.decoder.decode(messages, 0)
     assert decoded.ids_FW.tolist() == [[NO_ID if u is None else u for u in USER]]
 

@@ -73,7 +73,7 @@ def learnt(tmp_path) -> str:
 
 
 def messages_of(rows) -> list[Message]:
-    return [Message(0, n, json.dumps(row).encode()) for n, row in enumerate(rows)]
+    return [Message(0, n, json.dumps(row).encode(), "clicks") for n, row in enumerate(rows)]
 
 
 @pytest.mark.parity("E16")

@@ -48,7 +48,12 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
         _print_fields("keys of no group", read_fields(CONF / "config.yaml", ""))
         print("\nls GROUP shows its fields; ls GROUP=OPTION those of an option")
     else:
-        _show_option(group, shown[group])
+        options = shown[group]  # the only option, or the default
+        only = options[0] if len(options) == 1 else None
+        chosen = next((o for o in options if o.is_default), only)
+        if chosen is not None:
+            fields = read_fields(chosen.path, group.replace("/", "."))
+            _print_fields(f"fields of {group}={chosen.name}", fields)
     return 0
 
 
@@ -62,14 +67,6 @@ def make_parser() -> VerbParser:
     parser.add_words("group", "GROUP[=OPTION]", "default: all groups")
     parser.add_config_dirs()
     return parser
-
-
-def _show_option(group: str, options: Sequence[Option]) -> None:
-    """Show the fields of the only option, or of the default."""
-    option = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
-    if option is not None:
-        fields = read_fields(option.path, group.replace("/", "."))
-        _print_fields(f"fields of {group}={option.name}", fields)
 
 
 def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:

@@ -1,0 +1,128 @@
+"""The format of the files of a table, and their columns, before a schema is proposed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.partitions import is_partition, with_partitions
+from runner.data.tabular.read_files import check_same_schema, read_parquet_schema
+from runner.data.tabular.read_text import TextFormat, infer_text_schema
+from runner.data.tabular.remote_files import find_remote
+from runner.data.tabular.schema_hints import Hints
+from runner.data.tabular.text_blocks import find_binary_format
+from runner.data.tabular.text_layout import find_layout, read_codes_as_texts
+from runner.errors import UserError
+
+EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+
+
+def detect_format(path: str) -> str:
+    """Return the format of files, by the ending of the path or of the first file in a folder.
+
+    Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
+    ending is taken as CSV; reading it tells whether it is a text.
+
+    Raises:
+        UserError: for an ending that is not known.
+        DataError: for a path that does not exist.
+    """
+    lower = path.rstrip("/").lower()
+    if lower.endswith(EXCEL):
+        raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
+    if found := find_binary_format(path):
+        return found
+    for format_, suffixes in SUFFIXES.items():
+        if lower.endswith(suffixes):
+            return format_
+    endings = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+    if os.path.isdir(path):
+        for _, _, names in sorted(os.walk(path)):
+            for name in sorted(names):
+                if name.lower().endswith(endings):
+                    return detect_format(name)
+    if os.path.isfile(path):
+        return "csv"
+    if "://" in path:
+        names = find_remote(path, endings, "")[1]
+        if known := sorted(name for name in names if name.lower().endswith(endings)):
+            return detect_format(known[0])
+    elif not any(c in path for c in "*?["):
+        find_files(path, "parquet", key="")  # raises with the nearest name
+    listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
+    raise UserError(
+        f"{path}: is it Parquet, CSV, TSV, JSON lines, Arrow, ORC or Avro? Known endings are "
+        f"{listed}, and of texts these with .gz, .bz2 or .zst"
+    )
+
+
+def read_schemas(
+    files_by_key: Mapping[str, Sequence[DataFile]], format_: str, hints: Hints
+) -> tuple[pa.Schema, TextFormat | None, int | None, list[str]]:
+    """Return the columns, how text files are written, the number of rows if known, and notes.
+
+    Raises:
+        UserError: for hints that the files contradict, and files that differ.
+    """
+    files = [file for own in files_by_key.values() for file in own]
+    notes: list[str] = []
+    if format_ == "parquet":
+        if hints.delimiter or hints.columns:
+            raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
+        read = {str(file): read_parquet_schema(file) for file in files}
+        first = _first_schema({name: s for name, (s, _) in read.items()}, files, notes)
+        return first, None, sum(sum(counts) for _, counts in read.values()), notes
+    if format_ in ARROW_FORMATS:
+        if hints.delimiter or hints.columns:
+            raise UserError(
+                f"--delimiter, --columns: are for text files; {format_} names its columns"
+            )
+        schemas = {str(file): read_arrow_schema(file, format_) for file in files}
+        return _first_schema(schemas, files, notes), None, None, notes
+    layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
+    schemas = {str(file): infer_text_schema(file, layout) for file in files}
+    guessed = _first_schema(schemas, files, notes, are_guesses=True)
+    schema, more = read_codes_as_texts(files[0], layout, guessed)
+    return schema, layout, None, notes + more
+
+
+def _first_schema(
+    schemas: Mapping[str, pa.Schema],
+    files: Sequence[DataFile],
+    notes: list[str],
+    *,
+    are_guesses: bool = False,
+) -> pa.Schema:
+    """Return the columns of the first file, and of its folders.
+
+    Args:
+        schemas: path -> the columns of that file.
+        files: their files.
+        notes: gets one on columns that are left out.
+        are_guesses: the types are guessed from texts, and may differ.
+
+    Raises:
+        DataError: for files that differ.
+    """
+    schemas = with_partitions(schemas, files)
+    first = next(iter(schemas.values()))
+    unnamed = len(first.get_all_field_indices(""))
+    if unnamed > 1:  # of a single one it is known later whether it holds anything
+        notes.append(
+            f"the {unnamed} columns without a name are left out; names in the first line make "
+            "use of them"
+        )
+        schemas = {path: pa.schema([f for f in s if f.name]) for path, s in schemas.items()}
+        first = next(iter(schemas.values()))
+    of_folders = [n for s in schemas.values() for n in s.names if is_partition(s, n)]
+    if are_guesses:
+        schemas = {
+            path: pa.schema([field.with_type(pa.string()) for field in schema])
+            for path, schema in schemas.items()
+        }
+    check_same_schema(schemas, list(dict.fromkeys([*first.names, *of_folders])))
+    return first
