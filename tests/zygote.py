@@ -144,9 +144,7 @@ def become_runner(request: dict) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        for thread in threading.enumerate():  # as Python does at its end
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+        threading._shutdown()  # type: ignore[attr-defined]  # as Python does at its end
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)

@@ -241,7 +241,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         right = name in ("values", "missing")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for column, role in proposal.columns:
-        settings = {**role.settings, **proposal.time_parts.get(column.name, {})}
+        settings = {**role.settings, **proposal.more_ids.get(column.name, {})}
         shown = [str(k) if v is True else f"{k}={v}" for k, v in settings.items()]
         why = f" ({role.reason})" if role.reason else ""
         span = column.describe_range(" .. ") or ", ".join(column.examples[:3])
@@ -250,8 +250,8 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
         table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
     columns = {column.name for column, _ in proposal.columns}
-    for name in [name for name in proposal.time_parts if name not in columns]:
-        parts = " ".join(f"{key}={value}" for key, value in proposal.time_parts[name].items())
+    for name in [name for name in proposal.more_ids if name not in columns]:
+        parts = " ".join(f"{key}={value}" for key, value in proposal.more_ids[name].items())
         table.add_row(
             *(escape(on_one_line(cell)) for cell in (name, "", "", "", "", f"categorical {parts}"))
         )

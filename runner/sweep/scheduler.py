@@ -255,7 +255,9 @@ def _signal_text(running: RunningJob, code: int) -> str:
     text = f"{'killed' if code < 0 else 'stopped'} by signal {number}"
     before, now = running.oom_kills_before, count_oom_kills()
     if number == signal.SIGKILL and before is not None and now is not None and now > before:
-        return f"{text}: out of memory (the system's choice)"
+        # the count is of the machine, so that it may have been another process
+        killed = "the system killed a process for want of it meanwhile"
+        return f"{text}, probably out of memory: {killed}"
     if number in _PLAIN_SIGNALS:
         return text
     line = last_line(running.folder / JOB_LOG_FILE, running.log_offset)

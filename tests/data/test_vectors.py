@@ -195,7 +195,7 @@ def test_messages_and_requests_hold_vectors(vectors, separator):
 def test_a_table_of_vectors_alone_gets_ids_that_a_model_can_learn_from(tmp_path, vectors, kind):
     path, format_, _ = write(tmp_path, kind, vectors.tolist())
     proposal = propose_schema(path, hints=Hints())
-    ((name, settings),) = proposal.time_parts.items()
+    ((name, settings),) = proposal.more_ids.items()
     assert (name, settings["column"], settings["encode"]) == ("v_bucket", "v", "bucketise")
     ids = {"v": {**settings, "buckets": None, "boundaries": [2.0, 4.0]}}
     schema = {"labels": ["label"], "categorical": ids}

@@ -150,7 +150,12 @@ def test_amounts_are_read_as_features_labels_and_buckets(tmp_path, format_):
         "euros, percent: texts such as '1.237,50\xa0€' are read as numbers with a comma before "
         "the fraction (input: amount_comma)"
     ) in proposal.notes
-    buckets = {name: proposal.time_parts[f"{name}_bucket"] for name in columns}
+    buckets = {
+        name: {"column": name, "input": form, "encode": "bucketise", "buckets": 10}
+        for name, form in forms.items()
+    }
+    (proposed,) = proposal.more_ids.items()  # numbers in random order: one, for a model's ids
+    assert proposed in [(f"{name}_bucket", settings) for name, settings in buckets.items()]
     schema = {
         "labels": {"cost": {"column": "euros", "default": 0, **label_of(path, "euros")}},
         "numeric": {name: {"input": form, "default": -1} for name, form in forms.items()},

@@ -24,14 +24,14 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
     for role in ("labels", "numeric", "categorical"):
         columns = proposal.with_role(role)
-        parts = proposal.time_parts if role == "categorical" else {}
-        if columns or parts:
+        more_ids = proposal.more_ids if role == "categorical" else {}
+        if columns or more_ids:
             lines += ["", f"{role}:"]
         for f, given in columns:
             flow = ", ".join(f"{k}: {format_value(v)}" for k, v in given.settings.items())
             reason = f"; {on_one_line(given.reason)}" if given.reason else ""
             lines.append(f"  {format_value(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
-        for name, settings in parts.items():
+        for name, settings in more_ids.items():
             flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
             lines.append(f"  {format_value(name)}: {{{flow}}}")
     users = [

@@ -57,7 +57,7 @@ class SchemaProposal:
     format: str
     places: Mapping[str, Any]  # paths of the splits, the split, and how text files are written
     columns: tuple[tuple[ColumnStatistics, Role], ...]
-    time_parts: Mapping[str, Mapping[str, Any]]  # more ids, of times or numbers: name -> settings
+    more_ids: Mapping[str, Mapping[str, Any]]  # of times or numbers: name -> settings
     num_rows: int | None  # of all files, if known
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
     interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
