@@ -144,9 +144,10 @@ def machine(threads: int | str) -> str:
             continue
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
+    word = "thread" if threads in (1, "1") else "threads"
     busy = ": others are busy on it" if load > cores + 0.5 else ""
     return (
-        f"{_processor()}, {cores} cores, {threads} threads, load {load:.1f}{busy}\n"
+        f"{_processor()}, {cores} cores, {threads} {word}, load {load:.1f}{busy}\n"
         f"{', '.join(versions)}"
     )
 
