@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,6 +103,17 @@ def test_a_yaml_has_the_keys_defaults_and_comments_of_the_declarations(name):
                 value = value[part]
             assert value == declaration.default, key
             assert type(value) is type(declaration.default) or isinstance(value, int), key
+
+
+@pytest.mark.parametrize("name", ["throughput", "memory", "weights", "activations"])
+def test_a_watching_callback_takes_the_keys_of_its_yaml_with_its_defaults(name):
+    values: Any = OmegaConf.to_container(OmegaConf.load(find_option("callbacks", name)))
+    module, _, class_name = values[name].pop("_target_").rpartition(".")
+    taken = signature(getattr(import_module(module), class_name)).parameters
+    assert taken.keys() == values[name].keys()
+    for key, parameter in taken.items():
+        if isinstance(parameter.default, int | float | str):
+            assert parameter.default == values[name][key], key
 
 
 @pytest.mark.parametrize("group", ["search", "sharding"])
