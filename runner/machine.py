@@ -201,3 +201,22 @@ def available_memory_bytes(
         files = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
         available = min(available, limit - usage + files)
     return available
+
+
+def count_oom_kills(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Count the processes that the kernel has killed for lack of memory; None if it is unknown.
+
+    They are those of this process's own control group, such as its container, so that what was
+    killed elsewhere does not count; those of the whole machine where no group has a count.
+    """
+    groups = _control_groups("memory", proc, cgroup)
+    counts = [g / ("memory.oom_control" if v1 else "memory.events.local") for g, v1 in groups]
+    for file in [*counts, proc / "vmstat"]:
+        try:
+            rows = dict(row.split() for row in file.read_text().splitlines())
+            return int(rows["oom_kill"])
+        except (OSError, ValueError, KeyError):  # no such group here, or an older kernel
+            continue
+    return None

@@ -1,4 +1,4 @@
-"""The free memory of the host, and errors that say that there is none."""
+"""The free memory of the host, and what says that there is none: kills and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from runner.machine import available_memory_bytes, is_out_of_memory
+from runner.machine import available_memory_bytes, count_oom_kills, is_out_of_memory
 
 MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 
@@ -53,6 +53,22 @@ def test_it_is_a_share_in_groups_of_version_1(proc):
     (proc / "self" / "cgroup").write_text("9:pids:/\n4:memory:/docker/12ab\n0::/\n")
     write_group(proc / "memory", 1000, 600, 49, is_v1=True)
     assert available_memory_bytes(proc, proc) == 450
+
+
+def test_kills_for_lack_of_memory_are_those_of_the_own_group_or_else_of_the_machine(proc):
+    assert count_oom_kills(proc, proc) is None
+    (proc / "vmstat").write_text("pgfault 12\noom_kill 7\noom_kill_other 1\n")
+    (proc / "self" / "cgroup").write_text("0::/pod/box\n")
+    assert count_oom_kills(proc, proc) == 7  # the kernel's root group counts none
+    (proc / "memory.events.local").write_text("oom 9\noom_kill 4\n")
+    assert count_oom_kills(proc, proc) == 4  # a container sees its own group as the root
+    (proc / "pod" / "box").mkdir(parents=True)
+    (proc / "pod" / "box" / "memory.events.local").write_text("oom 3\noom_kill 2\n")
+    assert count_oom_kills(proc, proc) == 2
+    (proc / "self" / "cgroup").write_text("9:pids:/\n4:memory:/docker/12ab\n0::/\n")
+    (proc / "memory").mkdir()
+    (proc / "memory" / "memory.oom_control").write_text("under_oom 0\noom_kill 1\n")
+    assert count_oom_kills(proc, proc) == 1
 
 
 def test_torchs_out_of_memory_error_is_known_and_others_are_not():

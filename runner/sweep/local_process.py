@@ -199,16 +199,6 @@ def is_log_open(log: Path) -> bool:
     return False
 
 
-def count_oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory; None if it is unknown."""
-    try:
-        text = Path("/proc/vmstat").read_text()
-    except OSError:
-        return None
-    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(match.group(1)) if match else None
-
-
 def wait_for_orphans(
     orphans: Sequence[tuple[Path, int | None, int | None]], *, grace_s: float
 ) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.config.settings import LauncherSettings
+from runner.machine import count_oom_kills
 from runner.rundir.readers import last_line
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, TryResult
 from runner.sweep.live_view import LiveView
@@ -19,7 +20,6 @@ from runner.sweep.local_process import (
     JOB_LOG_FILE,
     JobStarter,
     LocalProcess,
-    count_oom_kills,
     process_start_ticks,
 )
 from runner.sweep.plan import SweepJob
@@ -46,7 +46,7 @@ class RunningJob:
         try_id: of this try, in the database.
         result_version: of the `result.json` that was there before this try.
         log_offset: byte of the log at which this try begins.
-        oom_kills_before: of the whole machine.
+        oom_kills_before: among the processes of the sweep's memory group, or of the machine.
     """
 
     job: SweepJob
@@ -255,7 +255,7 @@ def _signal_text(running: RunningJob, code: int) -> str:
     text = f"{'killed' if code < 0 else 'stopped'} by signal {number}"
     before, now = running.oom_kills_before, count_oom_kills()
     if number == signal.SIGKILL and before is not None and now is not None and now > before:
-        # the count is of the machine, so that it may have been another process
+        # the count is of a group or of the machine, so that it may have been another process
         killed = "the system killed a process for want of it meanwhile"
         return f"{text}, probably out of memory: {killed}"
     if number in _PLAIN_SIGNALS:

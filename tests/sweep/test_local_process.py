@@ -141,10 +141,9 @@ def test_an_orphan_that_does_not_end_is_killed_unless_its_number_is_another_proc
 
 
 def test_a_job_killed_for_lack_of_memory_is_reported_as_that(tmp_path):
-    """The job runs in its own memory cgroup, where this process may make one."""
+    """The sweep runs in a memory cgroup of its own, where this process may make one."""
     from pathlib import Path
 
-    from tests.sweep.driver import grid, run
     from tests.sweep.test_sweep import board
 
     for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
@@ -152,23 +151,24 @@ def test_a_job_killed_for_lack_of_memory_is_reported_as_that(tmp_path):
         limit = "memory.limit_in_bytes" if root.name == "memory" else "memory.max"
         try:
             group.mkdir()
-            (group / limit).write_text(str(64 << 20))
+            (group / limit).write_text(str(512 << 20))
             break
         except OSError:
             if group.exists():
                 group.rmdir()
     else:
         pytest.skip("not allowed to make a memory cgroup here")
+    what = ["oom", "ok", "sigkill"]
+    request = json.dumps({"directory": str(tmp_path), "grid": {"do": what}, "slots": 1})
+    enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+    command = ["sh", "-c", enter, "sh", sys.executable, "-m", "tests.sweep.driver", request]
     try:
-        os.environ["STAND_IN_CGROUP"] = str(group)
-        assert run(tmp_path, grid(do=["oom", "ok"])) == 1
+        assert subprocess.run(command, timeout=60).returncode == 1
     finally:
-        del os.environ["STAND_IN_CGROUP"]
         group.rmdir()
     errors = {row["do"]: row["error"] for row in board(tmp_path)}
-    assert errors["ok"] == ""
     told = "killed by signal 9, probably out of memory: the system killed a process for want of it"
-    assert errors["oom"] == f"{told} meanwhile"
+    assert errors == {"oom": f"{told} meanwhile", "ok": "", "sigkill": "killed by signal 9"}
 
 
 def test_command_lines_of_jobs_are_recorded_as_json_lists(tmp_path):
