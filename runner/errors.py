@@ -117,13 +117,17 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
     """Return the three most similar dotted keys, best first.
 
     Both the whole key and its last part are compared: `lr` is nearest to `optimizer.dense.lr`, and
-    `trainer.max_step` to `trainer.max_steps`.
+    `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
+    nearest: `checkpoint.save_every` to `checkpoint.every`.
     """
-    last = key.split(".")[-1]
+    group, _, last = key.rpartition(".")
 
     def similarity(other: str) -> float:
+        other_group, _, other_last = other.rpartition(".")
+        if group and group == other_group and other_last.endswith(f"_{last}"):
+            return 1.0
         whole = difflib.SequenceMatcher(None, key, other).ratio()
-        ends = difflib.SequenceMatcher(None, last, other.split(".")[-1]).ratio()
+        ends = difflib.SequenceMatcher(None, last, other_last).ratio()
         return max(whole, 0.95 * ends + 0.05 * whole)
 
     scored = sorted(((similarity(k), k) for k in known), reverse=True)

@@ -20,6 +20,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["optimizer=adm"], ["optimizer=adm: no such option", "nearest: 'adam'"]),
         (["lr=0.1"], ["lr=0.1: there is no key 'lr'", "'optimizer.dense.lr'"]),
         (["trainer.max_step=5"], ["nearest: 'trainer.max_steps'"]),
+        (["checkpoint.every=5"], ["nearest: 'checkpoint.save_every';"]),  # not delivery.every
         (["batchsize=8"], ["nearest: 'trainer.batch_size'"]),
         (["modle=dlrm"], ["nearest: 'model'"]),
         (["model=mpl"], ["nearest: 'mlp'"]),  # letters swapped are one mistake, as in ple two
