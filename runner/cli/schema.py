@@ -250,11 +250,12 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
         table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
     columns = {column.name for column, _ in proposal.columns}
-    for name in [name for name in proposal.more_ids if name not in columns]:
-        parts = " ".join(f"{key}={value}" for key, value in proposal.more_ids[name].items())
-        table.add_row(
-            *(escape(on_one_line(cell)) for cell in (name, "", "", "", "", f"categorical {parts}"))
-        )
+    made = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}
+    for role_name, more in made.items():
+        for name in [name for name in more if name not in columns]:
+            parts = " ".join(f"{key}={value}" for key, value in more[name].items())
+            row = (name, "", "", "", "", f"{role_name} {parts}")
+            table.add_row(*(escape(on_one_line(cell)) for cell in row))
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
     console = Console(stderr=to_stderr, width=width, highlight=False)
     console.print(table)

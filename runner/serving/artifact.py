@@ -142,7 +142,7 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
             if spec.separator:
                 kinds[column] = f"text of ids, separated by {spec.separator!r}"
         kinds |= dict.fromkeys((c for c in (spec.weights, spec.order_by) if c), "list of numbers")
-    return kinds
+    return kinds | {column: f"time ({form})" for column, form in declared.time_forms.items()}
 
 
 def read_schema(

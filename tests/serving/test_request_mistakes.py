@@ -105,13 +105,15 @@ def test_the_example_that_a_server_offers_has_times_in_their_form_and_lists(form
         "hour": {"column": "at", "encode": "hour", "input": form},
         "tags": {"separator": "json", "encode": "hash", "num_rows": 9},
     }
-    declared = parse_schema({"labels": ["click"], "categorical": columns})
+    days = {"column": "born", "encode": "days", "input": form, "until": "at", "until_input": form}
+    declared = parse_schema({"labels": ["click"], "numeric": {"d": days}, "categorical": columns})
     declared = replace(declared, labels=())  # as an artifact has it
     raw = Transforms(declared, FittedTransforms(num_rows={"weekday": 8, "hour": 25, "tags": 9}))
-    graph = GraphSpec("model", (), (LookupGroup((*columns,)),), (), ("click",))
+    graph = GraphSpec("model", ("d",), (LookupGroup((*columns,)),), (), ("click",))
     body = json.dumps(example_request(raw, [graph])).encode()
     sent = parse_request(body, None).inputs
-    rows = encode_rows(raw, make_table(served_columns(raw, [graph]), sent), [*columns])
+    rows = encode_rows(raw, make_table(served_columns(raw, [graph]), sent), ["d", *columns])
+    assert rows.dense["d"].tolist() == [0]  # both are that time
     # Tuesday, the 16th of January 2024, at noon, where the form has hours
     assert rows.ids["weekday"].values.tolist() == [1]
     assert rows.ids["hour"].values.tolist() == [0 if form in ("yyyymmdd", *TEXT_DATES) else 12]

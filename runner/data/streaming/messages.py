@@ -26,7 +26,6 @@ from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.times import TIME_PARTS
 from runner.errors import ConfigError, DataError
 
 
@@ -120,7 +119,11 @@ class MessageDecoder:
             raise DataError(f"{message}: is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{message}: is not a JSON object: {str(row)[:60]}")
-        return dict(_flatten(row))
+        values = dict(_flatten(row))
+        for name in self.declared.time_forms if self.declared else ():
+            if isinstance(values.get(name), int | float):  # times may be numbers or texts
+                values[name] = str(values[name])
+        return values
 
     def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
         """Find the value that Arrow refused.
@@ -152,7 +155,7 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     """Return the type of each column in a message whose rows are encoded.
 
     Ids are whole numbers, unless the declaration has `input: string` or a separator, or they were
-    texts in the training.
+    texts in the training. Times are texts, into which numbers are made.
 
     Args:
         declared: all columns.
@@ -174,13 +177,13 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
             is_list = spec.is_list and not spec.separator and not spec.cross
             types.setdefault(column, pa.list_(type_) if is_list else type_)
         types |= {c: pa.list_(pa.float64()) for c in (spec.weights, spec.order_by) if c}
-    return pa.schema(types)
+    return pa.schema(types | dict.fromkeys(declared.time_forms, pa.string()))
 
 
 def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
     if spec.input in AMOUNT_FORMS:
         return pa.string()
-    if spec.encode == "bucketise" or (spec.encode in TIME_PARTS and spec.input != "string"):
+    if spec.encode == "bucketise":
         return pa.float64()
     is_text = spec.separator or "string" in (spec.input, known)
     return pa.string() if is_text else pa.int64()

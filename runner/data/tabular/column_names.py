@@ -24,7 +24,9 @@ TIME_WORDS = _words("time date day hour dt ts timestamp stamp datetime created u
 # times of what a row is about, not of the row
 _OTHER_TIMES = _words(
     """registration register registered birth born birthday birthdate dob release released signup
-    expiration expire expires publish published publication join joined start end first last"""
+    expiration expire expires publish published publication join joined start end first last
+    update updated modified delivery delivered shipping shipped closed resolved completed paid
+    returned refunded cancelled canceled due"""
 )
 RATING_WORDS = _words("rating ratings stars overall")
 _OUTCOMES = _words(

@@ -12,7 +12,7 @@ from typing import Any
 from runner.data.growing.settings import Eviction, Growth
 from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
+from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,23 @@ class NumericSpec:
     size: int = 0  # numbers of a vector, each of which is a feature; 0: the column has one number
     separator: str = ""  # between the numbers of a vector that is written as a text; or json
     element: int = 0  # of the vector, from 0
-    input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
+    # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers. Of days: of TIME_FORMS, how
+    # its values are times; empty: as seconds, or in ISO 8601
+    input: str = ""
+    encode: str = ""  # days: of its times, since 1970; empty: it has numbers
+    until: str = ""  # days: column of times to which they are counted, instead of since 1970
+    until_input: str = ""  # of TIME_FORMS, for `until`
 
     def __repr__(self) -> str:
-        """Return what it was before there were vectors and amounts, where it is none."""
+        """Return what it was before there were vectors, amounts and days, where it is none."""
         of_vectors = () if self.size else ("size", "separator", "element")
-        return _repr_without(self, *of_vectors, *(() if self.input else ("input",)))
+        of_days = () if self.encode else ("encode", "until", "until_input")
+        return _repr_without(self, *of_vectors, *(() if self.input else ("input",)), *of_days)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        return (self.column, self.until) if self.until else (self.column,)
 
     @property
     def place(self) -> str:
@@ -134,6 +145,12 @@ CHOICES = {
     "keep": ("last", "first"),
 }
 
+CHOICES_OF_NUMBERS = {
+    "encode": (DAYS,),
+    "input": (*AMOUNT_FORMS, *TIME_FORMS),
+    "until_input": TIME_FORMS,
+}
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -157,7 +174,18 @@ class Declared:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column of the rows that is needed, each once."""
-        names = [spec.column for spec in self.labels] + [spec.column for spec in self.numeric]
+        names = [spec.column for spec in self.labels]
+        names += [column for spec in self.numeric for column in spec.columns]
         names += [column for spec in self.ids for column in spec.columns]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
+
+    @property
+    def time_forms(self) -> dict[str, str]:
+        """Column of which features are made as of times -> its form, of TIME_FORMS."""
+        forms = {s.column: s.input for s in self.ids if s.encode in TIME_PARTS}
+        days = [spec for spec in self.numeric if spec.encode == DAYS]
+        forms |= {s.column: s.input for s in days} | {s.until: s.until_input for s in days}
+        return {
+            name: form if form in TIME_FORMS else "seconds" for name, form in forms.items() if name
+        }

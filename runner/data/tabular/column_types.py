@@ -70,7 +70,7 @@ def text_file_schema(
             but for whole numbers, which may be read as others.
     """
     decisive = _time_columns(declared, split)
-    time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS} | decisive
+    time_columns = {*declared.time_forms, *decisive}
 
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
@@ -120,7 +120,10 @@ def check_column_types(
         elif not (is_input and is_text(type_)):
             fits = is_list(type_) and _is_number(type_.value_type)
             require(vector.column, fits, "a list of numbers; a text needs a separator")
-    for spec in declared.ids:
+    for column in declared.time_forms:
+        type_ = file_schema.field(column).type
+        require(column, is_temporal(type_) or is_seconds(type_) or _is_id(type_), "a time")
+    for spec in (s for s in declared.ids if s.encode not in TIME_PARTS):
         for column in spec.cross or (spec.column,):
             type_ = file_schema.field(column).type
             if spec.separator:
@@ -133,9 +136,6 @@ def check_column_types(
                 type_ = type_.value_type
             if spec.encode == "bucketise":
                 require_number(column, type_, spec.input in AMOUNT_FORMS)
-            elif spec.encode in TIME_PARTS:
-                is_time = is_temporal(type_) or is_seconds(type_)
-                require(column, is_time or _is_id(type_), "a time")
             else:
                 is_empty = is_input and pt.is_null(type_)
                 require(column, is_empty or _is_id(type_), "an integer or a text")
@@ -169,7 +169,7 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
     """Return the columns of files that are read as they are; None if they must be rewritten."""
     if not all(map(_needs_no_rewrite, declared.ids)) or any(
-        s.standardise or s.size or s.input for s in declared.numeric
+        s.standardise or s.size or s.input or s.encode for s in declared.numeric
     ):
         return None
     specs: list[LabelSpec | NumericSpec | IdSpec] = [*declared.labels, *declared.numeric]
@@ -267,7 +267,7 @@ def _time_columns(declared: Declared, split: Split) -> set[str]:
 def _number_columns(declared: Declared) -> list[tuple[str, bool]]:
     """Return the columns of numbers, and whether texts in them are read as amounts."""
     found = [(s.column, bool(s.input)) for s in declared.labels if not s.positive]
-    found += [(s.column, bool(s.input)) for s in declared.numeric if not s.size]
+    found += [(s.column, bool(s.input)) for s in declared.numeric if not (s.size or s.encode)]
     return found + ([(declared.weight, False)] if declared.weight else [])
 
 

@@ -26,11 +26,22 @@ from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.growing.settings import NO_ID
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
-from runner.data.tabular.raw_ids import RawIds, fill_missing, find_missing, read_ids, read_integers
+from runner.data.tabular.raw_ids import (
+    RawIds,
+    fill_missing,
+    find_missing,
+    read_ids,
+    read_integers,
+    read_seconds,
+)
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
-from runner.data.tabular.times import TIME_PARTS, as_seconds, is_seconds
+from runner.data.tabular.times import SECONDS_OF_DAY, TIME_PARTS, as_seconds, is_seconds
 from runner.data.tabular.vectors import parse_numbers, read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
+
+_SOURCE_OF_NUMBERS = attrgetter(
+    "column", "size", "separator", "input", "encode", "until", "until_input"
+)
 
 
 def encode_chunk(
@@ -118,12 +129,12 @@ def encode_numbers(
         DataError: for a value that is missing without a default or not finite, unless bad rows are
             skipped.
     """
-    for (column, size, _, form), same in groupby(
-        specs, attrgetter("column", "size", "separator", "input")
-    ):
+    for (column, size, _, form, is_days, *_), same in groupby(specs, _SOURCE_OF_NUMBERS):
         features = list(same)
         if size:
             raw_RS, missing_RS = read_vectors(table, features[0], validator)
+        elif is_days:
+            raw_R, missing_R = _read_days(table, features[0], validator)
         else:
             raw_R, missing_R = read_numbers(table, column, form, validator)
         for spec in features:
@@ -148,7 +159,8 @@ def _encode_numeric(
 ) -> np.ndarray:
     if missing.any():
         if spec.default is None:
-            validator.reject(spec.place, missing, lambda row: "is missing and has no default")
+            what = f"is missing, or {spec.until!r} is," if spec.until else "is missing"
+            validator.reject(spec.place, missing, lambda row: f"{what} and has no default")
         raw = np.where(missing, spec.default or 0.0, raw)
     column = build_numeric_column(spec, fitted)
     x = transform_numeric(column, raw)
@@ -188,6 +200,21 @@ def read_numbers(
         missing = missing | np.isnan(values)
         values = np.where(missing, 0.0, values)
     return values, missing
+
+
+def _read_days(
+    table: pa.Table, spec: NumericSpec, validator: RowValidator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read days since 1970, or to another time, as `read_numbers` does numbers."""
+
+    def read(column: str, form: str) -> np.ndarray:
+        return read_seconds(single_array(table, column), column, form or "seconds", validator)
+
+    seconds_R = read(spec.column, spec.input)
+    if spec.until:
+        seconds_R = read(spec.until, spec.until_input) - seconds_R
+    missing_R = np.isnan(seconds_R)
+    return np.where(missing_R, 0.0, seconds_R) / SECONDS_OF_DAY, missing_R
 
 
 def _encode_weight(table: pa.Table, name: str, validator: RowValidator) -> np.ndarray:

@@ -68,7 +68,7 @@ class TransformFitter:
 
     def columns_to_read(self) -> list[str]:
         """Return the columns of the files that `update` needs, each once."""
-        names = [spec.column for spec in self._declared.numeric if spec.standardise]
+        names = [c for s in self._declared.numeric if s.standardise for c in s.columns]
         return list(dict.fromkeys([*names, *(c for s in self._ids for c in s.columns)]))
 
     def update(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> None:

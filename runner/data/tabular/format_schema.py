@@ -24,14 +24,14 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
     for role in ("labels", "numeric", "categorical"):
         columns = proposal.with_role(role)
-        more_ids = proposal.more_ids if role == "categorical" else {}
-        if columns or more_ids:
+        more = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}.get(role, {})
+        if columns or more:
             lines += ["", f"{role}:"]
         for f, given in columns:
             flow = ", ".join(f"{k}: {format_value(v)}" for k, v in given.settings.items())
             reason = f"; {on_one_line(given.reason)}" if given.reason else ""
             lines.append(f"  {format_value(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
-        for name, settings in more_ids.items():
+        for name, settings in more.items():
             flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
             lines.append(f"  {format_value(name)}: {{{flow}}}")
     users = [
@@ -49,7 +49,10 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         lines += [
             "",
             "# Left out:",
-            *(f"#   {on_one_line(name)}: {on_one_line(why)}" for name, why in left),
+            *(
+                f"#   {on_one_line(f'{name}: {why}{_describe_use(proposal, name)}')}"
+                for name, why in left
+            ),
         ]
     return "\n".join(lines) + "\n"
 
@@ -57,6 +60,13 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
 def on_one_line(text: str) -> str:
     """Return a text that can stand in a comment: names may hold ends of lines and worse."""
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _describe_use(proposal: SchemaProposal, column: str) -> str:
+    """Name the features that are made of a column, which is none itself."""
+    made = {**proposal.more_numbers, **proposal.more_ids}
+    names = [name for name, settings in made.items() if settings.get("column") == column]
+    return f", as such; made of it: {', '.join(names)}" if names else ""
 
 
 def _describe_column(f: ColumnStatistics) -> str:

@@ -56,7 +56,7 @@ def guess_roles(
     quantities = _find_quantities(columns)
     roles = {}
     for f in columns:
-        if f.name in numeric:
+        if f.name in numeric and not (f.low is None and is_time(f)):
             roles[f.name] = Role("numeric", "--numeric", propose_numeric(f))
         elif f.name in categorical:
             roles[f.name] = _as_ids(f, "--categorical")

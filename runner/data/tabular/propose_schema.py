@@ -36,6 +36,7 @@ from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_times import (
     ask_for_forms,
     choose_time,
+    propose_days,
     propose_split,
     propose_time_parts,
     split_time_form,
@@ -57,6 +58,7 @@ class SchemaProposal:
     format: str
     places: Mapping[str, Any]  # paths of the splits, the split, and how text files are written
     columns: tuple[tuple[ColumnStatistics, Role], ...]
+    more_numbers: Mapping[str, Mapping[str, Any]]  # days of times: name -> settings
     more_ids: Mapping[str, Mapping[str, Any]]  # of times or numbers: name -> settings
     num_rows: int | None  # of all files, if known
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
@@ -116,6 +118,7 @@ def propose_schema(
         roles = event_roles(events, columns)
         split: dict[str, Any] = {"split": "leave_one_out"} if len(missing) == 2 else {}
         more_ids = whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {}
+        more_numbers: dict[str, dict[str, Any]] = {}
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
         time = choose_time(
@@ -131,10 +134,13 @@ def propose_schema(
             notes += describe_copied_rows(sample.table, columns)
         more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}
         more_ids |= number_ids
+        more_numbers, found = propose_days(sample.table, columns, roles, time, wanted=hints.numeric)
+        notes += found
     return SchemaProposal(
         format_,
         {**places, **split, **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
+        more_numbers,
         more_ids,
         num_rows,
         tuple(notes),

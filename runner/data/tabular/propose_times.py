@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.column_names import is_time_of_row
-from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_roles import TIME_REASON, Role
+from runner.data.tabular.column_names import TIME, is_time_of_row, sounds_like_time
+from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
+from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_label
+from runner.data.tabular.guess_roles import TIME_REASON, Role, propose_numeric
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
     AMBIGUOUS,
+    DAYS,
+    EARLIEST_S,
+    SECONDS_OF_DAY,
     TEXT_DATES,
     TIME_FORMS,
     compute_time_part,
@@ -23,6 +27,7 @@ from runner.data.tabular.times import (
 from runner.errors import UserError, nearest_hint
 
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
+MOST_AFTER = 0.01  # of the rows with a time after that of the row
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ def choose_time(
 ) -> SplitTime | None:
     """Return the column of times by which rows are split: the finest of those without gaps.
 
+    One whose whole name says that it is a time, such as `ts`, comes before all others.
+
     Args:
         given: the column that the user has named.
         form: that the user has said of it.
@@ -57,7 +64,8 @@ def choose_time(
     times = [f for f in times if is_time_of_row(f.name)]
     if given:
         times = [f for f in columns if f.name == given]
-    for f in sorted(times, key=lambda f: -f.num_distinct):
+    # one that is called a time comes before one that may be that of a delivery
+    for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
         own = form or f.time_form or ("" if f.low is not None else "text")
         if AMBIGUOUS in own and given:
             raise UserError(f"--time {f.name}: {_ask_for_form(f.name, own)}")
@@ -66,6 +74,9 @@ def choose_time(
         own = "" if AMBIGUOUS in own else own
         seconds_R = _read_times(sample, f.name, own)
         known_R = seconds_R[~np.isnan(seconds_R)]
+        is_early = is_text(f.type) and len(known_R) and known_R.min() < EARLIEST_S
+        if is_early and not (given or sounds_like_time(f.name)):  # such as a day of birth
+            continue
         if not len(known_R):
             if not given:
                 continue
@@ -126,8 +137,7 @@ def propose_split(time: SplitTime | None, missing: Sequence[str]) -> dict[str, A
         return {}
     shares = dict.fromkeys(missing, 0.1)
     if time and time.splits:
-        form = {"input": time.form} if time.form in TIME_FORMS[1:] else {}
-        return {"split": {"time": time.name, **form, **shares}}
+        return {"split": {"time": time.name, **_form_settings("input", time.form), **shares}}
     return {"split": {"random": {"train": round(1 - 0.1 * len(missing), 1), **shares}}}
 
 
@@ -138,8 +148,8 @@ def propose_time_parts(
     if not time.form:
         return {}
     seconds_R = _read_times(sample, time.name, time.form)
-    weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * 86400)
-    form = {"input": time.form} if time.form in TIME_FORMS[1:] else {}
+    weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * SECONDS_OF_DAY)
+    form = _form_settings("input", time.form)
     parts = {}
     for part in ("hour", "weekday"):
         name = f"{time.name}_{part}"
@@ -147,6 +157,70 @@ def propose_time_parts(
         if name not in taken and several and (part == "hour" or weeks >= WEEKS_OF_WEEKDAYS):
             parts[name] = {"column": time.name, "encode": part, **form}
     return parts
+
+
+def propose_days(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    time: SplitTime | None,
+    *,
+    wanted: Collection[str] = (),
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose days as numbers, of times beside that of the row, such as the day of a registration.
+
+    Days are counted until the time of the row. A time that is often after it is not known by then,
+    and one that tells a label nearly perfectly hardly is; neither is proposed.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+        time: of the row, if it is known.
+        wanted: columns whose days are proposed whatever they tell.
+
+    Returns:
+        Name -> settings of each number, and a note if there is one.
+    """
+    until = time if time and time.form else None
+    until_R = _read_times(sample, until.name, until.form) if until else None
+    labels = [
+        read_label(sample[f.name], dict(roles[f.name].settings))
+        for f in columns
+        if roles[f.name].name == "labels" and roles[f.name].settings.get("type") != "regression"
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for f in columns:
+        form = f.time_form or ("text" if f.low is None else "")
+        is_other = roles[f.name].reason == TIME_REASON and (time is None or f.name != time.name)
+        name = f"{f.name}_days"
+        if not is_other or not form or AMBIGUOUS in form or f.zero_share or name in roles:
+            continue
+        days_R = _read_times(sample, f.name, form) / SECONDS_OF_DAY
+        if until_R is not None:
+            days_R = until_R / SECONDS_OF_DAY - days_R
+            if (days_R < 0).sum() > MOST_AFTER * len(days_R) and f.name not in wanted:
+                continue
+        days = pa.chunked_array([pa.array(days_R, from_pandas=True)])
+        if f.name not in wanted and any(
+            leak_auc(days, label_R) >= LEAK_AUC or find_only_label(days, label_R) is not None
+            for label_R in labels
+        ):
+            continue
+        found[name] = {"column": f.name, "encode": DAYS, **_form_settings("input", form)}
+        if until:
+            found[name] |= {"until": until.name, **_form_settings("until_input", until.form)}
+        found[name] |= propose_numeric(compute_statistics(days, name))
+    if not found:
+        return {}, []
+    what = f"the days until {until.name}" if until else "the days since 1970"
+    listed = ", ".join(settings["column"] for settings in found.values())
+    return found, [f"{listed}: {what} are proposed as numbers ({', '.join(found)})"]
+
+
+def _form_settings(key: str, form: str) -> dict[str, str]:
+    """Return the setting that names a form of times, where it is not the usual one."""
+    return {key: form} if form in TIME_FORMS[1:] else {}
 
 
 def _read_times(sample: pa.Table, name: str, form: str) -> np.ndarray:

@@ -166,18 +166,9 @@ def _read_values(
         missing = np.isnan(values)
         return np.where(missing, 0.0, values).view(np.int64), missing
     if spec.encode in TIME_PARTS:
-        missing = flat.is_null().to_numpy(zero_copy_only=False)
         form = "seconds" if spec.input == "auto" else spec.input
-        seconds = parse_times(flat, form)
-        if not is_temporal(flat.type):
-            seconds = np.where(np.abs(seconds) < END_S, seconds, np.nan)
-        validator.reject(
-            spec.column,
-            ~missing & np.isnan(seconds),
-            lambda at: describe_wrong_time(flat[at].as_py(), form),
-            row_of_value,
-        )
-        return compute_time_part(seconds, spec.encode), missing | np.isnan(seconds)
+        seconds = read_seconds(flat, spec.column, form, validator)
+        return compute_time_part(seconds, spec.encode), np.isnan(seconds)
     if spec.input == "string" and not is_text(flat.type):
         flat = flat.cast(pa.string())
     elif spec.input != "string":
@@ -186,6 +177,29 @@ def _read_values(
         flat = _as_type(flat, type_, spec.column, validator, row_of_value)
     values, missing = read_integers(flat, spec.column, validator, row_of_value)
     return values, missing
+
+
+def read_seconds(times: pa.Array, name: str, form: str, validator: RowValidator) -> np.ndarray:
+    """Read a column of times as seconds since 1970: [R] float64, NaN where one is missing.
+
+    Args:
+        times: the column.
+        name: of the column, for messages.
+        form: of TIME_FORMS, in which its numbers or texts stand for times.
+        validator: is told of values that are no times.
+
+    Raises:
+        DataError: for the first value that is no time, unless bad rows are skipped.
+    """
+    missing = find_missing(times)
+    seconds = parse_times(times, form)
+    if not is_temporal(times.type):
+        seconds = np.where(np.abs(seconds) < END_S, seconds, np.nan)
+    wrong = ~missing & np.isnan(seconds)
+    if pt.is_floating(times.type):  # NaN is a missing value
+        wrong &= ~np.isnan(fill_missing(times).to_numpy(zero_copy_only=False))
+    validator.reject(name, wrong, lambda row: describe_wrong_time(times[row].as_py(), form))
+    return seconds
 
 
 def _as_type(

@@ -12,7 +12,14 @@ from runner.config_key import Key
 from runner.data.growing.settings import parse_eviction
 from runner.data.interactions.declaration import INTERACTIONS, expand_schema, parse_interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.column_specs import (
+    CHOICES,
+    CHOICES_OF_NUMBERS,
+    Declared,
+    IdSpec,
+    LabelSpec,
+    NumericSpec,
+)
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.data.tabular.vectors import expand_vectors
@@ -166,7 +173,8 @@ def _parse_specs(
         )
         return []
     known = {f.name: f for f in fields(kind) if f.name not in ("name", "element")}
-    choices = CHOICES if kind is IdSpec else {**CHOICES, "input": AMOUNT_FORMS}
+    choices = CHOICES_OF_NUMBERS if kind is NumericSpec else CHOICES
+    choices = {**choices, "input": AMOUNT_FORMS} if kind is LabelSpec else choices
     specs = []
     for pattern, given in declared.items():
         key, settings = f"{where}.{role}.{pattern}", given or {}
@@ -258,6 +266,13 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
         yield f"{where}.separator: is for a vector, whose number of values `size` says"
     if spec.input and spec.size:
         yield f"{where}.input={spec.input}: is for one amount a row, not for a vector"
+    if spec.encode and (spec.size or spec.input in AMOUNT_FORMS):
+        yield f"{where}.encode={spec.encode}: is made of one time a row"
+    if not spec.encode and (spec.input in TIME_FORMS or spec.until):
+        key = f"until={spec.until}" if spec.until else f"input={spec.input}"
+        yield f"{where}.{key}: is for the days of a time: encode: days"
+    if spec.until_input and not spec.until:
+        yield f"{where}.until_input={spec.until_input}: is for the column that `until` names"
 
 
 def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:

@@ -57,6 +57,8 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
             holds_lists = f.separator or is_list(f.type)
             if flag == "--weight" and f.amount_form:
                 problems.append(f"{flag} {f.name}: has texts, such as {f.examples[0]!r}")
+            elif flag == "--numeric" and f.low is None and is_time(f):
+                continue  # its days are numbers
             elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
     time = by_name.get(hints.time) if hints.time else None

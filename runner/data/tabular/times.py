@@ -19,10 +19,13 @@ UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
 AMBIGUOUS = " or "  # between the forms in which a column may have been written
 _DAY, _CLOCK = r"^\d{4}-\d\d-\d\d", r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?"  # of ISO 8601
+SECONDS_OF_DAY = 86_400
+DAYS = "days"  # encoding of a number: a time as days, since 1970 or to another time
 # encoding of an id column -> how many ids it makes of a time, missing ones aside
 TIME_PARTS = {"hour": 24, "weekday": 7}
 # the first and last second that a number may stand for, where nobody has said that it is a time
 EARLIEST_S, LATEST_S = 8e8, 4e9
+EARLIEST_WRITTEN_S = -2_208_988_800  # the year 1900, of dates whose years have four digits
 DAYS_FOR_A_YEAR = 3  # different days of the month for each year, in dates with two-digit years
 # of the year 9999: a number of seconds beyond it is a time in a finer unit
 END_S = 253_402_300_800.0
@@ -89,7 +92,7 @@ def describe_wrong_time(value: object, form: str) -> str:
 
 def _parse_texts(texts: pa.Array, form: str) -> pa.Array:
     """Return times in ISO 8601, in UTC if they have an offset, or numbers; others are missing."""
-    fits = pc.match_substring_regex(texts, r"^\d{1,18}$")
+    fits = pc.match_substring_regex(texts, r"^-?\d{1,18}(\.\d+)?$")
     if pc.any(fits).as_py():
         return pc.if_else(fits, texts, pa.scalar(None, pa.string())).cast(pa.float64())
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
@@ -145,12 +148,12 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
     fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
     hours_R = np.where(half_R == "", hours_R, hours_R % 12 + 12 * (half_R == "p"))
-    fits_R &= (years_R >= 1970) & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
+    fits_R &= (years_R >= 1900) & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
     fits_R &= (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
     months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
     lengths_R = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
     fits_R &= (days_R >= 1) & (days_R <= lengths_R)
-    clock_R = (days_R - 1) * 86400 + hours_R * 3600 + minutes_R * 60 + seconds_R
+    clock_R = (days_R - 1) * SECONDS_OF_DAY + hours_R * 3600 + minutes_R * 60 + seconds_R
     return np.where(fits_R, months.astype("M8[s]").astype(np.int64) + clock_R, np.nan)
 
 
@@ -165,7 +168,8 @@ def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np
     fits_R = (whole_R == numbers_R) & (years_R >= 1970) & (years_R < 2100) & (hours_R < 24)
     fits_R &= (months_R >= 1) & (months_R <= 12) & (days_R >= 1) & (days_R <= 31)
     months = (np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0)).astype("M8[M]")
-    seconds_R = months.astype("M8[s]").astype(np.int64) + (days_R - 1) * 86400 + hours_R * 3600
+    seconds_R = months.astype("M8[s]").astype(np.int64) + hours_R * 3600
+    seconds_R += (days_R - 1) * SECONDS_OF_DAY
     return np.where(fits_R, seconds_R, np.nan)
 
 
@@ -175,7 +179,8 @@ def compute_time_part(seconds_R: np.ndarray, part: str) -> np.ndarray:
     if part == "hour":
         parts_R = np.floor(known_R / 3600) % 24
     else:
-        parts_R = (np.floor(known_R / 86400) + 3) % 7  # the 1st of January 1970 was a Thursday
+        # the 1st of January 1970 was a Thursday
+        parts_R = (np.floor(known_R / SECONDS_OF_DAY) + 3) % 7
     return np.asarray(parts_R.astype(np.int64))
 
 
@@ -208,7 +213,9 @@ def guess_time_form(values: pa.Array) -> str:
             return guess_time_form(texts.cast(pa.int64()))
         if pc.any(pc.match_substring_regex(texts, r"^\d+$")).as_py():
             return ""
-        forms = [f for f in ("text", *TEXT_DATES) if _are_times(parse_times(texts, f), 0.99)]
+        has_centuries = pc.all(pc.match_substring_regex(texts, r"\d{4}")).as_py()
+        least = EARLIEST_WRITTEN_S if has_centuries else EARLIEST_S
+        forms = [f for f in ("text", *TEXT_DATES) if _are_times(parse_times(texts, f), 0.99, least)]
         forms = _drop_unlikely_years(texts, forms)
         return forms[0] if forms[:1] == ["text"] else AMBIGUOUS.join(forms)
     x = values.cast(pa.float64(), safe=False)
@@ -238,6 +245,6 @@ def _drop_unlikely_years(texts: pa.Array, forms: list[str]) -> list[str]:
     return ["ymd"] if last >= DAYS_FOR_A_YEAR * first else forms
 
 
-def _are_times(seconds_R: np.ndarray, share: float) -> bool:
-    fits_R = (seconds_R >= EARLIEST_S) & (seconds_R < LATEST_S)
+def _are_times(seconds_R: np.ndarray, share: float, earliest_s: float = EARLIEST_S) -> bool:
+    fits_R = (seconds_R >= earliest_s) & (seconds_R < LATEST_S)
     return bool(fits_R.mean() >= share)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, example_time
+from runner.data.tabular.times import TEXT_DATES, example_time
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import graph_features
+from runner.serving.raw_rows import graph_features, select_features
 from runner.serving.server.tensors import Tensor
 
 LENGTHS, VALID = ".lengths", ".valid"  # behind a column's name: tensors that belong to it
@@ -41,6 +41,10 @@ def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[Served
     """Return the raw columns that some graphs read, each once."""
     wanted = set(graph_features(graphs))
     found: dict[str, ServedColumn] = {}
+    declared = select_features(raw.declared, wanted)
+    for column, form in declared.time_forms.items():
+        datatype = "BYTES" if form in TEXT_DATES else "INT64"
+        found[column] = ServedColumn(column, datatype)
     for number in raw.declared.numeric:
         if number.name in wanted:
             datatype = "BYTES" if number.separator or number.input else "FP64"
@@ -54,8 +58,7 @@ def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[Served
         for column in spec.cross or (spec.column,):
             datatype = "INT64"
             held = raw.fitted.id_types.get(column)
-            is_written = spec.input in (*TEXT_DATES, *AMOUNT_FORMS)
-            if is_written or spec.separator or "string" in (spec.input, held):
+            if spec.input in AMOUNT_FORMS or spec.separator or "string" in (spec.input, held):
                 datatype = "BYTES"
             elif spec.encode == "bucketise":
                 datatype = "FP64"
@@ -85,13 +88,13 @@ def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, o
     inputs = []
     for column in served_columns(raw, graphs):
         value: object = {"INT64": 0, "UINT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
+        if form := raw.declared.time_forms.get(column.name):
+            value = example_time(form)
         for spec in raw.declared.ids:
             known = raw.fitted.vocabularies.get(spec.table_name)
             if spec.column != column.name:
                 continue
-            if spec.encode in TIME_PARTS:
-                value = example_time(spec.input)
-            elif spec.separator == "json":
+            if spec.separator == "json":
                 value = '["0"]'
             elif column.datatype != "BYTES" and known is not None and len(known):
                 value = int(known.view("u8" if column.datatype == "UINT64" else "i8")[0])

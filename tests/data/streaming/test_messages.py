@@ -23,7 +23,10 @@ from runner.errors import ConfigError, DataError
 GROWING = {"encode": "growing", "num_rows": 40}
 SCHEMA = {
     "labels": {"click": {"column": "clicked", "positive": ["yes"]}},
-    "numeric": {"price": {"standardise": True}},
+    "numeric": {
+        "price": {"standardise": True},
+        "days": {"encode": "days", "column": "day", "input": "dmy", "until": "time"},
+    },
     "categorical": {
         "user": GROWING,
         "item": {**GROWING, "input": "string", "table": "item"},
@@ -31,6 +34,7 @@ SCHEMA = {
         "tags": {"encode": "vocabulary", "list": True, "input": "string"},
         "both": {"cross": ["user", "shop"], "num_rows": 50},
         "hour": {"encode": "hour", "column": "time"},
+        "weekday": {"encode": "weekday", "column": "day", "input": "dmy"},
     },
     "sequences": {
         "history": {
@@ -51,6 +55,7 @@ ROWS = pa.table(
         "shop": ["north", "east", "west"],
         "tags": [["a", "b"], [], ["z"]],
         "time": [3600, 7200, 100],
+        "day": ["02/01/1970", "31.12.69", "02/01/1970"],
         "history": ["cup|hat|cup|ball", "", "hat"],
     }
 )
@@ -63,7 +68,7 @@ def learnt(tmp_path) -> str:
 
     FittedTransforms(
         num_rows={
-            **{"user": 40, "item": 40, "shop": 4, "tags": 4, "both": 50, "hour": 25},
+            **{"user": 40, "item": 40, "shop": 4, "tags": 4, "both": 50, "hour": 25, "weekday": 8},
         },
         moments={"price": [2.0, 0.5]},
         id_types={"user": "integer", "item": "string", "shop": "string", "tags": "string"},
@@ -85,10 +90,19 @@ def test_messages_are_encoded_as_the_rows_of_a_table(learnt):
     fitted = FittedTransforms.load(Path(learnt))
     expected = encode_chunk(chunk, declared, fitted, RowValidator.for_chunk(chunk, False))
     pooled = [c.name for c in decoder.columns.categorical if not c.is_list]
-    assert pooled == ["user", "item", "shop", "both", "hour"]
+    assert pooled == ["user", "item", "shop", "both", "hour", "weekday"]
     assert found.ids_FW.tolist() == [expected[name].to_pylist() for name in pooled]
     assert found.labels_WT[:, 0].tolist() == [1, 0, 1]
     assert found.dense_DW[0].tolist() == [-2, 4, 0]
+    days = [3600 / 86400 - 1, 7200 / 86400 + 1, 100 / 86400 - 1]
+    np.testing.assert_allclose(found.dense_DW[1], days, rtol=1e-6)
+    for times in (
+        ["1970-01-01 01:00", "1970-01-01T02:00Z", "1970-01-01 00:01:40"],
+        ["3600", 7.2e3, 100],
+    ):
+        rows = [row | {"time": time} for row, time in zip(ROWS.to_pylist(), times)]
+        again = decoder.decode(messages_of(rows), 0)
+        assert again.dense_DW[1].tolist() == found.dense_DW[1].tolist()
     assert found.lists[0].values_V.tolist() == [*expected["tags"].to_pylist()[0], 0]
     history = found.sequences[0].values_V.tolist()
     assert history == hash_texts(pa.array(["hat", "cup", "ball", "hat"])).tolist()
