@@ -108,7 +108,11 @@ def make_parser() -> VerbParser:
         ("time", "NAME[=FORM]", "the time that splits or histories follow; its form, such as dmy"),
         ("user", "NAME", "who acts, in a table of interactions"),
         ("item", "NAME", "what they act on, in a table of interactions"),
-        ("task", "TASK", "next_item: histories and the next item; label: predict a column"),
+        (
+            "task",
+            "TASK",
+            "next_item: histories and the next item; label: a column; regression: its number",
+        ),
         ("delimiter", "CHARACTER", "what separates the columns of a text file"),
     ):
         parser.add_value(f"--{name}", value, about)
@@ -216,7 +220,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     used = [f for f, role in proposal.columns if role.name in NUMBERS]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)
-    if is_bad or any(f.missing_share for f, _ in labels):
+    if is_bad or proposal.num_untimed or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
     return f"next: python -m runner {data} {length}{more}"

@@ -116,6 +116,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     if source is None:
         return compose(overrides, config_dirs=config_dirs)
     rest = [o for o in overrides if o.partition("=")[0] != "run"]
+    rest += _words_of_own_files(given)
     composed = compose(rest, config_dirs=config_dirs, from_run=source)
     for values in (composed.config, composed.saved_config):
         values["run"] = str(source)
@@ -127,6 +128,13 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         return composed
     note = f"differs from the training of {source}:\n{format_changes(changes)}"
     return replace(composed, notes=(*composed.notes, note))
+
+
+def _words_of_own_files(given: Mapping[str, Any]) -> list[str]:
+    """Return what follows from naming files to be judged: they are so whole, not by a split."""
+    names_files = any(given.get(f"dataset.{name}_path") for name in ("validation", "test"))
+    splits_rows = any(key.split(".")[:2] == ["dataset", "split"] for key in given)
+    return ["dataset.split={}"] if names_files and not splits_rows else []
 
 
 def find_run_of_checkpoint(checkpoint: Path) -> Path | None:

@@ -69,9 +69,19 @@ def require_task_kind(schema: Schema, kind: str, loss: str) -> list[str]:
         if task.kind != kind:
             raise ValueError(
                 f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
-                "(model/loss=by_kind takes both)"
+                f"({_loss_for([task.kind for task in schema.tasks])})"
             )
     return [task.name for task in schema.tasks]
+
+
+def _loss_for(kinds: Sequence[str]) -> str:
+    """Return what takes tasks of these kinds; the metrics of numbers are other ones as well."""
+    if "binary" in kinds:
+        return "model/loss=by_kind takes both"
+    return (
+        "for numbers: model/loss=mse 'metrics.eval=[mae,mse,rmse,r2]' "
+        "'checkpoint.monitor={metric: validation/mse, direction: min}'"
+    )
 
 
 def find_item_feature(schema: Schema, name: str) -> SparseFeature:

@@ -55,6 +55,10 @@ class InputTable(TableFiles):
     def columns_read(self) -> list[str]:
         return list(dict.fromkeys([*self.features.columns, *self.keep]))
 
+    @cached_property
+    def optional_columns(self) -> frozenset[str]:
+        return self.features.optional_columns - frozenset(self.keep)
+
     def needed_by(self, column: str) -> str:
         if column not in self.features.columns:
             return "--keep names"

@@ -19,7 +19,7 @@ from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import encode_numbers, map_to_table_rows
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
-from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_columns
+from runner.data.tabular.read_files import RowChunk, find_absent, flatten_structs, unpack_columns
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms, check_input_types
@@ -48,15 +48,18 @@ class EncodedRows:
 
 def as_table(
     rows: pa.Table | pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    declared: Declared,
 ) -> pa.Table:
     """Return raw columns as an Arrow table.
 
     Args:
         rows: a table, a record batch, column -> values, or a list of rows, column -> value each.
+        declared: the columns that are read; those that a list of rows may lack are added.
 
     Raises:
         DataError: for values that make no column, or columns of different lengths.
     """
+    may_lack = declared.optional_columns if isinstance(rows, list) else ()
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -66,7 +69,10 @@ def as_table(
                 names = dict.fromkeys(name for row in rows for name in dict(row))
                 columns = {name: [row.get(name) for row in rows] for name in names}
             rows = pa.table({name: _as_array(values) for name, values in dict(columns).items()})
-        return flatten_structs(rows)
+        table = flatten_structs(rows)
+        for name in find_absent(may_lack, declared.columns, table.column_names):
+            table = table.append_column(name, pa.nulls(table.num_rows))
+        return table
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error
 
@@ -82,11 +88,13 @@ def _as_array(values: Any) -> Any:
 
 
 def encode_rows(
-    raw: Transforms, rows: pa.Table, features: Collection[str], *, skip_bad_rows: bool = False
+    raw: Transforms, rows: Any, features: Collection[str], *, skip_bad_rows: bool = False
 ) -> EncodedRows:
     """Encode the raw columns of some features.
 
     Args:
+        raw: the transforms of the columns.
+        rows: raw columns, as `as_table` takes them.
         features: names of those that the graphs read.
         skip_bad_rows: mark bad rows instead of raising an error for the first.
 
@@ -94,7 +102,8 @@ def encode_rows(
         DataError: naming the column that is missing or of a wrong type, and the first bad row.
     """
     declared = select_features(raw.declared, features)
-    table = _prepare_columns(Transforms(declared, raw.fitted), rows)
+    columns = as_table(rows, declared)
+    table = _prepare_columns(Transforms(declared, raw.fitted), columns)
     chunk = RequestRows(REQUEST, None, 0, table.num_rows, table)
     return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
 

@@ -22,7 +22,7 @@ from runner.serving.item_index import ItemIndex, item_columns, open_index
 from runner.serving.item_table import find_history, read_item_table
 from runner.serving.item_vectors import with_vectors_of
 from runner.serving.loaded_graph import LoadedGraph, load_graph
-from runner.serving.raw_rows import EncodedRows, as_table, encode_rows, graph_features, graph_inputs
+from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features, graph_inputs
 
 
 class Scorer:
@@ -158,7 +158,7 @@ class Scorer:
         """
         artifact = self.artifact
         features = graph_features(artifact.graphs)
-        return encode_rows(artifact.raw, as_table(rows), features, skip_bad_rows=skip_bad_rows)
+        return encode_rows(artifact.raw, rows, features, skip_bad_rows=skip_bad_rows)
 
     def task_scores(self, logits_RT: np.ndarray, bad_R: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores of logits, as `score` does; of bad rows NaN."""
@@ -195,7 +195,7 @@ class Scorer:
         one = self.snapshot()
         if not isinstance(rows, EncodedRows):
             features = graph_features([require_graph(one.artifact, graph)])
-            rows = encode_rows(one.artifact.raw, as_table(rows), features)
+            rows = encode_rows(one.artifact.raw, rows, features)
         return one.run(graph, rows)["vectors"]
 
     def top_k(self, rows: Any, top_k: int) -> pa.Table:
@@ -217,7 +217,7 @@ class Scorer:
             raise UserError(f"top_k={top_k}: must be at least 1")
         one = self.snapshot()
         query = require_graph(one.artifact, "query")
-        encoded = encode_rows(one.artifact.raw, as_table(rows), graph_features([query]))
+        encoded = encode_rows(one.artifact.raw, rows, graph_features([query]))
         return pa.table(item_columns(one.index.ids, *one.search(one.index, encoded, top_k)))
 
     def search(

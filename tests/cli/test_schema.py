@@ -558,3 +558,23 @@ def test_several_labels_of_which_one_is_a_number_start_without_a_regression(writ
     _, shown = propose(path, "--label", "took,click")
     assert "model/loss=by_kind" in shown
     assert "init_linear" not in shown and "model.net.scale" not in shown
+
+
+def test_a_rating_is_a_label_of_0_and_1_or_with_the_flag_a_number(write, propose):
+    path = write(rating=np.arange(ROWS) % 5 + 1)
+    proposed, shown = propose(path)
+    assert proposed["labels"] == {"rating": {"above": 3.0}}
+    assert "rating: is 1 over 3 and 0 otherwise; --task regression predicts the number" in shown
+    proposed, shown = propose(path, "--task", "regression")
+    assert proposed["labels"] == {"rating": {"type": "regression"}}
+    assert "model/loss=by_kind" in shown and "is 1 over" not in shown
+
+
+def test_rows_without_the_time_of_the_split_are_told_and_skipped_by_the_command(write, propose):
+    times = pa.array(np.arange(ROWS) * 3600, pa.timestamp("s"))
+    some = pa.array([None if n == 5 else t for n, t in enumerate(times.to_pylist())])
+    for column, number in ((times, 0), (some, 1)):
+        proposed, shown = propose(write(click=np.arange(ROWS) % 2, event_time=column))
+        assert proposed["split"]["time"] == "event_time"
+        assert ("event_time: 1 of" in shown and "hold no time" in shown) is bool(number)
+        assert ("dataset.on_bad_rows=skip dataset.max_bad_rows" in shown) is bool(number)

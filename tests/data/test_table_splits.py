@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.feather as pafeather
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from runner.batch import DataPosition
@@ -68,12 +69,16 @@ def test_a_random_split_is_independent_of_numbers_that_numpy_draws_from_the_same
     assert halves == pytest.approx([0.5, 0.5], abs=0.06)  # 0.25 and 0.75 of the same numbers
 
 
-def test_a_split_by_column(path):
+def test_a_split_by_column(path, capsys):
     split = {"column": "fold", "train": [0, 1], "validation": 2, "test": ["4"]}
     data = open_dataset(path=path, split=split)
     assert ids(data, "train") == {n for n in range(ROWS) if n % 5 in (0, 1)}
     assert ids(data, "validation") == set(range(2, ROWS, 5))
     assert ids(data, "test") == set(range(4, ROWS, 5))
+    told = "200 rows are in no split and left out: the values that `split` lists lack theirs ('3')"
+    assert told in capsys.readouterr().err
+    open_dataset(path=path, split=split)  # from the cache
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -91,6 +96,31 @@ def test_a_split_by_time_takes_the_last_of_it(path, split, bounds):
     assert ids(data, "test") == set(range(high, ROWS))
     if "validation" in split:
         assert ids(data, "validation") == set(range(low, high))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("times", ["timestamps", "texts"])
+def test_rows_that_cannot_be_split_by_their_time_are_bad_rows(tmp_path, times, skip):
+    table = clicks(ROWS)
+    at = [None if i in (7, 40) else t for i, t in enumerate(table["time"].to_pylist())]
+    column = pa.array(at, table["time"].type)
+    if times == "texts":
+        column = pa.array([f"{t}" if t else "soon" for t in column.to_pylist()])
+    table = table.set_column(table.column_names.index("time"), "time", column)
+    path = write_parquet(tmp_path / "bad", table, 1)
+    settings = {"path": path, "split": {"time": "time", "validation": 0.2, "test": 0.2}}
+    told = "is missing, so that" if times == "timestamps" else "value 'soon': no time in the form"
+    if not skip:
+        with pytest.raises(DataError, match=rf"row 7, column 'time': {told}.*on_bad_rows=skip"):
+            open_dataset(**settings)
+        return
+    data = open_dataset(**settings, on_bad_rows="skip", mix=False)
+    assert data.bad_rows["count"] == 2
+    assert told in data.bad_rows["examples"][0]
+    weights = torch.cat([b.weights_B for b in data.batches("train", batch_size=ROWS)])
+    assert (weights == 0).sum() == 2  # they teach nothing, and are in no other split
+    later = [b.weights_B for s in ("validation", "test") for b in data.batches(s, batch_size=ROWS)]
+    assert torch.cat(later).min() > 0
 
 
 def test_separate_paths_globs_and_urls(tmp_path, path):
@@ -367,6 +397,17 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert done.code == 0, done.text
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "completed" and "test/auc" in result["metrics"]
+    new = write_parquet(tmp_path / "new", clicks(70, seed=9))  # its rows are judged, all of them
+    words = ("loop=eval", f"run={tmp_path / 'run'}", f"dataset.test_path={new}/*.parquet")
+    done = runner.run(*words, f"hydra.run.dir={tmp_path / 'eval'}", env=env)
+    assert done.code == 0, done.text
+    assert "evaluating the 70 rows of the test split" in done.text
+    assert "dataset.split: null -> {}" in done.text
+    moved = f"dataset.path={new}/*.parquet"  # and here a part of them, or none, as of the training
+    done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env)
+    assert done.code == 2, done.text
+    assert "these are other data than the run was trained on" in done.text
+    assert "dataset.test_path=FILE judges all rows" in done.text
 
 
 def test_files_of_another_split_among_those_of_training_are_refused(tmp_path):

@@ -149,8 +149,8 @@ def test_objects_within_objects_are_columns(tmp_path, monkeypatch, format_):
     assert one.dense_BD.tolist() == other.dense_BD.tolist()
     assert one.sparse.values().tolist() == other.sparse.values().tolist()
     assert one.sparse.lengths().tolist() == other.sparse.lengths().tolist()
-    for read in (as_arrow, as_table):  # what a loaded model and an exported one are given
-        table = read(pa.Table.from_pylist(rows))
+    given = pa.Table.from_pylist(rows)  # to a loaded model, and to an exported one
+    for table in (as_arrow(given), as_table(given, parse_schema(schema))):
         assert {name: table[name].to_pylist() for name in flat} == flat
     numbers = {"labels": ["label"], "numeric": {"user.place.x": {"default": 0}}}
     recipe = TableRecipe(format_, str(tmp_path / f"x.{format_}"), numbers)
@@ -583,3 +583,25 @@ def test_no_process_hangs_or_aborts_at_its_end(tmp_path, how):
     for _ in range(100):
         done = subprocess.run([sys.executable, *words, str(path)], capture_output=True, timeout=60)
         assert done.returncode == 2, done.stderr
+
+
+def test_a_file_of_json_lines_may_lack_a_key_that_may_miss(tmp_path):
+    rows = [{"y": n % 2, "price": n / 2, "city": "ab"[n % 2]} for n in range(6)]
+    files = {"a.jsonl": rows, "b.jsonl": [{"y": row["y"]} for row in rows]}
+    for name, own in files.items():
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in own))
+    cities = {"city": {"encode": "vocabulary"}}
+    schema = {"labels": ["y"], "numeric": {"price": {"default": -1}}, "categorical": cities}
+    settings = {"path": str(tmp_path / "*.jsonl"), "format": "jsonl", "mix": False}
+    batch = next(open_dataset(**settings, schema=schema).batches("train", batch_size=12))
+    assert batch.dense_BD[:, 0].tolist() == [n / 2 for n in range(6)] + [-1] * 6
+    assert batch.sparse["city"].values().tolist()[6:] == [1] * 6
+    with pytest.raises(DataError, match=r"b\.jsonl: no column 'price'"):
+        open_dataset(**settings, schema={**schema, "numeric": ["price"]})
+    (tmp_path / "b.jsonl").write_text('{"y": 1, "prise": 2}\n')
+    with pytest.raises(DataError, match=r"b\.jsonl: no column 'price'.*nearest: 'prise'"):
+        open_dataset(**settings, schema=schema)
+    (tmp_path / "a.jsonl").unlink()  # a key that no file has is rather a mistake in the schema
+    (tmp_path / "b.jsonl").write_text('{"y": 1}\n{"y": 0}\n')
+    with pytest.raises(DataError, match=r"b\.jsonl: no column 'price'"):
+        open_dataset(**settings, schema=schema)

@@ -190,12 +190,44 @@ def label_of(path: str, name: str) -> dict[str, Any]:
         (["12.5", "13.5"], ""),
         (["-1.50 CHF", "€ 2"], "amount"),
         (["12.50"] * 30 + ["(3.00)"], "amount"),
+        (["12.50"] * 30 + ["1,234.50"], "amount"),  # a few with thousands are enough
+        (["95,20"] * 30 + ["1.234,50"], "amount_comma"),
+        (["-95,20"] * 30 + ["-1.234.567,5"], "amount_comma"),
+        (["17"] * 30 + ["1,234"], ""),  # as a list of two ids is written
+        (["17", "18.5"], ""),
         (["M-001", "M-002"], ""),
         ([], ""),
     ],
 )
 def test_the_form_of_amounts_is_found(texts, form):
     assert guess_amount_form(pa.array(texts, pa.string())) == form
+
+
+def test_a_quantity_has_thousands_where_few_of_its_texts_do():
+    texts = pa.array(["17"] * 30 + ["1,234"])
+    assert guess_amount_form(texts, is_quantity=True) == "amount"
+    assert guess_amount_form(texts[:30], is_quantity=True) == ""
+    assert guess_amount_form(pa.array(["1,2", "3,4"]), is_quantity=True) == ""
+
+
+@pytest.mark.parametrize("form", ["amount", "amount_comma"])
+def test_prices_of_which_few_have_thousands_are_read_as_the_numbers_that_they_are(tmp_path, form):
+    rng = np.random.default_rng(0)
+    prices = np.exp(rng.normal(4, 1.2, 800)).round(2)
+    texts = [f"{price:,.2f}" for price in prices]
+    if form == "amount_comma":
+        texts = [text.translate(str.maketrans(",.", ".,")) for text in texts]
+    assert 0 < sum(price >= 1000 for price in prices) < 40
+    lines = [f"{t};{n}" for t, n in zip(texts, rng.integers(0, 2, 800))]
+    (tmp_path / "x.csv").write_text("\n".join(["price;click", *lines]) + "\n")
+    proposal = propose_schema(str(tmp_path / "x.csv"))
+    ((column, role),) = proposal.with_role("numeric")
+    assert (column.name, role.settings["input"]) == ("price", form)
+    schema = {"labels": ["click"], "numeric": {"price": {"input": form}}}
+    table = {"path": str(tmp_path / "x.csv"), "format": "csv", "delimiter": ";", "schema": schema}
+    data = open_dataset(**table, mix=False)
+    found = next(data.batches("train", batch_size=800)).dense_BD[:, 0].numpy()
+    np.testing.assert_allclose(found, prices, rtol=1e-6)
 
 
 def test_texts_that_are_no_amounts_in_their_form_are_bad_rows(tmp_path):
@@ -218,7 +250,7 @@ def test_texts_that_are_no_amounts_in_their_form_are_bad_rows(tmp_path):
     ("schema", "message"),
     [
         ({"numeric": {"x": {"input": "amout"}}}, r"x\.input='amout': .*nearest: 'amount'"),
-        ({"numeric": {"x": {"input": "dmy"}}}, r"x\.input='dmy': expected one of amount, amount_c"),
+        ({"numeric": {"x": {"input": "dym"}}}, r"x\.input='dym': expected one of amount, amount_c"),
         ({"numeric": {"x": {"input": "amount", "size": 3}}}, "is for one amount a row"),
         ({"categorical": {"x": {"input": "amount", "num_rows": 9}}}, "in buckets: encode: buck"),
         (
@@ -305,7 +337,7 @@ def test_numbers_too_long_for_a_float_are_ids(tmp_path):
 
 def test_unsigned_ids_are_the_same_from_a_table_a_text_and_a_list():
     values = [2**63 + 5, 2**64 - 1, 7, 2**63 - 1]
-    table = as_table({"user": values})
+    table = as_table({"user": values}, parse_schema({"labels": ["y"], "categorical": ["user"]}))
     assert table.schema.field("user").type == pa.uint64()
     wanted = np.array(values, np.uint64).view(np.int64).tolist()
     texts = pa.table({"user": [str(v) for v in values]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,10 @@ import pytest
 from pyarrow import csv, feather, orc
 
 from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.errors import DataError
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.transforms import with_id_types
@@ -71,3 +74,29 @@ def test_histories_have_the_types_of_the_ids_that_they_are_made_of(tmp_path):
     recipe = TableRecipe("parquet", str(tmp_path / "events.parquet"), schema=schema)
     types = with_id_types(FittedTransforms(), recipe).id_types
     assert types == {"u": "string", "i": "integer", "history": "integer"}
+
+
+def test_a_key_that_an_object_lacks_is_a_missing_value_where_one_may_miss():
+    schema = {
+        "labels": ["click"],
+        "numeric": {"price": {"default": 2.5}, "age": {}},
+        "categorical": {"city": {"encode": "vocabulary"}, "at": {"encode": "hour"}},
+    }
+    words = np.sort(hash_texts(pa.array(["Bern"])))
+    fitted = FittedTransforms(num_rows={"city": 3, "at": 25}, vocabularies={"city": words})
+    raw = Transforms(replace(parse_schema(schema), labels=()), fitted)
+    names = ["price", "age", "city", "at"]
+    whole = [{"price": None, "age": 3.0, "city": None, "at": None}]
+    expected, found = encode_rows(raw, whole, names), encode_rows(raw, [{"age": 3.0}], names)
+    assert found.dense["price"].tolist() == expected.dense["price"].tolist() == [2.5]
+    for name in ("city", "at"):
+        assert found.ids[name].values.tolist() == expected.ids[name].values.tolist()
+    for row, told in (
+        ({"price": 1.0}, "no column 'age'"),  # which has no default
+        ({"age": 3.0, "prise": 1.0}, "no column 'price'; nearest: 'prise'"),
+        ({"other": 3.0}, "no column 'price'"),  # hardly a row of this model
+    ):
+        with pytest.raises(DataError, match=told):
+            encode_rows(raw, [row], names)
+    with pytest.raises(DataError, match="no column 'price'"):  # a table has columns, not keys
+        encode_rows(raw, pa.table({"age": [3.0]}), names)

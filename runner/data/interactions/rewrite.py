@@ -54,6 +54,7 @@ from runner.data.tabular.fit import TransformFitter
 from runner.data.tabular.fit_parts import find_split_starts
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_files import decode_dictionaries
+from runner.data.tabular.splits import describe_split
 from runner.errors import DataError
 
 
@@ -121,9 +122,8 @@ def rewrite_events(
     for name, files in names.items():
         if not files:
             raise DataError(
-                f"the {name} split has no rows (split {table.row_split.kind}: "
-                f"{dict(table.row_split.of)}); a row needs {settings.min_history} events before "
-                f"it{explain_left_out(settings)}"
+                f"the {name} split has no rows ({describe_split(table.row_split)}); a row needs "
+                f"{settings.min_history} events before it{explain_left_out(settings)}"
             )
     fitted.mean_length = lengths.compute()
     fitted.save(folder)

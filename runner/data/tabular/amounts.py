@@ -13,7 +13,10 @@ _SPACE = r"[\s\x{a0}\x{202f}]*"
 # without one of these, a comma may divide a list instead of standing before a fraction
 _UNIT = rf"{_CURRENCY}|%"
 _SIGN = r"[\p{Sc}\p{Lu}%,'(]"  # that keeps an amount from being read as a plain number
-LEAST_FITTING, LEAST_SIGNS = 0.95, 0.2  # shares of the texts of a column of amounts
+# thousands before a fraction, which no list has: 1,234.50, or 1.234,50
+_THOUSANDS = {"amount": r"^-?\d{1,3}(,\d{3})+\.\d+$", "amount_comma": r"^-?\d{1,3}(\.\d{3})+,\d+$"}
+LEAST_FITTING = 0.95  # share of the texts of a column of amounts
+LEAST_SIGNS = 0.2  # share with a sign; those of a quantity, or with thousands, may have fewer
 SAMPLE_TEXTS = 20_000
 
 
@@ -47,18 +50,29 @@ def parse_amounts(texts: pa.Array, form: str) -> pa.Array:
     return pc.if_else(is_negative, pc.negate(numbers), numbers)
 
 
-def guess_amount_form(texts: pa.Array) -> str:
+def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     """Return the form of AMOUNT_FORMS in which texts are numbers with signs; empty if in none.
 
     Where all texts fit both, as $1,234 does, three digits are thousands; those of percents, as in
     1.234 %, are a fraction.
+
+    Args:
+        texts: of a column.
+        is_quantity: whether the column is named like a quantity, such as a price.
     """
     texts = texts[:SAMPLE_TEXTS].cast(pa.string())
     fits = {form: pc.match_substring_regex(texts, p) for form, p in _PATTERNS.items()}
-    fits["amount_comma"] = pc.and_(fits["amount_comma"], pc.match_substring_regex(texts, _UNIT))
+    has_thousands = {
+        form: bool(pc.any(pc.match_substring_regex(texts, p)).as_py())
+        for form, p in _THOUSANDS.items()
+    }
+    if not has_thousands["amount_comma"]:
+        has_unit = pc.match_substring_regex(texts, _UNIT)
+        fits["amount_comma"] = pc.and_(fits["amount_comma"], has_unit)
     shares = {form: _share(own) for form, own in fits.items()}
     signs, negative = (_share(pc.match_substring_regex(texts, p)) for p in (_SIGN, r"^\s*\("))
-    if max(shares.values()) <= LEAST_FITTING or not (signs > LEAST_SIGNS or negative):
+    least_signs = 0.0 if is_quantity or any(has_thousands.values()) else LEAST_SIGNS
+    if max(shares.values()) <= LEAST_FITTING or not (signs > least_signs or negative):
         return ""
     if shares["amount"] != shares["amount_comma"]:
         return max(shares, key=lambda form: shares[form])

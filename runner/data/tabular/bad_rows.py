@@ -24,6 +24,9 @@ class BadRows:
     max_rows: int = 0  # with 0, the first bad row is an error
     count: int = 0
     examples: list[str] = field(default_factory=list)
+    # rows that are not bad, but whose value of the column of a split is that of none
+    num_in_no_split: int = 0
+    values_of_no_split: list[str] = field(default_factory=list)  # the first ones
 
     def record(self, bad_R: np.ndarray, messages: list[str]) -> None:
         """Count the bad rows of a chunk.
@@ -45,6 +48,12 @@ class BadRows:
             last = messages[-1] if messages else "unreadable"
             raise DataError(f"more than dataset.max_bad_rows={self.max_rows} bad rows; {last}")
 
+    def add_in_no_split(self, count: int, values: Sequence[str]) -> None:
+        """Count rows that are in no split, with the first values that they have."""
+        self.num_in_no_split += count
+        known = dict.fromkeys([*self.values_of_no_split, *values])
+        self.values_of_no_split = list(known)[:MAX_EXAMPLES]
+
     def json_fields(self, file_names: Mapping[str, str]) -> dict[str, Any]:
         """Return the fields, with files called by their names.
 
@@ -62,6 +71,12 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
     Args:
         bad: the fields of a `BadRows`; None if no row can have been skipped.
     """
+    if bad and bad.get("num_in_no_split"):
+        values = ", ".join(map(repr, bad["values_of_no_split"]))
+        _warn(
+            f"{bad['num_in_no_split']:,} rows are in no split and left out: the values that "
+            f"`split` lists lack theirs ({values})"
+        )
     if not bad or not bad["count"]:
         return
     shown = "".join(f"\n  {example}" for example in bad["examples"])
@@ -69,6 +84,10 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
     text = f"{bad['count']:,} bad rows are skipped:{shown}" + (
         f"\n  ... {more:,} more" * (more > 0)
     )
+    _warn(text)
+
+
+def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
     logging.getLogger("runner").warning(text)
 
@@ -88,12 +107,18 @@ class RowValidator:
 
     @classmethod
     def for_chunk(cls, chunk: RowChunk, skip_bad_rows: bool, hint: str = "") -> RowValidator:
-        """Return a validator that has rejected the texts which are not of their column's type."""
+        """Return a validator that has rejected the rows which are known to be bad by then.
+
+        These are rows with texts that are not of their column's type, and without a time by which
+        they could be split.
+        """
         validator = cls(chunk, skip_bad_rows, np.zeros(chunk.num_rows, bool), hint)
         for column, texts in chunk.invalid_values.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
             problem = lambda row, own=texts: f"{own[row].as_py()!r} is not a number"
             validator.reject(column, wrong_R, problem)
+        for column, (wrong_R, describe) in chunk.rejected.items():
+            validator.reject(column, wrong_R, describe)
         return validator
 
     def reject(

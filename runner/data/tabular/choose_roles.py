@@ -71,7 +71,7 @@ def choose_labels(
         ]
     roles, notes = {}, []
     for name in names:
-        settings, why = label_settings(by_name[name], hints.positive, of_text_file=of_text_file)
+        settings, why = label_settings(by_name[name], hints, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
         roles[name] = Role("labels", reason, settings)
         if by_name[name].num_distinct == 1:
@@ -84,6 +84,11 @@ def choose_labels(
                 + "; `default: 0` beside it in the YAML takes them as 0"
             )
         notes += _other_values_note(by_name[name], settings)
+        if "above" in settings and hints.task is None and by_name[name].num_distinct > 2:
+            notes.append(
+                f"label {name}: is 1 over {settings['above']:g} and 0 otherwise; --task regression "
+                "predicts the number itself"
+            )
     return roles, notes
 
 

@@ -33,6 +33,11 @@ class LabelSpec:
         later = ("positive", "default", "input")
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        return (self.column,)
+
 
 @dataclass(frozen=True)
 class NumericSpec:
@@ -102,6 +107,13 @@ class IdSpec:
     keep: str = "last"  # the end of a sequence that is kept if it is too long
     order_by: str = ""  # column with a list of times, as long as the ids
     evict: Eviction | None = None  # growing: when rows are taken back; None: never
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether a row may have no value: it takes the default, or a row of the table."""
+        has_own_row = self.encode in ("vocabulary", "growing", "bucketise", *TIME_PARTS)
+        is_single = not (self.is_list or self.cross)
+        return is_single and (has_own_row or self.default is not None)
 
     def __repr__(self) -> str:
         """Return what it was before there was `evict`, where that is not set."""
@@ -179,6 +191,16 @@ class Declared:
         names += [column for spec in self.ids for column in spec.columns]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
+
+    @property
+    def optional_columns(self) -> frozenset[str]:
+        """Columns of single values that every row may lack, as all that is made of them allows."""
+        numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numeric]
+        columns = [(spec.columns, spec.default is not None) for spec in numbers]
+        columns += [(spec.columns, spec.takes_missing) for spec in self.ids]
+        needed = {name for names, takes_missing in columns if not takes_missing for name in names}
+        needed |= {*self.groups, *self.carried, *([self.weight] if self.weight else [])}
+        return frozenset(self.columns) - needed
 
     @property
     def time_forms(self) -> dict[str, str]:

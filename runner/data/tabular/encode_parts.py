@@ -23,7 +23,7 @@ from runner.data.tabular.column_types import id_types
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit_parts import PartTask, count_train_rows
 from runner.data.tabular.parts import iterate_part
-from runner.data.tabular.read_files import RowChunk, unpack_columns
+from runner.data.tabular.read_files import RowChunk, single_array, unpack_columns
 from runner.data.tabular.vocabulary import map_values
 from runner.errors import DataError
 
@@ -115,6 +115,7 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
                 table, task.part, table.columns_read, task.split_starts
             ):
                 encoded, bad_R = encoder.encode_or_blank(chunk)
+                encoder.count_in_no_split(chunk, masks)
                 for split, mask_R in masks.items():
                     encoder.lengths.update(split, mask_R, encoded)
                     spills[split].write(encoded.filter(pa.array(mask_R)))
@@ -129,6 +130,7 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
             "train_rows": train_rows,
             "lengths": [encoder.lengths.num_rows, encoder.lengths.num_values],
             "bad": encoder.bad.found,
+            "in_no_split": encoder.in_no_split,
             "id_types": encoder.id_types,
         }
         (folder / FACTS_FILE).write_text(json.dumps(facts))
@@ -166,6 +168,19 @@ class _PartEncoder:
         self.id_types: dict[str, str] = {}
         self.lengths = MeanLengths()
         self.bad = _BadRowsOfPart(task.table.max_bad_rows if task.table.skips_bad_rows else 0)
+        self.in_no_split: tuple[int, list[str]] = (0, [])  # rows, and the first of their values
+
+    def count_in_no_split(self, chunk: RowChunk, masks: Mapping[str, np.ndarray]) -> None:
+        """Count the rows whose value of the column of a split is that of none."""
+        split = self._table.row_split
+        if split.kind != "column" or self._part.split != "train" or chunk.table is None:
+            return
+        none_R = ~np.logical_or.reduce(list(masks.values()))[: chunk.num_rows]
+        if none_R.any():
+            values = single_array(chunk.table, str(split.column)).filter(pa.array(none_R))
+            count, known = self.in_no_split
+            new = dict.fromkeys([*known, *map(str, values.unique()[:MAX_EXAMPLES].to_pylist())])
+            self.in_no_split = (count + int(none_R.sum()), list(new)[:MAX_EXAMPLES])
 
     def encode_or_blank(self, chunk: RowChunk) -> tuple[pa.Table, np.ndarray]:
         """Encode a chunk, with a blank row at its end for each malformed line, and flag bad rows.

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from runner.data.tabular.column_names import guess_kind, is_outcome, is_rating, split_words
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
+from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, nearest_hint
 
 LEAK_AUC = 0.99
@@ -81,13 +82,22 @@ def is_mostly_binary(f: ColumnStatistics) -> bool:
 
 
 def label_settings(
-    f: ColumnStatistics, positive: str | None, *, of_text_file: bool
+    f: ColumnStatistics, hints: Hints, *, of_text_file: bool
 ) -> tuple[dict[str, Any], str]:
     """Return the settings of a label, and what they mean.
+
+    Args:
+        f: the column.
+        hints: what the user says of it: the text that is 1, and the task.
+        of_text_file: whether the column is one of a text file.
 
     Raises:
         UserError: for a column that can be no label, and a value that it does not have.
     """
+    positive = hints.positive
+    if hints.task == "regression" and positive is None and f.low is not None:
+        amounts = {"input": f.amount_form} if f.amount_form else {}
+        return {"type": "regression", **amounts}, "a number to be predicted"
     if positive is not None:
         values = f.two_texts or f.examples
         if f.two_texts and positive.strip() not in [v.strip() for v in f.two_texts]:

@@ -63,6 +63,7 @@ class SchemaProposal:
     num_rows: int | None  # of all files, if known
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
     interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
+    num_untimed: int = 0  # rows of the sample without the time by which rows are split
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
@@ -112,6 +113,7 @@ def propose_schema(
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
     interactions: Mapping[str, Any] | None = None
+    num_untimed = 0
     if events := _choose_events(columns, hints, notes):
         interactions, found = propose_declaration(events, columns)
         notes += found
@@ -130,6 +132,13 @@ def propose_schema(
         number_ids, found = propose_number_ids(sample.table, columns, roles)
         notes += found
         split = propose_split(time, missing)
+        if time and "time" in split.get("split", {}) and time.num_missing:
+            num_untimed = time.num_missing
+            notes.append(
+                f"{time.name}: {num_untimed:,} of {sample.table.num_rows:,} sampled rows hold no "
+                "time by which they could be split: bad rows, which dataset.on_bad_rows=skip "
+                "leaves out"
+            )
         if "random" in split.get("split", {}):
             notes += describe_copied_rows(sample.table, columns)
         more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}
@@ -145,6 +154,7 @@ def propose_schema(
         num_rows,
         tuple(notes),
         interactions,
+        num_untimed,
     )
 
 
@@ -207,7 +217,7 @@ def _choose_events(
     free = [f for f in columns if f.name not in named]
     given = {"user": hints.user, "item": hints.item, "time": hints.time}
     labels = hints.labels or find_label_candidates(free)[0]
-    if hints.task == "label" or (labels and not must):
+    if hints.task in ("label", "regression") or (labels and not must):
         if hints.task is None and all(_has_part(free, given)):
             notes.append(
                 f"task: predicts {', '.join(labels)} from the columns of its row; --task "

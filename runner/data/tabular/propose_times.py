@@ -37,6 +37,7 @@ class SplitTime:
     name: str
     form: str  # of TIME_FORMS; empty: a number from an origin of its own
     splits: bool  # whether its last tenths have rows
+    num_missing: int  # rows of the sample without a time
 
 
 def choose_time(
@@ -88,7 +89,8 @@ def choose_time(
         in_train, in_validation = (known_R < starts[0]).mean(), (known_R < starts[1]).mean()
         fits = 0.5 < in_train < in_validation - 0.02 and in_validation < 0.98
         if fits or given or not splits:
-            return SplitTime(f.name, own, bool(fits or given))
+            num_missing = len(seconds_R) - len(known_R)
+            return SplitTime(f.name, own, bool(fits or given), num_missing)
     return None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,6 +36,8 @@ class RowChunk:
     invalid_values: Mapping[str, pa.Array] = field(default_factory=dict)
     malformed_lines: tuple[tuple[int, str], ...] = ()  # line and problem; they make no row
     part_name: str = "row group"  # what parts of the file are called; empty: it has none
+    # column -> bool [R], rows that are bad for what it holds, and row -> what is wrong there
+    rejected: Mapping[str, tuple[np.ndarray, Callable[[int], str]]] = field(default_factory=dict)
 
     def describe_row(self, row: int) -> str:
         """Return where a row is: its file and line, or its file, row group and row."""
@@ -77,6 +80,26 @@ def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
     with open_parquet_file(file) as opened:
         schema, counts = read_footer(opened, str(file))
         return flatten_schema(schema), counts
+
+
+def find_absent(
+    optional: Collection[str], read: Collection[str], names: Collection[str]
+) -> list[str]:
+    """Return the columns that JSON objects lack and may lack: an absent key is a missing value.
+
+    A column is not among them if a near name may be meant by it; and none is if the objects have
+    no column that is read, since they are hardly the right ones.
+
+    Args:
+        optional: columns that may lack a value in every row.
+        read: columns that are read.
+        names: of the columns that there are.
+    """
+    if not set(read).intersection(names):
+        return []
+    unread = [name for name in names if name not in read]
+    absent = sorted(set(optional).difference(names))
+    return [name for name in absent if not nearest_hint(name, unread)]
 
 
 def check_same_schema(

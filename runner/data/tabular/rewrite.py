@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from runner.data.tabular.encode_parts import (
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
 from runner.data.tabular.fit_parts import count_parts, find_split_starts, fit_table
 from runner.data.tabular.parts import Part, RewritableTable, find_parts
+from runner.data.tabular.splits import describe_split
 from runner.errors import DataError
 
 SHARD_COPIES = 3  # of the rows of a file, which are in memory while it is written
@@ -71,7 +73,7 @@ def rewrite_table(
         if split in {*table.row_split.splits, *table.files}:
             names[split] = rows.write_shards(split, folder)
             if not names[split]:
-                raise DataError(_describe_empty_split(table, split))
+                raise DataError(_describe_empty_split(table, split, fitted.times))
     fitted.mean_length = lengths.compute()
     fitted.save(folder)
     load_for_parts.cache_clear()  # it maps files that are removed now
@@ -189,6 +191,7 @@ class _EncodedRows:
             facts = read_facts(folder)
             for count, messages in facts["bad"]:
                 bad.add(count, messages)
+            bad.add_in_no_split(*facts.get("in_no_split", (0, [])))
             lengths.add(*facts["lengths"])
             self.facts.append(facts)
             self._folders.append(folder)
@@ -233,11 +236,20 @@ class _EncodedRows:
         return max(1, min(fit, engine.num_workers))
 
 
-def _describe_empty_split(table: RewritableTable, split: str) -> str:
+def _describe_empty_split(table: RewritableTable, split: str, starts: Mapping[str, float]) -> str:
     if files := table.files.get(split):
         return f"the {split} split has no rows: {files[0]}; name a file with rows"
-    given = f"split {table.row_split.kind}: {dict(table.row_split.of)}"
+    if table.learnt and starts:
+        listed = ", ".join(
+            f"{name} at {datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M:%S}"
+            for name, start in sorted(starts.items(), key=lambda item: item[1])
+        )
+        return (
+            f"{table.files['train'][0]}: has no rows of the {split} split, since these are other "
+            f"data than the run was trained on: {listed} began by {table.row_split.column}; "
+            "dataset.test_path=FILE judges all rows of a file"
+        )
     return (
-        f"the {split} split has no rows ({given}); a larger table, or a `split` in the schema that "
-        "gives it more, fills it"
+        f"the {split} split has no rows ({describe_split(table.row_split)}); a larger table, or a "
+        "`split` in the schema that gives it more, fills it"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,13 @@ import pyarrow.types as pt
 
 from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
-from runner.data.tabular.times import TEXT_DATES, TIME_FORMS, is_temporal, parse_times
+from runner.data.tabular.times import (
+    TEXT_DATES,
+    TIME_FORMS,
+    describe_wrong_time,
+    is_temporal,
+    parse_times,
+)
 from runner.errors import ConfigError, DataError, nearest_hint
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -59,6 +66,22 @@ class Split:
     def splits(self) -> tuple[str, ...]:
         has_rest = self.kind in ("time", "leave_out")  # which is for training
         return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and has_rest))
+
+
+def describe_split(split: Split) -> str:
+    """Return a split about as it is written in YAML."""
+
+    def describe(value: Any) -> str:
+        if split.kind != "time":
+            return str(value)
+        kind, length = value
+        if kind == "date":
+            return f"{datetime.fromtimestamp(length, UTC):%Y-%m-%d %H:%M:%S}"
+        return f"{length:g}{'s' if kind == 'seconds' else ''}"
+
+    parts = [f"{name}: {describe(value)}" for name, value in split.of.items()]
+    kind = f"{split.kind}: {split.column}" if split.column else split.kind
+    return f"split {', '.join([kind, *parts])}"
 
 
 def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.split") -> Split:
@@ -239,6 +262,8 @@ class TimeSample:
 
     def split_starts(self, split: Split) -> dict[str, float]:
         """Return the first time of the test and the validation split, as far as there are any."""
+        if not len(self._times):
+            return {}
         starts, share, start = {}, 0.0, self._last
         for name in ("test", "validation"):
             if name not in split.of:
@@ -274,7 +299,11 @@ class SplitAssigner:
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
     def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
-        """Return split -> bool [R], its rows. With a split by a column, a row may be in none."""
+        """Return split -> bool [R], its rows.
+
+        With a split by a column, a row may be in none. One without a time by which it could be
+        split is in the train split, where `reject_without_time` makes it a bad row.
+        """
         split, num_rows = self._split, chunk.num_rows
         if split.kind == "random":
             ends = np.cumsum([float(split.of[s]) for s in split.splits])[:-1]
@@ -290,8 +319,27 @@ class SplitAssigner:
             }
             return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
         seconds_R = read_seconds(chunk.table, split)
-        split_R = np.zeros(num_rows, int)  # a row without a time is for training
+        split_R = np.zeros(num_rows, int)
         for number, name in enumerate(("validation", "test"), start=1):
             if name in self._split_starts:
                 split_R[seconds_R >= self._split_starts[name]] = number
         return {name: split_R == SPLITS.index(name) for name in split.splits}
+
+
+def reject_without_time(chunk: RowChunk, split: Split) -> RowChunk:
+    """Return a chunk in which rows are bad that have no time by which they could be split."""
+    if split.kind != "time" or chunk.table is None:
+        return chunk
+    none_R = np.isnan(read_seconds(chunk.table, split))
+    if not none_R.any():
+        return chunk
+    name = str(split.column)
+    times = single_array(chunk.table, name)
+
+    def describe(row: int) -> str:
+        value = times[row].as_py()
+        if value is None or value != value:
+            return "is missing, so that the row cannot be split by its time"
+        return describe_wrong_time(value, split.input or "seconds")
+
+    return replace(chunk, rejected={name: (none_R, describe)})

@@ -30,6 +30,7 @@ from runner.data.tabular.partitions import (
 from runner.data.tabular.read_files import (
     RowChunk,
     check_same_schema,
+    find_absent,
     read_parquet_chunks,
     read_parquet_schema,
 )
@@ -113,7 +114,7 @@ class TableFiles:
         Raises:
             ConfigError: for a wrong setting, and for a split that has a path as well.
         """
-        where = "dataset.split" if self.split is not None else "schema's split"
+        where = "dataset.split" if self.split is not None else "the schema's split"
         split = parse_split(self._split_setting, where)
         if split.kind in EVENT_SPLITS and self.declared.interactions is None:
             raise ConfigError(
@@ -128,11 +129,15 @@ class TableFiles:
             if is_read_otherwise and not split.input and events.time_unit != "seconds":
                 split = replace(split, input=events.time_unit)
         for name in split.splits:
-            if name != "train" and name in self.files:
-                raise ConfigError(
-                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well; "
-                    "leave one of them out"
-                )
+            if name == "train" or name not in self.files:
+                continue
+            key = f"{name}_path"
+            is_set = f"dataset.{key}" if getattr(self, key) is not None else f"the schema's {key}"
+            raise ConfigError(
+                f"{where} gives rows to {name}, and {is_set} is set as well; leave one of them "
+                f"out, or say how the rows of dataset.path are split without {name}: "
+                "dataset.split={...}"
+            )
         return split
 
     @property
@@ -187,11 +192,24 @@ class TableFiles:
                 )
                 for path, schema in schemas.items()
             }
+        if self.format == "jsonl":
+            schemas = {path: self._with_absent_keys(schema) for path, schema in schemas.items()}
         without_rows = sorted({str(file) for file in self._all_files} - schemas.keys())
         schemas = {**schemas, **dict.fromkeys(without_rows, next(iter(schemas.values())))}
         schemas = with_partitions(schemas, self._all_files, self.partition_texts)
         check_same_schema(schemas, self.columns_read, self.needed_by)
         return schemas
+
+    def _with_absent_keys(self, schema: pa.Schema) -> pa.Schema:
+        """Add the columns whose key no object has that a file begins with, where they may miss."""
+        absent = find_absent(self.optional_columns, self.columns_read, schema.names)
+        return pa.schema([*schema, *(pa.field(name, self.text_types[name]) for name in absent)])
+
+    @cached_property
+    def optional_columns(self) -> frozenset[str]:
+        """Columns of which a file may have no value; at least one file of a training has."""
+        names = {name for schema in self._schemas_in_files.values() for name in schema.names}
+        return self.declared_in_files.optional_columns & names
 
     @cached_property
     def _schemas_in_files(self) -> dict[str, pa.Schema]:

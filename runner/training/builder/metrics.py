@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.batch import TaskSpec
 from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
-from runner.config.settings import CheckpointSettings, TrainerSettings
+from runner.config.settings import EVALUATE_LOOP, CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
@@ -39,7 +39,8 @@ def build_metrics(
     metrics = partial(make_metrics, dataset.schema, device, settings, own=own)
     own_names = OwnMetrics(own, tasks, device=device).names()
     train_metrics = metrics(False)
-    check_monitors(checkpoint, inputs.trainer, settings, dataset, own_names)
+    if inputs.config["loop"]["_target_"] != EVALUATE_LOOP:  # which nothing follows on
+        check_monitors(checkpoint, inputs.trainer, settings, dataset, own_names)
     return metrics, train_metrics
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from runner.batch import Batch, Schema
 from runner.data.core.dataset import Dataset
 
 BATCH_ROWS = 8192
+# Of a binary label, rows of the rarer value that a sample should have; for these it is read on,
+# up to so many times its size.
+ENOUGH_RARE, MOST_TIMES = 2_000, 20
 ORDER_SEED = 0  # not the run's: runs of other seeds have the same yardstick
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,7 +37,11 @@ class Ids:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a split. Those of weight 0, which count nowhere, are left out."""
+    """Rows of a split. Those of weight 0, which count nowhere, are left out.
+
+    Where a label is rare, more of the rows with its rarer value are there than of others, whose
+    weights make up for it.
+    """
 
     ids: Mapping[str, Ids]  # by feature; sequences are bags of their ids
     dense_ND: Floats
@@ -47,8 +55,19 @@ class Sample:
         return len(self.weights_N)
 
 
-def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
-    """Read at most about `limit` rows of a split; a larger one is sampled in a shuffled order."""
+def read_sample(
+    dataset: Dataset, split: str, limit: int, *, enough_rare: int = 0, most_times: int = MOST_TIMES
+) -> Sample:
+    """Read at most about `limit` rows of a split; a larger one is sampled in a shuffled order.
+
+    Args:
+        dataset: that has the split.
+        split: its name.
+        limit: number of rows.
+        enough_rare: how many rows of the rarer value of each binary label there should be; for
+            these it is read on, and only rows with such a value are kept.
+        most_times: how many times `limit` rows are read for these at most.
+    """
     total = dataset.num_rows[split]
     seed = ORDER_SEED if total > limit else None
     dense, labels, weights = [], [], []
@@ -56,9 +75,11 @@ def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
     names += [s.name for s in dataset.schema.sequences]
     ids: dict[str, list[Ids]] = {name: [] for name in names}
     count = 0
+    rare = _RareLabels(dataset.schema, limit, enough_rare, most_times)
     with closing(dataset.batches(split, batch_size=BATCH_ROWS, seed=seed)) as batches:  # type: ignore[type-var]
         for batch in batches:
             kept_B = (batch.weights_B > 0).numpy()
+            kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
             number_B = np.cumsum(kept_B) - 1 + count
             for name, found in batch_ids(batch, dataset.schema):
                 kept_V = kept_B[found.rows_V]
@@ -69,15 +90,55 @@ def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
             labels.append(batch.labels_BT.numpy()[kept_B])
             weights.append(batch.weights_B.numpy()[kept_B])
             count += int(kept_B.sum())
-            if count >= limit:
+            if rare.has_enough:
                 break
+    labels_NT = _stack(labels, len(dataset.schema.tasks))
+    weights_N = np.concatenate(weights).astype(np.float64) if weights else np.zeros(0)
     return Sample(
         {name: _join(parts) for name, parts in ids.items()},
         _stack(dense, len(dataset.schema.dense)),
-        _stack(labels, len(dataset.schema.tasks)),
-        np.concatenate(weights).astype(np.float64) if weights else np.zeros(0),
+        labels_NT,
+        weights_N * rare.scale(labels_NT),
         total,
     )
+
+
+class _RareLabels:
+    """What is kept of the rows that are read: all at first, then those with a rare label."""
+
+    def __init__(self, schema: Schema, limit: int, enough: int, most_times: int) -> None:
+        self._binary = [t for t, task in enumerate(schema.tasks) if task.kind == "binary"]
+        self._limit, self._enough, self._most = limit, enough, limit * most_times
+        self._ones_T = np.zeros(len(self._binary))
+        self._rare_T: Floats | None = None  # the rarer value of each label, once it is known
+        self.num_read = self._first_read = 0
+
+    def keep(self, labels_BT: NDArray[np.float32], counted_B: NDArray[np.bool_]) -> Any:
+        """Return which rows of a batch are kept: bool [B]."""
+        self.num_read += int(counted_B.sum())
+        kept_B = counted_B if self._rare_T is None else counted_B & self._is_rare(labels_BT)
+        self._ones_T += labels_BT[:, self._binary][counted_B].sum(0)
+        if self._rare_T is None and self.num_read >= self._limit:
+            self._rare_T = (self._ones_T <= self.num_read / 2).astype(np.float64)
+            self._first_read = self.num_read
+        return kept_B
+
+    @property
+    def has_enough(self) -> bool:
+        if self._rare_T is None:
+            return False
+        num_rare_T = np.where(self._rare_T == 1, self._ones_T, self.num_read - self._ones_T)
+        return bool((num_rare_T >= self._enough).all()) or self.num_read >= self._most
+
+    def scale(self, labels_NT: Floats) -> Floats:
+        """Return factors of weights, by which the rows without a rare label stand for all: [N]."""
+        if self._rare_T is None or self.num_read == self._first_read:
+            return np.ones(len(labels_NT))
+        times = self.num_read / self._first_read
+        return np.where(self._is_rare(labels_NT), 1.0, times)
+
+    def _is_rare(self, labels_NT: Any) -> Any:
+        return (labels_NT[:, self._binary] == self._rare_T).any(1)
 
 
 def _stack(parts: list[NDArray[np.float32]], width: int) -> Floats:

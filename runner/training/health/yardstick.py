@@ -14,7 +14,7 @@ from runner.metrics.result_keys import result_key
 from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import fit_numbers, judge_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
-from runner.training.health.sample import Floats, Sample, read_sample
+from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, read_sample
 from runner.training.job import Job
 
 NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"
@@ -44,7 +44,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     columns = [i for i, task in enumerate(schema.tasks) if (task.kind == "binary") == is_binary]
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
-    train = read_sample(job.dataset, "train", TRAIN_ROWS)
+    train = read_sample(job.dataset, "train", TRAIN_ROWS, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
     columns = [i for i in columns if train.num_rows and np.ptp(train.labels_NT[:, i])]

@@ -70,6 +70,8 @@ def _evaluate_one(
     assert job.run is not None
     measured: list[Metrics] = []
     hardest = hardest_rows(job)
+    if job.loop_settings["max_batches"] is None and job.dataset.num_rows[split]:
+        job.view.note(f"evaluating the {job.dataset.num_rows[split]:,} rows of the {split} split")
     with job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job,

@@ -16,7 +16,7 @@ from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks
-from runner.training.health.sample import read_sample
+from runner.training.health.sample import ENOUGH_RARE, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
 
@@ -48,7 +48,7 @@ def start_linear(job: Job) -> str:
             f"{KEY}: needs binary labels, or one number alone; checkpoint.init_linear=false starts "
             "without it"
         )
-    train = read_sample(job.dataset, "train", MOST_ROWS)
+    train = read_sample(job.dataset, "train", MOST_ROWS, enough_rare=ENOUGH_RARE)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
     has_validation = "validation" in job.dataset.num_rows
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None

@@ -13,6 +13,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import mean_squared_error, roc_auc_score
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.config.proposed_length import NEXT_ITEM_LENGTH
@@ -33,7 +34,7 @@ from runner.training.health.logistic_regression import (
     _fit_scale,
     fit_logistic_regression,
 )
-from runner.training.health.sample import Ids, Sample
+from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
@@ -117,6 +118,43 @@ def test_an_error_of_numbers_is_compared_relative_to_their_unit():
     assert explain_below(job(), state, {"test/mse": 5e-4}, small, []) is not None
 
 
+class RareClicks:
+    """Twenty batches of rows, each with two clicks among 8,192 rows."""
+
+    schema = Schema(("x",), (SparseFeature("item", 60),), (TaskSpec("click"),))
+
+    def __init__(self):
+        self.num_rows = {"train": 20 * BATCH_ROWS}
+
+    def batches(self, split, *, batch_size, seed):
+        for number in range(20):
+            labels = torch.zeros(batch_size, 1)
+            labels[[number, number + 100]] = 1
+            x = torch.full((batch_size, 1), float(number))
+            ones = torch.ones(batch_size)
+            items = KeyedJaggedTensor(["item"], torch.arange(batch_size) % 60, lengths=ones.int())
+            yield SimpleNamespace(
+                dense_BD=x, labels_BT=labels, weights_B=ones, size=batch_size,
+                sparse=items, sequences=None,
+            )  # fmt: skip
+
+
+def test_of_a_rare_label_more_rows_are_read_which_stand_for_all():
+    few = read_sample(RareClicks(), "train", 2 * BATCH_ROWS)
+    assert (few.num_rows, few.labels_NT.sum(), few.weights_N.sum()) == (2 * BATCH_ROWS, 4, 16384)
+    more = read_sample(RareClicks(), "train", 2 * BATCH_ROWS, enough_rare=20)
+    assert more.labels_NT.sum() == 20  # of ten batches
+    assert more.num_rows == 2 * BATCH_ROWS + 16
+    assert more.weights_N[more.labels_NT[:, 0] == 1].tolist() == [1] * 20
+    ones_and_zeros = 10 * BATCH_ROWS
+    assert more.weights_N.sum() == pytest.approx(ones_and_zeros, rel=1e-3)
+    assert more.dense_ND[-2:, 0].tolist() == [9, 9]
+    most = read_sample(RareClicks(), "train", 2 * BATCH_ROWS, enough_rare=900, most_times=3)
+    assert most.labels_NT.sum() == 12
+    every = read_sample(RareClicks(), "train", 2 * BATCH_ROWS, enough_rare=900)
+    assert every.labels_NT.sum() == 40
+
+
 def test_features_of_one_table_share_its_columns_and_unknown_ids_have_none():
     train = make_sample(1)
     train = replace(train, ids={"a": train.ids["item"], "b": train.ids["item"]})
@@ -192,7 +230,7 @@ def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
 def test_labels_that_are_all_the_same_have_no_yardstick(monkeypatch):
     ones = make_sample(1)
     ones = replace(ones, labels_NT=np.ones_like(ones.labels_NT))
-    monkeypatch.setattr(yardstick_module, "read_sample", lambda *_: ones)
+    monkeypatch.setattr(yardstick_module, "read_sample", lambda *_, **__: ones)
     assert yardstick_module.measure_yardstick(job(), ["train"]) == {}
 
 
