@@ -137,7 +137,7 @@ def test_every_key_is_described():
         (Key("", ge=0), -1, "k=-1: must not be negative"),
         (Key("", ge=0, lt=1, note="null: none"), 1.0, "must be at least 0 and below 1; null: none"),
         (Key("", gt=0, lt=math.inf), math.inf, "k=inf: must be above 0 and finite"),
-        (Key("", gt=0), math.nan, "k=nan: must be above 0"),
+        (Key("", gt=0), math.nan, "k=nan: must be above 0 and finite"),
         (Key("", ge=0, le=1), 1.5, "must be at least 0 and at most 1"),
         (Key("", ge=0, lt=2**63), 2**63, "must be at least 0 and below 2**63"),
         (Key("", choices=("auto", "cpu")), "cpus", "one of auto, cpu; nearest: 'cpu'"),
