@@ -248,6 +248,19 @@ def wrong_type(key: str, value: Any, expected: str) -> str:
     return f"{key}={shorten(value)}: expected {expected}, got {got}"
 
 
+def find_wrong_types(key: str, value: Any, hint: Any, declared: Key) -> Iterator[str]:
+    """Yield what does not match a type: single entries of a group of keys, or the whole value."""
+    kinds = [h for h in typing.get_args(hint) or [hint] if typing.get_origin(h) in MAPPINGS]
+    kinds = [hint] if typing.get_origin(hint) in MAPPINGS else kinds
+    if isinstance(value, Mapping) and kinds:
+        inner = typing.get_args(kinds[0])[1]
+        for name, entry in value.items():
+            if not matches_type(entry, inner):
+                yield wrong_type(f"{key}.{name}", entry, type_name(inner))
+    else:
+        yield wrong_type(key, value, f"{type_name(hint)}{' or auto' * declared.auto}")
+
+
 def shorten(value: Any) -> str:
     """Return a value as a message shows it, on at most 60 characters."""
     text = "null" if value is None else str(value)
@@ -268,7 +281,7 @@ def find_problem(key: str, value: Any, annotated: Any) -> str | None:
     if not matches_type(value, hint):
         if declared.choices and hint is str and not isinstance(value, list | tuple | Mapping):
             return unknown_choice(key, value, declared.choices)
-        return wrong_type(key, value, type_name(hint))
+        return next(find_wrong_types(key, value, hint, declared))
     return None if declared.interval else find_value_problem(key, value, declared, hint)
 
 

@@ -7,7 +7,6 @@ YAML file as well, because Hydra merges a misspelt key of an experiment without 
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from runner.config.declarations import (
 )
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
-from runner.config_key import MAPPINGS, matches_type, shorten, type_name, wrong_type
+from runner.config_key import find_wrong_types, matches_type, shorten, type_name, wrong_type
 from runner.errors import explain_hint, nearest_keys, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
@@ -129,7 +128,7 @@ class _Walk:
             else:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
-            yield from _wrong_types(key, value, declaration.hint, declaration.key.auto)
+            yield from find_wrong_types(key, value, declaration.hint, declaration.key)
         elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 
@@ -156,19 +155,6 @@ class _Walk:
 
 def _is_added(key: str, added: frozenset[str]) -> bool:
     return any(key == a or a.startswith(f"{key}.") or key.startswith(f"{a}.") for a in added)
-
-
-def _wrong_types(key: str, value: Any, hint: Any, or_auto: bool) -> Iterator[str]:
-    """Yield what does not match a type: single entries of a group of keys, or the whole value."""
-    kinds = [h for h in typing.get_args(hint) or [hint] if typing.get_origin(h) in MAPPINGS]
-    kinds = [hint] if typing.get_origin(hint) in MAPPINGS else kinds
-    if isinstance(value, dict) and kinds:
-        inner = typing.get_args(kinds[0])[1]
-        for name, entry in value.items():
-            if not matches_type(entry, inner):
-                yield wrong_type(f"{key}.{name}", entry, type_name(inner))
-    else:
-        yield wrong_type(key, value, f"{type_name(hint)}{' or auto' * or_auto}")
 
 
 def _unknown(key: str, value: Any, known: list[str]) -> str:

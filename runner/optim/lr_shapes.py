@@ -85,9 +85,9 @@ def _piecewise(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     at = [reader.to_updates("at", value, low=1) for value in lengths or []]
     if not reader.check_only and sorted(set(at)) != at:
         reader.refuse("at", "must rise from one length to the next")
-    factors = factors or []
-    if lengths is not None and len(factors) != len(at):
+    if lengths is not None and factors is not None and len(factors) != len(at):
         reader.refuse("factors", f"must be as many as `at`, {len(at)}")
+    factors = factors or []
     if not all(isinstance(f, int | float) and f >= 0 for f in factors):
         reader.refuse("factors", "must be numbers of at least 0")
     return lambda i, n: float(([1.0, *factors])[sum(i + warmup >= done for done in at)])

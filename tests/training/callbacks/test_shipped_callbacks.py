@@ -152,20 +152,23 @@ def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
     [
         (
             lambda: LossGuard(on_spike="halt"),
-            "on_spike=halt: one of stop, pause, warn, ignore",
+            "on_spike=halt: must be one of stop, pause, warn, ignore",
         ),
-        (lambda: LossGuard(spike=0.0), "spike=0.0: must be a number above 0"),
+        (lambda: LossGuard(spike=0.0), "spike=0.0: must be above 0"),
         (lambda: LossGuard(window=0), "window=0: must be at least 1"),
         (lambda: Throughput(every="5 parsecs"), "every=5 parsecs: not an interval"),
-        (lambda: Throughput(warn_below=2.0), "warn_below=2.0: must be from 0"),
+        (
+            lambda: Throughput(warn_below=2.0),
+            "warn_below=2.0: must be at least 0 and at most 1; 0: never",
+        ),
         (lambda: Memory(every="30s"), "every=30s: no time: a time is for saving and logging only"),
         (lambda: TimeLimit(limit="100"), "limit=100: a time, such as"),
         (lambda: TimeLimit(limit="1ep"), "limit=1ep: a time, such as"),
         (lambda: TimeLimit(limit="1min", margin="1min"), "margin=1min: must be less than limit"),
-        (lambda: Weights(sample_rows=0), "sample_rows=0"),
+        (lambda: Weights(sample_rows=0), "sample_rows=0: must be at least 1; null: all rows"),
         (
             lambda: Weights(tables=[{"pattern": ".*", "statistics": ["nrom"]}]),
-            "no statistic 'nrom'; nearest: 'norm'",
+            r"tables.statistics\[0\]=nrom: must be one of norm, .*; nearest: 'norm'",
         ),
         (lambda: Weights(tables=[{"pattern": "("}]), "must be {pattern"),
         (

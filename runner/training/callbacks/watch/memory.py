@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import torch
 
 from runner.config.intervals import parse_interval
-from runner.config_key import Key
+from runner.config_key import Key, check_arguments
 from runner.machine import available_memory_share
-from runner.training.callbacks.watch.settings import check_fraction
 
 TOGETHER = "all ranks measure after the same update, and their clocks differ"
 
@@ -35,10 +34,11 @@ class Memory:
         self,
         *,
         every: Annotated[int | str, Key(interval="progress", note=TOGETHER)] = 100,
-        warn_free_below: Annotated[float, Key(ge=0, le=1)] = 0.05,
+        warn_free_below: Annotated[float, Key(ge=0, le=1, note="0: never")] = 0.05,
     ) -> None:
+        check_arguments(Memory.__init__, locals())
         self.every = parse_interval(every, key="every")
-        self.warn_free_below = check_fraction("warn_free_below", warn_free_below)
+        self.warn_free_below = warn_free_below
 
     def on_update(self, training: Any, output: Any) -> None:
         """Write the row. Collective, at each interval."""
