@@ -13,7 +13,16 @@ class UserError(ValueError):
 
 
 class ConfigError(UserError):
-    """A key, a value or a combination in the configuration is wrong."""
+    """A key, a value or a combination in the configuration is wrong.
+
+    Args:
+        text: the message.
+        problems: the messages that it consists of; none: it is one message itself.
+    """
+
+    def __init__(self, text: str = "", problems: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.problems = tuple(problems or (text,))
 
 
 class DataError(UserError):
@@ -110,7 +119,7 @@ def raise_combined(problems: Iterable[str]) -> None:
         raise ConfigError(messages[0])
     if messages:
         numbered = "\n".join(f"  {i}. {message}" for i, message in enumerate(messages, 1))
-        raise ConfigError(f"{len(messages)} mistakes\n{numbered}")
+        raise ConfigError(f"{len(messages)} mistakes\n{numbered}", messages)
 
 
 def nearest_keys(key: str, known: Iterable[str]) -> list[str]:

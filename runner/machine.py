@@ -183,24 +183,41 @@ def available_memory_bytes(
     That is what the host has free, or a container's or control group's share if that is less. Pages
     of files count as free in both, since the system drops them for whoever needs memory.
     """
+    return min((available for available, _ in _memory_limits(proc, cgroup)), default=math.inf)
+
+
+def available_memory_share(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> float:
+    """Return the free share of the host's memory, or of a group's limit if that is smaller.
+
+    What counts as free is what `available_memory_bytes` says; infinity if it is not known.
+    """
+    shares = (available / limit for available, limit in _memory_limits(proc, cgroup) if limit)
+    return min(shares, default=math.inf)
+
+
+def _memory_limits(proc: Path, cgroup: Path) -> Iterator[tuple[float, float]]:
+    """Yield the bytes that are free, and those that there are: of the host and of each group."""
     try:
         lines = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
-        available = float(lines["MemAvailable"].split()[0]) * 1024
+        names = ("MemAvailable", "MemTotal")
+        free, total = (float(lines[name].split()[0]) * 1024 for name in names)
     except (OSError, ValueError, KeyError, IndexError):  # the system is not Linux
-        return float("inf")
+        return
+    yield free, total
     for group, is_v1 in _control_groups("memory", proc, cgroup):
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        names = names if is_v1 else ("memory.max", "memory.current")
+        files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        files = files if is_v1 else ("memory.max", "memory.current")
         prefix = "total_" if is_v1 else ""
         try:
-            limit, usage = (float((group / name).read_text()) for name in names)
+            limit, usage = (float((group / name).read_text()) for name in files)
             rows = (group / "memory.stat").read_text().splitlines()
             found = {name: float(value) for name, value in (row.split() for row in rows)}
         except (OSError, ValueError):  # no such group here, or no limit: "max"
             continue
-        files = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
-        available = min(available, limit - usage + files)
-    return available
+        pages = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
+        yield limit - usage + pages, limit
 
 
 def count_oom_kills(

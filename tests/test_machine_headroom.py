@@ -7,7 +7,12 @@ import math
 import pytest
 import torch
 
-from runner.machine import available_memory_bytes, count_oom_kills, is_out_of_memory
+from runner.machine import (
+    available_memory_bytes,
+    available_memory_share,
+    count_oom_kills,
+    is_out_of_memory,
+)
 
 MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 
@@ -53,6 +58,28 @@ def test_it_is_a_share_in_groups_of_version_1(proc):
     (proc / "self" / "cgroup").write_text("9:pids:/\n4:memory:/docker/12ab\n0::/\n")
     write_group(proc / "memory", 1000, 600, 49, is_v1=True)
     assert available_memory_bytes(proc, proc) == 450
+
+
+def test_the_free_share_is_the_smallest_of_the_host_and_all_groups(proc):
+    assert available_memory_share(proc / "nothing", proc) == math.inf
+    (proc / "meminfo").write_text(MEMINFO.replace(" 1000 kB", " 6000000 kB"))
+    assert available_memory_share(proc, proc / "nothing") == 0.25
+    (proc / "self" / "cgroup").write_text("0::/pod/box\n")
+    write_group(proc / "pod" / "box", 1000, 900, 49)  # with one page of files more: 150 are free
+    assert available_memory_share(proc, proc) == 0.15
+    write_group(proc / "pod", 2000, 1900, 99)  # 200 are free: less of its limit
+    assert available_memory_share(proc, proc) == 0.1
+    write_group(proc / "pod", "max", 1900, 99)
+    assert available_memory_share(proc, proc) == 0.15
+    write_group(proc / "pod" / "box", 0, 0, 0)  # a limit of 0 has no share
+    assert available_memory_share(proc, proc) == 0.25
+
+
+def test_the_free_share_is_known_in_groups_of_version_1(proc):
+    (proc / "meminfo").write_text(MEMINFO.replace(" 1000 kB", " 6000000 kB"))
+    (proc / "self" / "cgroup").write_text("4:memory:/docker/12ab\n")
+    write_group(proc / "memory", 1000, 900, 99, is_v1=True)
+    assert available_memory_share(proc, proc) == 0.2
 
 
 def test_kills_for_lack_of_memory_are_those_of_the_own_group_or_else_of_the_machine(proc):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
-from runner.config_key import KEY, Key, Signed
+from runner.config_key import KEY, UNDECLARED, Key, Signed
+from runner.config_key.checks import find_value_problem, item_annotation, split_annotation
 from runner.errors import ConfigError
 
-LISTS = (list, tuple, Sequence)
-MAPPINGS = (dict, Mapping)
-CONTAINERS = (*LISTS, *MAPPINGS)
 NO_DEFAULT = MISSING
 GIVEN_IN_CODE = object()  # the default of a part's argument, which nobody needs to know
-_UNDECLARED = Key("")
 
 
 @dataclass(frozen=True)
@@ -39,28 +36,18 @@ def read_declarations(settings: type) -> Mapping[str, Declaration]:
         f.name: make_declaration(
             hints[f.name],
             f.default if f.default_factory is MISSING else f.default_factory(),
-            f.metadata.get(KEY, _UNDECLARED),
+            f.metadata.get(KEY, UNDECLARED),
         )
         for f in fields(settings)
     }
 
 
-def make_declaration(annotated: Any, default: Any, declared: Key = _UNDECLARED) -> Declaration:
+def make_declaration(annotated: Any, default: Any, declared: Key = UNDECLARED) -> Declaration:
     """Return the declaration of a type that may be annotated with a `Key`, if none is declared."""
-    hint, key = split_annotation(annotated)
-    key = key if declared is _UNDECLARED else declared
-    if typing.get_origin(hint) is Literal and not key.choices:
-        key = replace(key, choices=tuple(map(str, typing.get_args(hint))))
-        hint = str
+    hint, key = split_annotation(
+        annotated if declared is UNDECLARED else Annotated[annotated, declared]
+    )
     return Declaration(hint, key, default, cast(type, hint) if is_dataclass(hint) else None)
-
-
-def split_annotation(annotated: Any) -> tuple[Any, Key]:
-    """Return a type without its annotation, and its `Key`; an empty one if it has none."""
-    if typing.get_origin(annotated) is not Annotated:
-        return annotated, _UNDECLARED
-    hint, *notes = typing.get_args(annotated)
-    return hint, next((n for n in notes if isinstance(n, Key)), _UNDECLARED)
 
 
 def settings_of(node: str, target: object = None) -> type | None:
@@ -94,31 +81,15 @@ def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
         except ConfigError as error:
             return str(error)
         return None
-    if problem := declared.find_problem(key, value):
-        return problem
-    item_hint, item_key = _item_declaration(hint)
-    named: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        named = [(f"{key}.{name}", inner) for name, inner in value.items()]
-    elif isinstance(value, list | tuple):
-        named = [(f"{key}[{i}]", inner) for i, inner in enumerate(value)]
-    problems = (find_range_problem(k, inner, item_key, item_hint) for k, inner in named)
-    return next(filter(None, problems), None)
+    return find_value_problem(key, value, declared, hint)
 
 
 def describe_range(declaration: Declaration) -> str:
     """Return the values that a key takes, in a few words, those of its items included."""
-    item_hint, item_key = _item_declaration(declaration.hint)
-    of_items = item_key.range or _item_declaration(item_hint)[1].range
+    item_hint, item_key = split_annotation(item_annotation(declaration.hint))
+    of_items = item_key.range or split_annotation(item_annotation(item_hint))[1].range
     parts = [declaration.key.range, f"each {of_items}" * bool(of_items)]
     return "; ".join(filter(None, parts))
-
-
-def _item_declaration(hint: Any) -> tuple[Any, Key]:
-    """Return the type and the `Key` of what a list or a mapping holds."""
-    arguments = typing.get_args(hint)
-    is_container = typing.get_origin(hint) in CONTAINERS and arguments
-    return split_annotation(arguments[-1] if is_container else Any)
 
 
 def all_declarations() -> Iterator[tuple[str, Declaration]]:

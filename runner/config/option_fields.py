@@ -16,10 +16,11 @@ import yaml
 
 from runner.config.declarations import describe_range, read_declarations, settings_of
 from runner.config.part_arguments import read_arguments
-from runner.config.typecheck import type_name
 from runner.config_key import Key
+from runner.config_key.checks import type_name
 from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
+SPARSE_NODE = "optimizer.sparse"
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
@@ -64,7 +65,7 @@ def _table_fields() -> list[OptionField]:
     fields = []
     for name in KEYS_OF_EVERY_KIND:
         declared = read_declarations(SparseSettings)[name]
-        key, default = f"optimizer.sparse.{name}", str(declared.default).lower()
+        key, default = f"{SPARSE_NODE}.{name}", str(declared.default).lower()
         kind, allowed = type_name(declared.hint), describe_range(declared)
         fields.append(
             OptionField(key, kind, default, "", declared.key, range=allowed, is_written=False)
@@ -74,7 +75,7 @@ def _table_fields() -> list[OptionField]:
 
 def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterator[OptionField]:
     target = next((str(v.value) for k, v in node.value if k.value == "_target_"), "")
-    settings = settings_of(prefix, target)
+    settings = SparseSettings if prefix == SPARSE_NODE else settings_of(prefix, target)
     part = read_arguments(target) if settings is None else None
     declared = part.declared if part is not None else {}
     declared = read_declarations(settings) if settings is not None else declared

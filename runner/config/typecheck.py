@@ -7,24 +7,20 @@ YAML file as well, because Hydra merges a misspelt key of an experiment without 
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.declarations import (
-    LISTS,
-    MAPPINGS,
     NO_DEFAULT,
     Declaration,
     find_range_problem,
     read_declarations,
     settings_of,
-    split_annotation,
 )
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
+from runner.config_key.checks import find_wrong_types, matches_type, shorten, type_name, wrong_type
 from runner.errors import explain_hint, nearest_keys, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
@@ -55,57 +51,6 @@ def _dense_nodes_of_parts(optimizer: Any) -> Iterator[tuple[str, dict[str, Any]]
     for i, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
         if isinstance(part, Mapping) and isinstance(part.get("dense"), dict):
             yield f"optimizer.parts[{i}].dense", inherited | part["dense"]
-
-
-def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a plain value is of a type. An int is a float, a bool is no number."""
-    hint, _ = split_annotation(hint)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or hint is object:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(matches_type(value, a) for a in args)
-    if origin is typing.Literal:
-        return value in args
-    if origin in LISTS:
-        inner = args[0] if args else Any
-        return isinstance(value, list | tuple) and all(matches_type(v, inner) for v in value)
-    if origin in MAPPINGS:
-        return isinstance(value, dict) and all(matches_type(v, args[1]) for v in value.values())
-    if hint is None or hint is type(None):
-        return value is None
-    if is_dataclass(hint):
-        return isinstance(value, dict)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-def type_name(hint: Any) -> str:
-    """Return a type in words, such as `whole number or null`."""
-    hint, _ = split_annotation(hint)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_name(a) for a in args)
-    if origin in LISTS:
-        return f"list of {type_name(args[0])}" if args and args[0] is not Any else "list"
-    if hint is type(None):
-        return "null"
-    if hint is Any:
-        return "anything"
-    if origin in MAPPINGS:
-        return _TYPE_NAMES[dict]
-    return _TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-_TYPE_NAMES = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    dict: "group of keys",
-    list: "list",
-}
 
 
 @dataclass(frozen=True)
@@ -183,7 +128,7 @@ class _Walk:
             else:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
-            yield from _wrong_types(key, value, declaration.hint, declaration.key.auto)
+            yield from find_wrong_types(key, value, declaration.hint, declaration.key)
         elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 
@@ -203,41 +148,18 @@ class _Walk:
             kinds = {type(d) for d in default}
             inner = kinds.pop() if len(kinds) == 1 else Any
             if value is not None and not matches_type(value, list[inner]):  # type: ignore[valid-type]
-                yield _wrong_type(key, value, type_name(list[inner]))  # type: ignore[valid-type]
+                yield wrong_type(key, value, type_name(list[inner]))  # type: ignore[valid-type]
         elif default is not None and value is not None and not matches_type(value, type(default)):
-            yield _wrong_type(key, value, type_name(type(default)))
+            yield wrong_type(key, value, type_name(type(default)))
 
 
 def _is_added(key: str, added: frozenset[str]) -> bool:
     return any(key == a or a.startswith(f"{key}.") or key.startswith(f"{a}.") for a in added)
 
 
-def _wrong_types(key: str, value: Any, hint: Any, or_auto: bool) -> Iterator[str]:
-    """Yield what does not match a type: single entries of a group of keys, or the whole value."""
-    kinds = [h for h in typing.get_args(hint) or [hint] if typing.get_origin(h) in MAPPINGS]
-    kinds = [hint] if typing.get_origin(hint) in MAPPINGS else kinds
-    if isinstance(value, dict) and kinds:
-        inner = typing.get_args(kinds[0])[1]
-        for name, entry in value.items():
-            if not matches_type(entry, inner):
-                yield _wrong_type(f"{key}.{name}", entry, type_name(inner))
-    else:
-        yield _wrong_type(key, value, f"{type_name(hint)}{' or auto' * or_auto}")
-
-
-def _wrong_type(key: str, value: Any, expected: str) -> str:
-    got = "null" if value is None else f"{type_name(type(value))} {value!r}"
-    return f"{key}={_short(value)}: expected {expected}, got {got}"
-
-
 def _unknown(key: str, value: Any, known: list[str]) -> str:
     hint = explain_hint(nearest_keys(key, known))
-    return f"{key}={_short(value)}: there is no key {key!r}{hint}"
-
-
-def _short(value: Any) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{key}={shorten(value)}: there is no key {key!r}{hint}"
 
 
 def _dotted_keys(node: Mapping[str, Any], prefix: str) -> Iterator[str]:

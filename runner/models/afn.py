@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, InnerNorm, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
-from runner.models.layers.sizes import check_sizes
 
 # Least size of an element whose logarithm is taken. The paper has 1e-7; 1e-5 is what BARS ran with.
 _LEAST = 1e-5
@@ -56,7 +56,6 @@ class LogarithmicNeurons(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        check_sizes(num_neurons=num_neurons)
         self.before = make_inner_norm(num_fields, norm, norm_scope)
         self.drop = Dropout(dropout)
         self.powers = nn.Linear(num_fields, num_neurons, bias=False)
@@ -108,7 +107,7 @@ class AFN(DeepModel):
         inner_norm: InnerNorm = None,
         **shared: Any,
     ) -> None:
-        check_sizes(embedding_dim=embedding_dim)
+        check_arguments(AFN.__init__, locals())
         table_dim = 2 * embedding_dim if deep else embedding_dim
         lookup = TableLookup(schema, table_dim, init=embedding_init)
         super().__init__(lookup, embedding_dropout=embedding_dropout, **shared)

@@ -14,6 +14,9 @@ from runner.models.row_scope import ROW_SCOPES
 Width = Annotated[int, Key(ge=1, le=65536)]  # of a table, a layer or a vector
 Widths = Sequence[Width]  # of hidden layers; none is allowed
 SomeWidths = Annotated[Sequence[Width], Key(min_items=1)]
+Size = Annotated[int, Key(ge=1)]  # of a layer, whose model says how large it may be
+Sizes = Sequence[Size]
+SomeSizes = Annotated[Sequence[Size], Key(min_items=1)]
 Count = Annotated[int, Key(ge=1, le=10000)]  # of layers, heads, experts, levels
 NumNegatives = Annotated[int, Key(ge=0, lt=2**31)]
 DropoutRate = Annotated[float, Key(ge=0, lt=1)]

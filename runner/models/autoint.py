@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
 from runner.models.layers.attention import InteractingLayers
 from runner.models.layers.deep_model import DeepModel
@@ -12,7 +13,6 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers, mlp
-from runner.models.layers.sizes import check_sizes
 
 
 class AutoInt(DeepModel):
@@ -47,7 +47,7 @@ class AutoInt(DeepModel):
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        check_sizes(num_layers=num_layers)
+        check_arguments(AutoInt.__init__, locals())
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)

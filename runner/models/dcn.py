@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, WidthOrNone, Widths
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.deep_model import DeepModel
@@ -35,7 +36,7 @@ class DCN(DeepModel):
         shared: further arguments of `DeepModel`.
 
     Raises:
-        ValueError: if the schema has no sparse feature, or if the structure is unknown.
+        ValueError: if the schema has no sparse feature, or if a setting is out of range.
     """
 
     def __init__(
@@ -51,8 +52,7 @@ class DCN(DeepModel):
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        if structure not in ("parallel", "stacked"):
-            raise ValueError(f"structure={structure}: must be parallel or stacked")
+        check_arguments(DCN.__init__, locals())
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         width = concat_width(schema, embedding_dim)
         self.cross: nn.Module

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, InnerNorm, Positive, Width
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers, mlp
-from runner.models.layers.sizes import check_sizes
 
 
 class EDCN(DeepModel):
@@ -58,7 +58,7 @@ class EDCN(DeepModel):
         inner_norm: InnerNorm = None,
         **shared: Any,
     ) -> None:
-        check_sizes(num_layers=num_layers)
+        check_arguments(EDCN.__init__, locals())
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         width = self.fields.width

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, SomeWidths, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers
 from runner.models.layers.recommender import EmbeddingModel
-from runner.models.layers.sizes import check_sizes
 
 _EPS = 1e-8  # below the logarithm of a squared modulus, as in the authors' code
 _SHARPNESS = 100.0  # of the softmax that draws order vectors: nearly one field each
@@ -55,9 +55,7 @@ class EulerNet(EmbeddingModel):
         embedding_init: EmbeddingInit = None,
         init: Init = None,
     ) -> None:
-        if not orders:
-            raise ValueError("orders=[]: needs at least one layer")
-        check_sizes(orders=orders)
+        check_arguments(EulerNet.__init__, locals())
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.errors import nearest_hint
 from runner.models.argument_types import (
     Count,
@@ -61,11 +62,7 @@ class FinalMLP(DeepModel):
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        for key, value in (("streams", streams), ("contexts", contexts)):
-            if len(value) != 2:
-                raise ValueError(f"{key}={value}: needs a list for each of the two streams")
-        if not all(streams):
-            raise ValueError(f"streams={list(streams)}: each needs at least one layer")
+        check_arguments(FinalMLP.__init__, locals())
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         self.columns = [context_columns(schema, names, embedding_dim) for names in contexts]
         width = concat_width(schema, embedding_dim)

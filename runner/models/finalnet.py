@@ -12,17 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import unknown_choice
-from runner.models.argument_types import EmbeddingInit, Width, Widths
+from runner.config_key.checks import check_arguments
+from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers
-from runner.models.layers.sizes import check_sizes
-
-RESIDUALS = ("concat", "sum")
 
 
 class FinalNet(DeepModel):
@@ -51,18 +48,14 @@ class FinalNet(DeepModel):
         schema: Schema,
         *,
         embedding_dim: Width,
-        first: Widths,
+        first: SomeWidths,
         second: Widths,
         residual: Literal["concat", "sum"],
         field_gate: bool,
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        if not first:
-            raise ValueError("first=[]: needs at least one layer")
-        if residual not in RESIDUALS:
-            raise ValueError(unknown_choice("residual", residual, RESIDUALS))
-        check_sizes(first=first, second=second)
+        check_arguments(FinalNet.__init__, locals())
         for name, widths in (("first", first), ("second", second)):
             if residual == "concat" and any(width % 2 for width in widths):
                 raise ValueError(

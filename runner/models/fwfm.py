@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import unknown_choice
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, Width
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup
@@ -16,8 +16,6 @@ from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers
 from runner.models.layers.recommender import EmbeddingModel
-
-FIRST_ORDERS = ("field", "id")
 
 
 class FwFM(EmbeddingModel):
@@ -49,8 +47,7 @@ class FwFM(EmbeddingModel):
         embedding_init: EmbeddingInit = None,
         init: Init = None,
     ) -> None:
-        if first_order not in FIRST_ORDERS:
-            raise ValueError(unknown_choice("first_order", first_order, FIRST_ORDERS))
+        check_arguments(FwFM.__init__, locals())
         by_id, num_tasks = first_order == "id", len(schema.tasks)
         super().__init__(
             TableLookup(schema, embedding_dim, linear=by_id, init=embedding_init),

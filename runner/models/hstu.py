@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Schema
-from runner.models.argument_types import Count, DropoutRate, Width
+from runner.config_key.checks import check_arguments
+from runner.models.argument_types import Count, DropoutRate, Size, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
-from runner.models.layers.sizes import check_sizes
 from runner.models.layers.small_products import multiply_pairs
 
 
@@ -39,9 +39,9 @@ class HSTUBlock(nn.Module):
         ValueError: if the width is not a multiple of `num_heads`.
     """
 
-    def __init__(self, width: int, num_heads: int, max_length: int, dropout: float) -> None:
+    def __init__(self, width: Size, num_heads: Size, max_length: Size, dropout: float) -> None:
         super().__init__()
-        check_sizes(num_heads=num_heads)
+        check_arguments(HSTUBlock.__init__, locals())
         if width % num_heads:
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads, self.max_length = num_heads, max_length

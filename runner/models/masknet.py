@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import EmbeddingInit, Positive, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
@@ -34,8 +35,8 @@ class MaskNet(DeepModel):
             activation are those of `top`.
 
     Raises:
-        ValueError: if the schema has no sparse feature, if the structure is unknown, if there is
-            no block, or if the serial structure is given a `top`.
+        ValueError: if the schema has no sparse feature, if a setting is out of range, or if the
+            serial structure is given a `top`.
     """
 
     def __init__(
@@ -50,10 +51,7 @@ class MaskNet(DeepModel):
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        if structure not in ("serial", "parallel"):
-            raise ValueError(f"structure={structure}: must be serial or parallel")
-        if not blocks:
-            raise ValueError("blocks=[]: needs at least one block")
+        check_arguments(MaskNet.__init__, locals())
         if structure == "serial" and top:
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)

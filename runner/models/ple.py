@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, SomeWidths, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.sizes import check_sizes
 from runner.models.table_widths import TableWidths
 
 
@@ -105,7 +105,7 @@ class PLE(DeepModel):
         embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
+        check_arguments(PLE.__init__, locals())
         super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
         num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(

@@ -21,17 +21,6 @@ ALWAYS_COMPARE_ROWS = ("JRC", "InBatchSoftmax")
 COMPARE_ROWS_IN_BATCH = ("SampledSoftmax", "BPR", "SampledBCE")
 
 
-def require_row_scope(within: str) -> str:
-    """Return the setting of a loss if it is a row scope.
-
-    Raises:
-        ValueError: naming the nearest row scope if it is none.
-    """
-    if within not in ROW_SCOPES:
-        raise ValueError(unknown_choice("within", within, ROW_SCOPES))
-    return within
-
-
 def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str | None:
     """Return the row scope of a configuration's loss; None if it takes each row by itself.
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import (
     Activation,
     ColumnOrNone,
@@ -129,7 +130,12 @@ class TwoTower(RetrievalModel):
         init: Init = None,
     ) -> None:
         super().__init__()
-        _check_numbers(temperature, learn_temperature, half_life)
+        check_arguments(TwoTower.__init__, locals())
+        if learn_temperature and temperature < SMALLEST_TEMPERATURE:
+            raise ValueError(
+                f"temperature={temperature}: is below {SMALLEST_TEMPERATURE}, the least that "
+                "learn_temperature=true can reach"
+            )
         self.item_features = find_item_features(schema, item)
         names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
@@ -289,15 +295,3 @@ def _check_draws_nothing(drawn: Mapping[str, object]) -> None:
             "activation=dice could tell them apart; norm=layer has none, and in_batch=true draws "
             "nothing"
         )
-
-
-def _check_numbers(temperature: float, learns_it: bool, half_life: float | None) -> None:
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature={temperature}: must be a number above 0")
-    if learns_it and temperature < SMALLEST_TEMPERATURE:
-        raise ValueError(
-            f"temperature={temperature}: is below {SMALLEST_TEMPERATURE}, the least that "
-            "learn_temperature=true can reach"
-        )
-    if half_life is not None and not 0 < half_life < float("inf"):
-        raise ValueError(f"half_life={half_life}: must be a number of places above 0, or null")

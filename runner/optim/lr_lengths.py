@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from runner.errors import ConfigError
-from runner.optim.setting_checks import check_choice, check_number
+from runner.config_key import Key
+from runner.config_key.checks import find_problem
+from runner.optim.setting_checks import FROM_ZERO
 
 
 @dataclass(frozen=True)
@@ -24,23 +24,23 @@ class ScheduleReader:
     total_steps: int | None
     steps_per_epoch: int | None
     check_only: bool = False  # names and ranges alone: the run's lengths are not known yet
+    problems: list[str] = field(default_factory=list)  # messages; a value may stand for a wrong one
 
-    def error(self, key: str, rule: str) -> ConfigError:
-        """Make the error for a setting that breaks a rule."""
-        return ConfigError(f"{self.where}.{key}={self.settings.get(key)!r}: {rule}")
+    def refuse(self, key: str, rule: str) -> None:
+        """Note that a setting breaks a rule."""
+        self.problems.append(f"{self.where}.{key}={self.settings.get(key)!r}: {rule}")
 
-    def number(
-        self,
-        key: str,
-        default: float | None = None,
-        *,
-        low: float = 0.0,
-        high: float = math.inf,
-        above_low: bool = False,
-    ) -> float:
-        """Return a setting that is a number from `low` to `high`."""
+    def number(self, key: str, default: float, annotated: Any = FROM_ZERO) -> float:
+        """Return a setting that is a number of a type, which says its range."""
+        return float(self._checked(key, default, annotated))
+
+    def _checked(self, key: str, default: Any, annotated: Any) -> Any:
         value = self.settings.get(key, default)
-        return check_number(value, f"{self.where}.{key}", low=low, high=high, above_low=above_low)
+        problem = find_problem(f"{self.where}.{key}", value, annotated)
+        if problem is None:
+            return value
+        self.problems.append(problem)
+        return default
 
     def length(self, key: str, default: float | None = None, *, low: int = 1) -> int:
         """Return a setting that is a length, in updates; null stands for the default."""
@@ -50,55 +50,51 @@ class ScheduleReader:
     def to_updates(self, key: str, value: Any, *, low: int) -> int:
         """Convert a count, a fraction of the run, or epochs such as "2ep", to updates.
 
-        Raises:
-            ConfigError: if the value is not a length of at least `low`, or if it needs a length of
-                the run that is not known.
+        A value that is no length of at least `low`, or that needs a length of the run that is not
+        known, is refused, and `low` stands for it.
         """
         if isinstance(value, str) and value.endswith("ep") and _is_number(value[:-2]):
             if self.steps_per_epoch is None:
-                if self.check_only:
-                    return low
-                raise self.error(key, "the length of an epoch is not known; give updates")
+                if not self.check_only:
+                    self.refuse(key, "the length of an epoch is not known; give updates")
+                return low
             count = round(float(value[:-2]) * self.steps_per_epoch)
         elif isinstance(value, bool) or not _is_length(value):
-            raise self.error(key, 'must be updates, a fraction of the run below 1, or "2ep"')
+            self.refuse(key, 'must be updates, a fraction of the run below 1, or "2ep"')
+            return low
         elif 0 < value < 1:
-            count = round(value * self.require_total_steps()) if not self.check_only else low
+            if self.check_only or not self.has_total_steps():
+                return low
+            count = round(value * (self.total_steps or 0))
         elif value != int(value):
-            raise self.error(key, "must be whole updates, or a fraction of the run below 1")
+            self.refuse(key, "must be whole updates, or a fraction of the run below 1")
+            return low
         else:
             count = int(value)
         if count < low:
-            raise self.error(key, f"must be at least {low} update{'s' * (low > 1)}, got {count}")
-        return count
+            self.refuse(key, f"must be at least {low} update{'s' * (low > 1)}, got {count}")
+        return max(count, low)
 
-    def require_total_steps(self) -> int:
-        """Return the updates of the run.
-
-        Raises:
-            ConfigError: if the run is endless.
-        """
+    def has_total_steps(self) -> bool:
+        """Return whether the updates of the run are known; note it if they are not."""
         if self.total_steps is None:
-            kind = self.settings["kind"]
-            raise ConfigError(
+            kind = self.settings.get("kind")
+            self.problems.append(
                 f"{self.where}.kind={kind}: needs the length of the run with these settings: set "
                 "trainer.max_steps, or use a schedule in updates such as constant"
             )
-        return self.total_steps
+        return self.total_steps is not None
 
     def choice(self, key: str, default: str, known: Iterable[str]) -> str:
         """Return a setting that is one of the known words."""
-        return check_choice(self.settings.get(key, default), f"{self.where}.{key}", known)
+        return str(self._checked(key, default, Annotated[str, Key(choices=tuple(known))]))
 
-    def items(self, key: str) -> list[Any]:
-        """Return a setting that is a list.
-
-        Raises:
-            ConfigError: if it is not a list.
-        """
+    def items(self, key: str) -> list[Any] | None:
+        """Return a setting that is a list; None if it is refused, since it is none."""
         value = self.settings.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise self.error(key, "must be a list")
+            self.refuse(key, "must be a list")
+            return None
         return list(value)
 
 

@@ -13,12 +13,16 @@ after update T, so the last update still moves. The factor stays the same after 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
+from runner.config_key.checks import find_problem
+from runner.errors import raise_combined
 from runner.optim.lr_lengths import ScheduleReader
 from runner.optim.lr_shapes import SCHEDULE_KINDS
-from runner.optim.setting_checks import check_choice, check_keys
+from runner.optim.setting_checks import find_unknown_keys
 
+_KIND = Annotated[str, Key(choices=tuple(SCHEDULE_KINDS))]
 LRFactor = Callable[[int], float]
 
 
@@ -40,8 +44,11 @@ def build_schedule(
     Raises:
         ConfigError: for a wrong setting, or if the schedule needs a length that is not known.
     """
-    kind = _check_keys(settings, where)
-    return _factor(kind, ScheduleReader(settings, where, total_steps, steps_per_epoch))
+    reader = ScheduleReader(settings, where, total_steps, steps_per_epoch)
+    factor = _read(reader)
+    raise_combined(reader.problems)
+    assert factor is not None
+    return factor
 
 
 def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> None:
@@ -50,28 +57,34 @@ def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> 
     A schedule of one's own checks its settings when it is built.
 
     Raises:
-        ConfigError: for a wrong setting.
+        ConfigError: with every mistake.
     """
-    if "_target_" in settings:
-        return
-    kind = _check_keys(settings, where)
-    _factor(kind, ScheduleReader(settings, where, None, None, check_only=True))
+    raise_combined(find_schedule_problems(settings, where))
 
 
-def _check_keys(settings: Mapping[str, Any], where: str) -> str:
-    kind = check_choice(settings.get("kind"), f"{where}.kind", SCHEDULE_KINDS)
-    check_keys(settings, ("kind", "warmup", *SCHEDULE_KINDS[kind].keys), where, kind)
-    return kind
+def find_schedule_problems(settings: Mapping[str, Any], where: str) -> list[str]:
+    """Return a message for every mistake in a schedule, see `check_schedule`."""
+    reader = ScheduleReader(settings, where, None, None, check_only=True)
+    if "_target_" not in settings:
+        _read(reader)
+    return reader.problems
 
 
-def _factor(kind: str, reader: ScheduleReader) -> LRFactor:
-    warmup = reader.length("warmup", 0, low=0)
+def _read(reader: ScheduleReader) -> LRFactor | None:
+    """Return the factor, None if the kind is unknown; the reader has what is wrong."""
+    kind, warmup = reader.settings.get("kind"), reader.length("warmup", 0, low=0)
+    if problem := find_problem(f"{reader.where}.kind", kind, _KIND):
+        reader.problems.append(problem)
+    if kind not in SCHEDULE_KINDS:
+        return None
+    known = ("kind", "warmup", *SCHEDULE_KINDS[kind].keys)
+    reader.problems.extend(find_unknown_keys(reader.settings, known, reader.where, kind))
     shape = SCHEDULE_KINDS[kind].build(reader, warmup)
     total = reader.total_steps
-    if total is None and SCHEDULE_KINDS[kind].needs_total_steps and not reader.check_only:
-        reader.require_total_steps()  # raises, with the reason
+    if SCHEDULE_KINDS[kind].needs_total_steps and not reader.check_only:
+        reader.has_total_steps()  # notes it, with the reason
     if total is not None and warmup > total:
-        raise reader.error("warmup", f"is longer than the run of {total} updates")
+        reader.refuse("warmup", f"is longer than the run of {total} updates")
     rest = None if total is None else total - warmup
 
     def factor(k: int) -> float:

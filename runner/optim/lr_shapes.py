@@ -9,10 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
+from runner.config_key import Key
 from runner.optim.lr_lengths import ScheduleReader
 
 ScheduleShape = Callable[[int, int | None], float]
+_ABOVE_ZERO = Annotated[float, Key(gt=0)]
+_FROM_ONE = Annotated[float, Key(ge=1)]
+_SHARE = Annotated[float, Key(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def _half_cosine(part: float) -> float:
 
 def _polynomial(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     """Follow (1 - i/n)^power, down to `final`."""
-    final, power = reader.number("final", 0.0), reader.number("power", 2.0, above_low=True)
+    final, power = reader.number("final", 0.0), reader.number("power", 2.0, _ABOVE_ZERO)
     return lambda i, n: _decay_to(final, (1 - _progress(i, n)) ** power)
 
 
@@ -69,21 +74,22 @@ def _step(reader: ScheduleReader, warmup: int) -> ScheduleShape:
 
 def _exponential(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     """Follow gamma^(i/every), but stay at `final` or above."""
-    every, gamma = reader.length("every"), reader.number("gamma", 0.9, above_low=True)
+    every, gamma = reader.length("every"), reader.number("gamma", 0.9, _ABOVE_ZERO)
     final = reader.number("final", 0.0)
     return lambda i, n: max(final, gamma ** (i / every))
 
 
 def _piecewise(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     """Stay at 1, then at factors[j] once at[j] updates of the run are done, warm-up included."""
-    at = [reader.to_updates("at", value, low=1) for value in reader.items("at")]
-    factors = reader.items("factors")
+    lengths, factors = reader.items("at"), reader.items("factors")
+    at = [reader.to_updates("at", value, low=1) for value in lengths or []]
     if not reader.check_only and sorted(set(at)) != at:
-        raise reader.error("at", "must rise from one length to the next")
-    if len(factors) != len(at):
-        raise reader.error("factors", f"must be as many as `at`, {len(at)}")
+        reader.refuse("at", "must rise from one length to the next")
+    if lengths is not None and factors is not None and len(factors) != len(at):
+        reader.refuse("factors", f"must be as many as `at`, {len(at)}")
+    factors = factors or []
     if not all(isinstance(f, int | float) and f >= 0 for f in factors):
-        raise reader.error("factors", "must be numbers of at least 0")
+        reader.refuse("factors", "must be numbers of at least 0")
     return lambda i, n: float(([1.0, *factors])[sum(i + warmup >= done for done in at)])
 
 
@@ -93,9 +99,9 @@ def _cosine_restarts(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     Each period is `growth` times as long as the one before, and its peak `decay` times as high.
     """
     period = reader.length("period")
-    growth = reader.number("growth", 1.0, low=1.0)
+    growth = reader.number("growth", 1.0, _FROM_ONE)
     final = reader.number("final", 0.0)
-    decay = reader.number("decay", 1.0, above_low=True, high=1.0)
+    decay = reader.number("decay", 1.0, _SHARE)
 
     def shape(i: int, n: int | None) -> float:
         cycle, start, length = _cycle(i, period, growth)
@@ -120,8 +126,8 @@ def _one_cycle(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     Source: arXiv:1708.07120.
     """
     if reader.settings.get("warmup"):
-        raise reader.error("warmup", "one_cycle rises by itself; set `rise` and leave this at 0")
-    rise = reader.number("rise", 0.3, above_low=True, high=1.0)
+        reader.refuse("warmup", "one_cycle rises by itself; set `rise` and leave this at 0")
+    rise = reader.number("rise", 0.3, _SHARE)
     start, final = reader.number("start", 0.04), reader.number("final", 4e-6)
 
     def shape(i: int, n: int | None) -> float:
@@ -167,8 +173,8 @@ def _cyclical(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     Each triangle is `gamma` times as high as the one before.
     """
     period = reader.length("period", low=2)
-    low = reader.number("low", 0.1, high=1.0)
-    gamma = reader.number("gamma", 1.0, above_low=True, high=1.0)
+    low = reader.number("low", 0.1, Annotated[float, Key(ge=0, le=1)])
+    gamma = reader.number("gamma", 1.0, _SHARE)
 
     def shape(i: int, n: int | None) -> float:
         high_left = abs(2 * (i % period) / period - 1)  # 1 at the ends of a period, 0 in its middle

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
-from runner.optim.lr_schedule import check_schedule
+from runner.errors import ConfigError, nearest_hint, raise_combined
+from runner.optim.lr_schedule import find_schedule_problems
 from runner.optim.setting_checks import check_pattern_entry
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import find_sparse_problems
 
 TABLE_PREFIX = "tables."  # before the names of tables
 _KEYS = ("pattern", "name", "frozen", "dense", "sparse", "schedule")
@@ -72,10 +72,12 @@ def _parse_group(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> 
     for side, required in (("dense", "_target_"), ("sparse", "kind")):
         if side in settings and required not in settings[side]:
             settings[side] = {**optimizer[side], **settings[side]}
+    problems: list[str] = []
     if "sparse" in settings:
-        parse_sparse(settings["sparse"], f"{key}.sparse")
+        problems += find_sparse_problems(settings["sparse"], f"{key}.sparse")
     if "schedule" in settings:
-        check_schedule(settings["schedule"], where=f"{key}.schedule")
+        problems += find_schedule_problems(settings["schedule"], f"{key}.schedule")
+    raise_combined(problems)
     return ParameterGroup(name, pattern, frozen, **settings)
 
 
@@ -85,9 +87,11 @@ def check_schedules(optimizer: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: for a wrong setting.
     """
+    problems: list[str] = []
     for kind, node in (optimizer.get("schedules") or {}).items():
         if node is not None:
-            check_schedule(node, where=f"optimizer.schedules.{kind}")
+            problems += find_schedule_problems(node, f"optimizer.schedules.{kind}")
+    raise_combined(problems)
 
 
 def check_group_settings(groups: Sequence[ParameterGroup], owner: Mapping[str, int | None]) -> None:

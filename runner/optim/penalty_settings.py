@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError
-from runner.optim.setting_checks import check_number, check_pattern_entry
+from runner.config_key.checks import find_problem
+from runner.errors import ConfigError, raise_combined
+from runner.optim.setting_checks import FROM_ZERO, check_pattern_entry
 
 _KEYS = ("pattern", "l1", "l2")
 
@@ -31,7 +32,11 @@ def parse_penalties(node: Any) -> tuple[Penalty, ...]:
         key = f"trainer.penalties[{i}]"
         example = "pattern: REGEX, l1: 0.0, l2: 0.0"
         pattern = check_pattern_entry(entry, _KEYS, key, "a penalty", example=example)
-        l1, l2 = (check_number(entry.get(name, 0.0), f"{key}.{name}") for name in ("l1", "l2"))
+        values = {name: entry.get(name, 0.0) for name in ("l1", "l2")}
+        raise_combined(
+            filter(None, (find_problem(f"{key}.{n}", v, FROM_ZERO) for n, v in values.items()))
+        )
+        l1, l2 = map(float, values.values())
         if not (l1 or l2):
             raise ConfigError(f"{key}: neither l1 nor l2 is above 0; set one, such as l2: 1e-5")
         penalties.append(Penalty(pattern, l1, l2))

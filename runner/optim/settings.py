@@ -7,13 +7,13 @@ kernel would take and silently ignore is refused with the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from runner.config_key import setting
-from runner.errors import ConfigError
-from runner.optim.setting_checks import check_choice, check_keys, check_number
+from runner.config_key.checks import field_hints, find_problem
+from runner.errors import raise_combined, unknown_setting
 
 _ADAM = ("betas", "eps", "weight_decay")
 SPARSE_KINDS: dict[str, tuple[str, ...]] = {
@@ -51,13 +51,27 @@ _REFUSED = {
 class SparseSettings:
     """The update rule of all embedding tables. Build it with `parse_sparse`, which checks it."""
 
-    kind: str
-    lr: float  # the full rate, which the schedule multiplies
-    eps: float = 1e-8
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.0  # decoupled; applied to the rows of the batch, times the rate
-    momentum: float = 0.9  # lars_sgd
-    eta: float = 0.001  # lars_sgd: the trust coefficient
+    kind: str = setting(MISSING, "the rule of the updates", choices=tuple(SPARSE_KINDS))
+    lr: float = setting(MISSING, "the full rate, which the schedule multiplies", ge=0)
+    # at 0 a row whose gradient is zero would become 0 / 0
+    eps: float = setting(
+        1e-8,
+        "added to the root of the squares, by which a gradient is divided",
+        gt=0,
+    )
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999),
+        "shares of the first and the second moment that an update keeps",
+        ge=0,
+        lt=1,
+        min_items=2,
+        max_items=2,
+    )
+    weight_decay: float = setting(
+        0.0, "decoupled; applied to the rows of the batch, times the rate", ge=0
+    )
+    momentum: float = setting(0.9, "the share of the last update that is kept", ge=0, lt=1)
+    eta: float = setting(0.001, "the trust coefficient", ge=0)
     every_row: bool = setting(
         False, "rows of a table that a batch does not look up take part in its update, too"
     )
@@ -112,54 +126,59 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     """Check a mapping with `kind`, `lr` and the kind's own keys.
 
     Raises:
-        ConfigError: with the key below `where`, the rule and the nearest right name.
+        ConfigError: with every mistake: the key below `where`, the rule and the nearest right name.
     """
-    kind = check_choice(settings.get("kind"), f"{where}.kind", SPARSE_KINDS)
-    known = ("kind", "lr", *SPARSE_KINDS[kind], *KEYS_OF_EVERY_KIND)
-    for key in settings:
-        if key in _REFUSED and key not in known:
-            raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")
-    check_keys(settings, known, where, kind)
+    raise_combined(find_sparse_problems(settings, where))
+    return _make_settings(settings)
+
+
+def find_sparse_problems(
+    settings: Mapping[str, Any], where: str = "optimizer.sparse"
+) -> Iterator[str]:
+    """Yield a message for every mistake in the settings, see `parse_sparse`."""
+    kind, hints = settings.get("kind"), field_hints(SparseSettings)
+    if kind_problem := find_problem(f"{where}.kind", kind, hints["kind"]):
+        yield kind_problem
+    of_kind = () if kind_problem else SPARSE_KINDS[str(kind)]
+    known = ("kind", "lr", *of_kind, *KEYS_OF_EVERY_KIND)
+    right = {}
+    for key, value in settings.items():
+        if key in known:
+            if not (problem := find_problem(f"{where}.{key}", value, hints[key])):
+                right[key] = value
+            elif key != "kind":
+                yield problem
+        elif not kind_problem:
+            yield (
+                f"{where}.{key}: {_REFUSED[key].format(kind=kind)}"
+                if key in _REFUSED
+                else unknown_setting(where, str(key), str(kind), known)
+            )
     if "lr" not in settings:
-        raise ConfigError(f"{where}.lr is missing; give a rate, as in {where}.lr=0.01")
-    values = {key: settings[key] for key in known if key in settings}
+        yield f"{where}.lr is missing; give a rate, as in {where}.lr=0.01"
+    if not kind_problem:
+        yield from _find_conflicts(_make_settings({"lr": 0.0, **right}), where)
+
+
+def _make_settings(settings: Mapping[str, Any]) -> SparseSettings:
+    values: dict[str, Any] = {k: float(v) if type(v) is int else v for k, v in settings.items()}
     if "betas" in values:
-        values["betas"] = _check_betas(values["betas"], f"{where}.betas")
-    for key in ("lr", "weight_decay", "eta", "l2_tables", "l2_lookups"):
-        if key in values:
-            values[key] = check_number(values[key], f"{where}.{key}")
-    if "momentum" in values:
-        values["momentum"] = _check_fraction(values["momentum"], f"{where}.momentum")
-    if "eps" in values:
-        # at 0 a row whose gradient is zero would become 0 / 0
-        values["eps"] = check_number(values["eps"], f"{where}.eps", above_low=True)
-    parsed = SparseSettings(**values)
-    if not isinstance(parsed.every_row, bool):
-        raise ConfigError(f"{where}.every_row={parsed.every_row!r}: must be true or false")
-    if parsed.l2_tables and not parsed.every_row and kind != "sgd":
-        raise ConfigError(
+        values["betas"] = tuple(map(float, values["betas"]))
+    return SparseSettings(**values)
+
+
+def _find_conflicts(parsed: SparseSettings, where: str) -> Iterator[str]:
+    """Yield a message for settings that are right each by itself, but not together."""
+    if parsed.l2_tables and not parsed.every_row and parsed.kind != "sgd":
+        yield (
             f"{where}.l2_tables={parsed.l2_tables:g}: reaches every row at every update, and under "
-            f"{kind} no formula catches up on the updates in which a row was not looked up, since "
-            f"its states change in each; {where}.every_row=true passes over all rows (tables of up "
-            f"to {EVERY_ROW_LIMIT:,}), and l2_lookups penalises what is looked up"
+            f"{parsed.kind} no formula catches up on the updates in which a row was not looked up, "
+            f"since its states change in each; {where}.every_row=true passes over all rows (tables "
+            f"of up to {EVERY_ROW_LIMIT:,}), and l2_lookups penalises what is looked up"
         )
-    if "dtype" in values:
-        check_choice(parsed.dtype, f"{where}.dtype", ROW_DTYPES)
     for key in ("every_row", "l2_tables") if parsed.is_16_bit else ():
         if getattr(parsed, key):
-            raise ConfigError(
+            yield (
                 f"{where}.dtype={parsed.dtype}: does not work with {where}.{key}, which passes "
                 "over all rows and would round each of them again; l2_lookups works"
             )
-    return parsed
-
-
-def _check_fraction(value: Any, key: str) -> float:
-    return check_number(value, key, high=1.0, below_high=True)
-
-
-def _check_betas(value: Any, key: str) -> tuple[float, float]:
-    if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != 2:
-        raise ConfigError(f"{key}={value!r}: must be two numbers")
-    first, second = (_check_fraction(beta, f"{key}[{i}]") for i, beta in enumerate(value))
-    return first, second

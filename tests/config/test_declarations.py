@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from omegaconf import OmegaConf
@@ -29,6 +29,8 @@ from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET, Trainer
 from runner.config.signature import compute_signature, signature_fields, signed_as
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.config_key import Key
+from runner.config_key.checks import check_arguments
+from runner.errors import ConfigError
 
 # Options that have every key with its declared default and comment; others change some defaults.
 FULL_OPTIONS = {
@@ -112,8 +114,9 @@ def test_a_watching_callback_takes_the_keys_of_its_yaml_with_its_defaults(name):
     taken = signature(getattr(import_module(module), class_name)).parameters
     assert taken.keys() == values[name].keys()
     for key, parameter in taken.items():
-        if isinstance(parameter.default, int | float | str):
-            assert parameter.default == values[name][key], key
+        if parameter.default not in (Parameter.empty, ()):  # () watches nothing; the YAML has more
+            default = parameter.default
+            assert (list(default) if isinstance(default, tuple) else default) == values[name][key]
 
 
 @pytest.mark.parametrize("group", ["search", "sharding"])
@@ -137,7 +140,7 @@ def test_every_key_is_described():
         (Key("", ge=0), -1, "k=-1: must not be negative"),
         (Key("", ge=0, lt=1, note="null: none"), 1.0, "must be at least 0 and below 1; null: none"),
         (Key("", gt=0, lt=math.inf), math.inf, "k=inf: must be above 0 and finite"),
-        (Key("", gt=0), math.nan, "k=nan: must be above 0"),
+        (Key("", gt=0), math.nan, "k=nan: must be above 0 and finite"),
         (Key("", ge=0, le=1), 1.5, "must be at least 0 and at most 1"),
         (Key("", ge=0, lt=2**63), 2**63, "must be at least 0 and below 2**63"),
         (Key("", choices=("auto", "cpu")), "cpus", "one of auto, cpu; nearest: 'cpu'"),
@@ -165,6 +168,54 @@ def test_a_value_out_of_range_is_told(key, value, said):
 )
 def test_a_value_in_range_is_accepted(key, value):
     assert find_range_problem("k", value, key) is None
+
+
+def constructor(
+    self: Any,
+    schema: OptionField,
+    build: Callable[[], int],
+    *,
+    width: Annotated[int, Key(ge=1)],
+    widths: Annotated[Sequence[Annotated[int, Key(ge=1)]], Key(min_items=1)] = (8,),
+    kind: Literal["all", "each"] = "all",
+    shares: Mapping[str, Annotated[float, Key(ge=0, le=1)]] | None = None,
+    on: bool = True,
+    every: Annotated[int | str, Key(interval="progress")] = 1,
+    **more: Any,
+) -> None:
+    check_arguments(constructor, locals())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"width": 0}, ["width=0: must be at least 1"]),
+        ({"width": None}, ["width=null: expected whole number, got null"]),
+        ({"width": True}, ["width=True: expected whole number, got true or false True"]),
+        ({"widths": []}, ["widths=[]: needs at least 1 item"]),
+        ({"widths": [3, 0]}, ["widths[1]=0: must be at least 1"]),
+        ({"kind": "eech"}, ["kind=eech: must be one of all, each; nearest: 'each'"]),
+        ({"kind": None}, ["kind=None: must be one of all, each"]),
+        ({"shares": {"a": "x"}}, ["shares.a=x: expected number, got text 'x'"]),
+        (
+            {"width": 0, "on": 1, "widths": "x"},
+            [
+                "width=0: must be at least 1",
+                "widths=x: expected list of whole number, got text 'x'",
+                "on=1: expected true or false, got whole number 1",
+            ],
+        ),
+    ],
+)
+def test_a_constructor_tells_all_arguments_that_are_not_as_annotated(given, said):
+    with pytest.raises(ConfigError) as told:
+        constructor(None, None, None, **{"width": 1, **given})
+    assert list(told.value.problems) == said
+
+
+def test_a_constructor_takes_what_is_as_annotated_and_leaves_other_types_alone():
+    right = {"widths": (1, 2), "kind": "each", "shares": {"a": 1}, "every": "2ep", "more": -1}
+    constructor(None, object(), 3, width=1, **right)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, ".nan", ".inf"])

@@ -392,7 +392,7 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
         ({"min_count": 5}, "min_count=5: expected"),
         ({"session_gap": "soon"}, "session_gap='soon': expected a time"),
         ({"rating": "rating"}, "positive is not set"),
-        ({"below": "negativ"}, "below=negativ: one of drop, negative"),
+        ({"below": "negativ"}, "below=negativ: must be one of drop, negative"),
         ({"below": "negative"}, "needs rating and positive"),
         ({"events": ["buy"]}, "events=.*expected {column: NAME"),
         ({"sequences": ["item"]}, "names the item"),

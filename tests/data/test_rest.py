@@ -117,7 +117,7 @@ def test_a_split_smaller_than_a_batch_that_would_be_dropped_is_refused(tmp_path)
 
 
 def test_an_unknown_policy_names_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match=r"dataset\.rest='padd': .*nearest: 'pad'"):
+    with pytest.raises(ConfigError, match=r"dataset\.rest=padd: .*nearest: 'pad'"):
         dataset(write(tmp_path, table(5)), rest="padd")
 
 

@@ -57,7 +57,7 @@ def growing(**settings):
         ({"weight": 7}, "s.yaml.weight=7: expected the name of a column"),
         ({"split": {"random": 7}}, "s.yaml.split.random=7: expected split: share"),
         ({"split": {"time": "t"}}, "split: a split by time needs the lengths of validation and t"),
-        ({"split": {"time": "t", "input": "x"}}, "s.yaml.split.input=x: one of "),
+        ({"split": {"time": "t", "input": "x"}}, "s.yaml.split.input=x: must be one of "),
         ({"interactions": 7}, "s.yaml.interactions=7: expected {user: COLUMN, item: COLUMN"),
         (
             {"interactions": {"user": "u", "item": 7, "time": "t"}},
@@ -83,7 +83,7 @@ def growing(**settings):
         (growing(min_count=256), "c.min_count=256: growing counts to 255"),
         (growing(default=0), "c.default: growing takes every id"),
         (growing(evict=7), "c.evict=7: expected {by: lru"),
-        (growing(evict={"by": "fifo", "every": 3}), "c.evict.by=fifo: one of lru, lfu"),
+        (growing(evict={"by": "fifo", "every": 3}), "c.evict.by=fifo: must be one of lru, lfu"),
         (growing(evict={"by": "lru"}), "c.evict.every is not set"),
         (growing(evict={"by": "lru", "every": 0}), "c.evict.every=0: must be at least 1"),
         (growing(evict={"by": "lru", "every": 3.0}), "c.evict.every=3.0: expected a whole number"),

@@ -117,13 +117,13 @@ def test_every_setting_works(changes, dense, sparse):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"zipf": "x"}, r"dataset\.zipf='x': must be a number"),
-        ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: must be a whole number"),
+        ({"zipf": "x"}, r"dataset\.zipf=x: expected number, got text 'x'"),
+        ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: expected whole number"),
         ({"positive_rate": 1.5}, "at least 0.001 and at most 0.999"),
         ({"rows": {"train": 0, "validation": 1, "test": 1}}, "train split needs"),
         ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
         ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),
-        ({"max_cardinality": 2}, "max_cardinality=2: must be between 4"),
+        ({"max_cardinality": 2}, "max_cardinality=2: must be at least dataset.min_cardinality=4"),
         ({"num_single": 0, "num_lists": 0}, "at least one column"),
     ],
 )

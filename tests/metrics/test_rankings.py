@@ -271,7 +271,10 @@ def test_train_metrics_keep_live_states_of_one_shape():
         ({"eval": ["recall@0"]}, "'recall@0' must end in a whole number"),
         ({"eval": ["recal@10"]}, "unknown metric 'recal@10'; nearest: 'recall@10'"),
         ({"train": ["mrr"]}, "metrics.train: 'mrr' needs all rows.*metrics.eval"),
-        ({"candidates": "ful"}, "metrics.candidates=ful: one of rows, full; nearest: 'full'"),
+        (
+            {"candidates": "ful"},
+            "metrics.candidates=ful: must be one of rows, full; nearest: 'full'",
+        ),
         ({"leave_seen_out": True}, "metrics.leave_seen_out=true: .*metrics.candidates=full"),
         ({"per_event": True}, "metrics.per_event=true: .*metrics.candidates=full"),
         ({"max_slices": 0}, "metrics.max_slices=0"),

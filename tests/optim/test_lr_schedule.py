@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,8 +147,8 @@ def test_an_endless_run_takes_what_counts_updates_alone():
         ({"kind": "cosine", "warmup": 1.5}, "whole updates"),
         ({"kind": "cosine", "warmup": True}, "must be updates"),
         ({"kind": "cosine", "warmup": "ep"}, "must be updates"),
-        ({"kind": "cosine", "final": "low"}, "must be a finite number"),
-        ({"kind": "cosine", "final": -0.1}, "at least 0"),
+        ({"kind": "cosine", "final": "low"}, "final=low: expected number, got text 'low'"),
+        ({"kind": "cosine", "final": -0.1}, "final=-0.1: must not be negative"),
         ({"kind": "step"}, r"scheduler\.every=None"),
         ({"kind": "step", "every": 0}, "at least 1 update"),
         ({"kind": "piecewise", "at": [3], "factors": [1, 2]}, "as many as"),
@@ -162,6 +163,26 @@ def test_mistakes_are_named_before_the_length_of_the_run_is_known(settings, mess
         check_schedule(settings)
     with pytest.raises(ConfigError, match=message):
         build_schedule(settings, T)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ({"kind": "cosine", "warmup": -3, "final": -1, "x": 0}, ["x", "warmup=-3", "final=-1"]),
+        ({"kind": "cosin", "warmup": -3}, ["kind=cosin", "warmup=-3"]),
+        ({"kind": "step", "every": 0, "gamma": "x"}, ["every=0", "gamma=x"]),
+        ({"kind": "piecewise", "at": 3, "factors": [-1]}, ["at=3", "factors=[-1]"]),
+        ({"kind": "wsd", "decay": 1.5, "curve": "cosin"}, ["decay=1.5", "curve=cosin"]),
+    ],
+)
+def test_all_mistakes_of_a_schedule_are_told_at_once(settings, keys):
+    for read in (check_schedule, partial(build_schedule, total_steps=T)):
+        with pytest.raises(ConfigError) as told:
+            read(settings)
+        found = {
+            p.removeprefix("scheduler.").split(": ")[0].split(" ")[0] for p in told.value.problems
+        }
+        assert found == set(keys)
 
 
 def test_mistakes_that_need_the_length_of_the_run():

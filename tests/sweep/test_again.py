@@ -75,7 +75,7 @@ def test_mistakes_in_a_search_are_reported_before_anything_starts(command):
     message = command.refused("search=tpe", "optimizer.dense.lrr=interval(0,1)")
     assert "there is no key 'optimizer.dense.lrr'; nearest: 'optimizer.dense.lr'" in message
     message = command.refused("search=tpe", "search.sampler=tpee")
-    assert "search.sampler=tpee: one of tpe, random" in message
+    assert "search.sampler=tpee: must be one of tpe, random" in message
     message = command.refused("search=tpe", "search.num_trial=3")
     assert "nearest: 'search.num_trials'" in message
     message = command.refused("search=tpe", "search.objectives={validation/acu: max}")

@@ -103,7 +103,10 @@ def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(pl
     ("words", "said"),
     [
         (["loop.split=[]"], "loop.split=[]: needs a split: train, validation, test"),
-        (["loop.split=[test,tset]"], "loop.split[1]=tset: one of train, validation, test; nearest"),
+        (
+            ["loop.split=[test,tset]"],
+            "loop.split[1]=tset: must be one of train, validation, test; nearest",
+        ),
         (["loop.split=[test,test]"], "loop.split=test: is listed twice"),
         (["loop.split=[test,validation]", "loop.follow=true"], "loop.follow=true follows one"),
     ],

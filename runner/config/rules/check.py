@@ -187,7 +187,7 @@ def _check_parsed_nodes(config: Config) -> Iterator[str]:
         try:
             parse()
         except ConfigError as error:
-            yield str(error)
+            yield from error.problems
 
 
 def _check_table_widths(net: Config) -> None:
@@ -217,7 +217,7 @@ def _check_warmup(config: Config) -> Iterator[str]:
         try:  # an epoch's length is not known yet
             build_schedule(config["scheduler"], steps)
         except ConfigError as error:
-            yield str(error)
+            yield from error.problems
 
 
 def _check_name(config: Config) -> Iterator[str]:

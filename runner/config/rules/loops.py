@@ -17,7 +17,7 @@ from runner.config.settings import (
     TUNE_BATCH_SIZE_LOOP,
     TUNE_LR_LOOP,
 )
-from runner.errors import nearest_hint, unknown_keys
+from runner.errors import unknown_choice, unknown_keys
 from runner.models.row_scope import loss_row_scope
 from runner.rundir.find_checkpoint import why_not_found
 
@@ -87,7 +87,7 @@ def _check_splits(key: str, splits: list[str]) -> Iterator[str]:
         yield f"{key}=[]: needs a split: {', '.join(SPLITS)}"
     for split in dict.fromkeys(splits):
         if split not in SPLITS:
-            yield f"{key}={split}: one of {', '.join(SPLITS)}{nearest_hint(split, SPLITS)}"
+            yield unknown_choice(key, split, SPLITS)
         if splits.count(split) > 1:
             yield f"{key}={split}: is listed twice"
 

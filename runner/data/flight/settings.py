@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runner.data.core.argument_types import Locations, Seconds
 from runner.data.core.columns import Columns
-from runner.data.core.setting_checks import check_setting_types
+from runner.data.core.setting_checks import check_settings
 from runner.data.flight.protocol import ServedData, is_loopback
 from runner.errors import ConfigError, DataError, raise_combined
 
@@ -61,7 +61,7 @@ class FlightRecipe:
         Raises:
             ConfigError: with every mistake.
         """
-        check_setting_types(self)
+        check_settings(self)
         raise_combined(self._problems())
         self.token()
         self.roots()

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runner.data.core.argument_types import LAST_BATCH_POLICIES
-from runner.data.core.setting_checks import check_choice
+from runner.config_key.checks import check_value
+from runner.data.core.argument_types import Rest
 from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.recipe import Recipe, hash_json
 from runner.data.read import order
@@ -43,7 +43,7 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
     if hasattr(recipe, "fingerprint"):  # of data that are read elsewhere, where all is known
         return str(recipe.fingerprint)
     rest = dataset.get("rest", "short")
-    check_choice("rest", rest, LAST_BATCH_POLICIES)
+    check_value("dataset.rest", rest, Rest)
     return hash_json(
         {
             "source": recipe.content_fields(),

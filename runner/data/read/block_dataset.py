@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.batch import Batch, DataPosition
-from runner.data.core.argument_types import LAST_BATCH_POLICIES
+from runner.config_key.checks import check_value
+from runner.data.core.argument_types import Rest
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START_POSITION, Dataset, epoch_end_offset
-from runner.data.core.setting_checks import check_choice
 from runner.data.growing.settings import Growth
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.index import BlockIndex
@@ -56,7 +56,7 @@ class BlockDataset(Dataset):
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
-        check_choice("rest", rest, LAST_BATCH_POLICIES)
+        check_value("dataset.rest", rest, Rest)
         self.indexes, self.columns = indexes, columns
         self.rest, self.window_rows = rest, window_rows
         self.bad_rows = bad_rows or {"count": 0, "examples": []}

@@ -28,7 +28,7 @@ from runner.data.core.argument_types import (
     Workers,
 )
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, SequenceColumn
-from runner.data.core.setting_checks import check_numbers, check_setting_types
+from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.interactions.partitions import PARTITION_ROWS
 from runner.data.interactions.rewrite import rewrite_events
@@ -79,8 +79,8 @@ class Amazon:
     name = "amazon_beauty"
 
     def check(self) -> None:
-        check_setting_types(self)
-        check_numbers("negatives", self.negatives, SPLITS, int)
+        check_settings(self)
+        check_names("negatives", self.negatives, SPLITS)
         self._file()
 
     def _file(self) -> Path:

@@ -22,7 +22,7 @@ from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, Share, 
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_numbers, check_setting_types
+from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.core.transforms import hash_ids
 from runner.data.prepare.engine import Engine
@@ -81,8 +81,8 @@ class Criteo:
     name = "criteo"
 
     def check(self) -> None:
-        check_setting_types(self)
-        check_numbers("fractions", self.fractions, SPLITS, float)
+        check_settings(self)
+        check_names("fractions", self.fractions, SPLITS)
         total = sum(self.fractions.values())
         if abs(total - 1) > 1e-9 or not self.fractions["train"]:
             raise ConfigError(

@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 from runner.data.core.argument_types import Prefetch, Rest, Seed, WindowRows, Workers
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
-from runner.data.core.setting_checks import check_setting_types
+from runner.data.core.setting_checks import check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
@@ -62,7 +62,7 @@ class MovieLens:
     name = "movielens_1m"
 
     def check(self) -> None:
-        check_setting_types(self)
+        check_settings(self)
         self._folder()
 
     def content_fields(self) -> Mapping[str, Any]:

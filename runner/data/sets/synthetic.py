@@ -36,7 +36,7 @@ from runner.data.core.columns import (
     SequenceColumn,
     narrowest_id_type,
 )
-from runner.data.core.setting_checks import check_numbers, check_range, check_setting_types
+from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.prepare.export import export_dataset
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
@@ -106,9 +106,9 @@ class Synthetic:
     name = "synthetic"
 
     def check(self) -> None:
-        check_setting_types(self)
-        check_numbers("rows", self.rows, SPLITS, int)
-        check_numbers("signal", self.signal, LOGIT_PARTS, float)
+        check_settings(self)
+        check_names("rows", self.rows, SPLITS)
+        check_names("signal", self.signal, LOGIT_PARTS)
         if self.rows["train"] < 1:
             raise ConfigError("dataset.rows.train=0: the train split needs at least one row")
         if self.conflict and (self.num_tasks < 2 or not self.num_single):
@@ -131,7 +131,11 @@ class Synthetic:
             raise ConfigError(
                 "dataset.num_single=0 and dataset.num_lists=0: at least one column is needed"
             )
-        check_range("max_cardinality", self.max_cardinality, self.min_cardinality, 2**31 - 1)
+        if self.max_cardinality < self.min_cardinality:
+            raise ConfigError(
+                f"dataset.max_cardinality={self.max_cardinality}: must be at least "
+                f"dataset.min_cardinality={self.min_cardinality}"
+            )
 
     def content_fields(self) -> Mapping[str, Any]:
         settings = asdict(self)

@@ -16,7 +16,7 @@ from runner.data.core.argument_types import Count, Seconds, SecondsOrNone
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_setting_types
+from runner.data.core.setting_checks import check_settings
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
@@ -80,7 +80,7 @@ class FolderRecipe:
         return FileEncoder(self.declared, fit_to_first_rows(self.declared, paths, self.fit_rows))
 
     def check(self) -> None:
-        check_setting_types(self)
+        check_settings(self)
         if not self.path:
             place = self.declared.places.get("path", "") if self.schema is not None else ""
             hint = f"; the schema names one: dataset.path={place}" if place else ""

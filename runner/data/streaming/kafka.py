@@ -18,7 +18,7 @@ from runner.config_key import Key
 from runner.data.core.argument_types import SecondsOrNone
 from runner.data.core.columns import Columns, check_columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_setting_types
+from runner.data.core.setting_checks import check_settings
 from runner.data.streaming.kafka_consumer import (
     CHUNK_ROWS,
     POLL_S,
@@ -64,7 +64,7 @@ class TopicRecipe:
     def check(self) -> None:
         if not self.topic:
             raise ConfigError("dataset.topic is not set: the Kafka topic to train on")
-        check_setting_types(self)
+        check_settings(self)
         for key in self.client or ():
             if key in RESERVED_SETTINGS or key == "bootstrap.servers":
                 raise ConfigError(f"dataset.client.{key}: is reserved; the runner sets it itself")

@@ -21,7 +21,7 @@ from runner.data.tabular.times import (
     is_temporal,
     parse_times,
 )
-from runner.errors import ConfigError, DataError, nearest_hint
+from runner.errors import ConfigError, DataError, nearest_hint, unknown_choice
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 # The seeds of draws end with it: those of `default_rng(0)` alone would be the random numbers that
@@ -110,8 +110,7 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
     kind = kinds[0]
     form = setting.get("input", "") if kind == "time" else ""
     if form and form not in TIME_FORMS:
-        near = nearest_hint(str(form), TIME_FORMS)
-        raise ConfigError(f"{key}.input={form}: one of {', '.join(TIME_FORMS)}{near}")
+        raise ConfigError(unknown_choice(f"{key}.input", form, TIME_FORMS))
     own = (kind, "input") if kind == "time" else (kind,)
     of_shares = kind in ("random", "user")
     of = setting[kind] if of_shares else {k: v for k, v in setting.items() if k not in own}

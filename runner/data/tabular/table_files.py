@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from runner.config_key import Key
 from runner.data.core.argument_types import Count, Seed
-from runner.data.core.setting_checks import check_setting_types
+from runner.data.core.setting_checks import check_settings
 from runner.data.interactions.rewrite import event_declaration
 from runner.data.prepare.engine import Engine
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks, read_arrow_schema
@@ -299,7 +299,7 @@ class TableFiles:
         return self.on_bad_rows == "skip"
 
     def check(self) -> None:
-        check_setting_types(self)
+        check_settings(self)
         first = next(iter(self.schemas))
         check_column_types(self.declared_in_files, self.schemas[first], first)
         if self._split_setting is not None:

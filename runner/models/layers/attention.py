@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.config_key.checks import check_value
+from runner.models.argument_types import Size
 from runner.models.layers.linear import StackedLinear
-from runner.models.layers.sizes import check_sizes
 from runner.models.layers.small_products import multiply_pairs
 
 BLOCK_NUMBERS = 1 << 21  # of a layer, for the rows that pass the layers at a time in a training
@@ -71,7 +72,8 @@ class InteractingLayer(nn.Module):
 
     def __init__(self, num_inputs: int, width: int, num_heads: int) -> None:
         super().__init__()
-        check_sizes(attention_dim=width, num_heads=num_heads)
+        check_value("attention_dim", width, Size)
+        check_value("num_heads", num_heads, Size)
         if width % num_heads:
             raise ValueError(f"attention_dim={width}: must be a multiple of num_heads={num_heads}")
         self.num_heads = num_heads

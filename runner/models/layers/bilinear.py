@@ -5,11 +5,15 @@ B batch, N fields, D embedding width, P pairs of fields.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
+from runner.config_key import Key
+from runner.config_key.checks import check_arguments, check_value
+from runner.models.argument_types import Size
 from runner.models.layers.mlp import init_weight
-from runner.models.layers.sizes import check_sizes
 
 BILINEAR = ("all", "each", "interaction")
 
@@ -22,9 +26,9 @@ class SqueezeExcitation(nn.Module):
         reduction: N divided by the width of the hidden layer, which is at least 1.
     """
 
-    def __init__(self, num_fields: int, reduction: int) -> None:
+    def __init__(self, num_fields: int, reduction: Size) -> None:
         super().__init__()
-        check_sizes(reduction=reduction)
+        check_arguments(SqueezeExcitation.__init__, locals())
         width = max(1, num_fields // reduction)
         self.excite = nn.Sequential(
             nn.Linear(num_fields, width, bias=False),
@@ -53,8 +57,7 @@ class BilinearPairs(nn.Module):
 
     def __init__(self, num_fields: int, dim: int, kind: str) -> None:
         super().__init__()
-        if kind not in BILINEAR:
-            raise ValueError(f"bilinear={kind}: must be one of {', '.join(BILINEAR)}")
+        check_value("bilinear", kind, Annotated[str, Key(choices=BILINEAR)])
         later = range(num_fields - 1, 0, -1)  # fields j that follow each field i
         self.is_shared = kind == "all"
         self.matrices_of = list(later) if kind == "interaction" else [1] * len(later)

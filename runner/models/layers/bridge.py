@@ -5,11 +5,14 @@ B batch, N fields, D embedding width, W = N x D.
 
 from __future__ import annotations
 
-import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from runner.config_key import Key
+from runner.config_key.checks import check_arguments, check_value
+from runner.models.argument_types import InnerNorm, NormScope, Positive
 from runner.models.layers.mlp import make_inner_norm
 
 BRIDGES = ("hadamard_product", "pointwise_addition", "concatenation", "attention_pooling")
@@ -49,13 +52,12 @@ class Regulation(nn.Module):
         self,
         num_fields: int,
         dim: int,
-        temperature: float,
-        norm: str | None,
-        norm_scope: str | None,
+        temperature: Positive,
+        norm: InnerNorm,
+        norm_scope: NormScope,
     ) -> None:
         super().__init__()
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature={temperature}: must be a number above 0")
+        check_arguments(Regulation.__init__, locals())
         self.temperature = temperature
         self.gates_2N = nn.Parameter(torch.ones(2, num_fields))
         width = num_fields * dim
@@ -87,8 +89,7 @@ class Bridge(nn.Module):
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
-        if kind not in BRIDGES:
-            raise ValueError(f"bridge={kind}: must be one of {', '.join(BRIDGES)}")
+        check_value("bridge", kind, Annotated[str, Key(choices=BRIDGES)])
         self.kind = kind
         if kind == "concatenation":
             self.join = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())

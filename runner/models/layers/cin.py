@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from runner.models.layers.sizes import check_sizes
+from runner.config_key.checks import check_value
+from runner.models.argument_types import SomeSizes
 
 # How many numbers of H x I x C are held at a time. On CPU they stay in a core's cache, which makes
 # a step several times as fast as writing out all of them. A GPU wants few large kernels.
@@ -39,9 +40,7 @@ class CIN(nn.Module):
 
     def __init__(self, num_fields: int, num_maps: Sequence[int]) -> None:
         super().__init__()
-        check_sizes(cin=num_maps)
-        if not num_maps:
-            raise ValueError("cin=[]: needs at least one layer")
+        check_value("cin", num_maps, SomeSizes)
         inputs = [num_fields, *num_maps]
         self.layers = nn.ModuleList(
             nn.Linear(before * num_fields, after, bias=False)

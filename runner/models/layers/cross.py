@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from runner.config_key.checks import check_arguments, check_value
+from runner.models.argument_types import Size
 from runner.models.layers.linear import Linear
-from runner.models.layers.sizes import check_sizes
 
 
 class Cross(nn.Module):
@@ -19,7 +20,7 @@ class Cross(nn.Module):
 
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers)
+        check_value("num_layers", num_layers, Size)
         self.layers = nn.ModuleList(Linear(width, width) for _ in range(num_layers))
 
     def forward(self, x0_BW: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class GatedCross(nn.Module):
 
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers)
+        check_value("num_layers", num_layers, Size)
         self.layers = nn.ModuleList(Linear(width, width) for _ in range(num_layers))
         self.gates = nn.ModuleList(Linear(width, width, bias=False) for _ in range(num_layers))
 
@@ -73,9 +74,9 @@ class MixtureCrossLayer(nn.Module):
 class MixtureCross(nn.Module):
     """Cross layers with a mixture of low-rank experts in place of each full matrix."""
 
-    def __init__(self, width: int, num_layers: int, *, rank: int, num_experts: int) -> None:
+    def __init__(self, width: int, num_layers: Size, *, rank: Size, num_experts: Size) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers, rank=rank, num_experts=num_experts)
+        check_arguments(MixtureCross.__init__, locals())
         self.layers = nn.ModuleList(
             MixtureCrossLayer(width, rank, num_experts) for _ in range(num_layers)
         )

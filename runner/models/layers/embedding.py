@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
+from runner.config_key.checks import check_value
 from runner.embeddings.factory import EmbeddingTables, TableSpec
-from runner.models.layers.sizes import check_sizes
+from runner.models.argument_types import EmbeddingInit, Size, Sizes
 from runner.models.requirements import require_sparse_feature
 from runner.models.table_widths import TableWidths
 
@@ -83,9 +83,9 @@ class TableLookup(nn.Module):
         super().__init__()
         require_sparse_feature(schema)
         widths = [dim if isinstance(dim, int) else dim[f.table_name] for f in schema.sparse]
-        check_sizes(embedding_dim=dim if isinstance(dim, int) else widths)
-        if init is not None and not 0 <= init < math.inf:
-            raise ValueError(f"embedding_init={init}: must be a number from 0, or null")
+        is_one = isinstance(dim, int)
+        check_value("embedding_dim", dim if is_one else widths, Size if is_one else Sizes)
+        check_value("embedding_init", init, EmbeddingInit)
         self.dim = max(widths)
         self.linear = linear
         names = [f.name for f in schema.sparse]

@@ -12,9 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from runner.config_key.checks import check_value
+from runner.models.argument_types import Size, SomeSizes
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight
-from runner.models.layers.sizes import check_sizes
 from runner.models.layers.small_products import multiply_pairs
 
 
@@ -39,9 +40,8 @@ class Experts(nn.Module):
         hidden: HiddenLayers | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(num_experts=num_experts, experts=widths)
-        if not widths:
-            raise ValueError("experts=[]: needs at least one layer")
+        check_value("num_experts", num_experts, Size)
+        check_value("experts", widths, SomeSizes)
         self.num_experts = num_experts
         self.width = widths[-1]
         num_outputs = num_experts * widths[0]

@@ -5,14 +5,13 @@ B batch, N fields, D embedding width, E = N x D, W width of a block.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.config_key.checks import check_value
+from runner.models.argument_types import Positive, Size
 from runner.models.layers.linear import Linear
-from runner.models.layers.sizes import check_sizes
 
 
 class FieldNorm(nn.Module):
@@ -43,9 +42,8 @@ class MaskBlock(nn.Module):
 
     def __init__(self, num_mask_inputs: int, num_inputs: int, width: int, reduction: float) -> None:
         super().__init__()
-        check_sizes(blocks=width)
-        if not 0 < reduction < math.inf:
-            raise ValueError(f"reduction={reduction}: must be a number above 0")
+        check_value("blocks", width, Size)
+        check_value("reduction", reduction, Positive)
         hidden = max(1, round(num_mask_inputs * reduction))
         self.mask = nn.Sequential(
             Linear(num_mask_inputs, hidden), nn.ReLU(), Linear(hidden, num_inputs)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from runner.config_key import Key
+from runner.config_key.checks import check_value, find_field_problems
+from runner.errors import raise_combined
 from runner.models.argument_types import (
     AFTER_ACTIVATION,
     BATCH_NORM,
-    HIDDEN_KEYS,
+    Activation,
+    Init,
+    InnerNorm,
+    Norm,
+    NormPlace,
+    NormScope,
+    Sizes,
 )
 from runner.models.layers.activations import Dice, make_activation
 from runner.models.layers.batch_norm import BatchNorm, all_count
@@ -20,7 +29,6 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mask import FieldNorm
 from runner.models.layers.normed_linear import are_one_operation, normed_linear
-from runner.models.layers.sizes import check_sizes
 from runner.models.row_scope import UPDATE_SCOPE
 
 
@@ -43,22 +51,14 @@ class HiddenLayers:
         ValueError: for a name that is unknown, or a dropout that is no share.
     """
 
-    norm: str | None = None
-    norm_place: str | None = None
-    norm_scope: str | None = None
-    activation: str | None = None
-    dropout: float | Sequence[float] = 0.0
+    norm: Norm = None
+    norm_place: NormPlace = None
+    norm_scope: NormScope = None
+    activation: Activation = None
+    dropout: Annotated[float | Sequence[float], Key(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("norm", "norm_place", "norm_scope", "activation"):
-            value = getattr(self, name)
-            problem = HIDDEN_KEYS[name].find_problem(name, value)
-            if problem or not (value is None or isinstance(value, str)):
-                raise ValueError(problem or f"{name}={value}: must be a text")
-        rates = self.dropout if isinstance(self.dropout, Sequence) else [self.dropout]
-        for rate in rates:
-            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
-                raise ValueError(f"dropout={self.dropout}: must be between 0 and 1")
+        raise_combined(find_field_problems(self, ""))
 
     @property
     def cancels_bias(self) -> bool:
@@ -160,7 +160,7 @@ def mlp(
     Raises:
         ValueError: if a width is below 1, or the dropout is for another number of layers.
     """
-    check_sizes(widths=widths)
+    check_value("widths", widths, Sizes)
     hidden = hidden or HiddenLayers()
     dropouts = hidden.dropouts(len(widths) - (last != "hidden"))
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
@@ -190,8 +190,7 @@ def make_inner_norm(width: int, name: str | None, scope: str | None) -> RowSeque
     """
     if name is None:
         return RowSequential()
-    if problem := HIDDEN_KEYS["inner_norm"].find_problem("inner_norm", name):
-        raise ValueError(problem)
+    check_value("inner_norm", name, InnerNorm)
     return RowSequential(BatchNorm(width, scope=scope or UPDATE_SCOPE, averages_first=True))
 
 
@@ -214,8 +213,7 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
     """
     if name is None:
         return
-    if not isinstance(name, str) or (problem := HIDDEN_KEYS["init"].find_problem("init", name)):
-        raise ValueError(problem if isinstance(name, str) else f"init={name}: must be a text")
+    check_value("init", name, Init)
     for module in model.modules():
         if isinstance(module, nn.Linear):
             num_stacked = module.num_stacked if isinstance(module, StackedLinear) else 1

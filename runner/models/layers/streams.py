@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from runner.config_key.checks import check_arguments
+from runner.models.argument_types import Size
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import mlp
-from runner.models.layers.sizes import check_sizes
 
 
 class FeatureGate(nn.Module):
@@ -44,9 +45,9 @@ class BilinearFusion(nn.Module):
         ValueError: if a stream's width is not a multiple of `num_heads`.
     """
 
-    def __init__(self, width_1: int, width_2: int, num_outputs: int, num_heads: int) -> None:
+    def __init__(self, width_1: int, width_2: int, num_outputs: int, num_heads: Size) -> None:
         super().__init__()
-        check_sizes(num_heads=num_heads)
+        check_arguments(BilinearFusion.__init__, locals())
         for width in (width_1, width_2):
             if width % num_heads:
                 raise ValueError(

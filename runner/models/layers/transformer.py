@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.config_key.checks import check_value
+from runner.models.argument_types import Size
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, linear
-from runner.models.layers.sizes import check_sizes
 from runner.models.layers.small_products import multiply_pairs
 
 
@@ -29,7 +30,7 @@ class CausalBlock(nn.Module):
 
     def __init__(self, width: int, num_heads: int, dropout: float) -> None:
         super().__init__()
-        check_sizes(num_heads=num_heads)
+        check_value("num_heads", num_heads, Size)
         if width % num_heads:
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads = num_heads
@@ -104,7 +105,7 @@ class PostNormBlock(nn.Module):
         self, width: int, num_heads: int, dropout: float, hidden: int, activation: nn.Module
     ) -> None:
         super().__init__()
-        check_sizes(num_heads=num_heads)
+        check_value("num_heads", num_heads, Size)
         if width % num_heads:
             raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads = num_heads

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, Schema
 from runner.config_key import Key
+from runner.config_key.checks import check_arguments
 from runner.models.losses.pointwise import BCE
 
 
@@ -34,8 +35,7 @@ class AuxiliaryBCE(BCE):
         self, schema: Schema, *, weight: Annotated[float, Key("of the auxiliary loss", ge=0)] = 1.0
     ) -> None:
         super().__init__(schema)
-        if not weight >= 0:
-            raise ValueError(f"weight={weight}: must be from 0")
+        check_arguments(AuxiliaryBCE.__init__, locals())
         self.weight = weight
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_key import Key
+from runner.config_key.checks import check_arguments
 from runner.models.losses.protocol import split_by_task
 from runner.models.requirements import require_task_kind
 
@@ -37,8 +38,7 @@ class SelfDistillation(nn.Module):
     ) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "SelfDistillation")
-        if not weight >= 0:
-            raise ValueError(f"weight={weight}: must be from 0")
+        check_arguments(SelfDistillation.__init__, locals())
         self.weight = weight
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.errors import nearest_hint
 from runner.models.argument_types import RowScope, Share
 from runner.models.requirements import require_task_kind
-from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
+from runner.models.row_scope import UPDATE_SCOPE
 
 
 class JRC(nn.Module):
@@ -46,10 +47,9 @@ class JRC(nn.Module):
         within: RowScope = UPDATE_SCOPE,
     ) -> None:
         super().__init__()
-        self.within = require_row_scope(within)
+        check_arguments(JRC.__init__, locals())
+        self.within = within
         self.names = require_task_kind(schema, "binary", "JRC")
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha={alpha}: must be from 0 to 1")
         if group is not None and group not in schema.groups:
             known = f"; there are {', '.join(schema.groups)}" if schema.groups else "; it has none"
             raise ValueError(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
 from runner.models.losses.protocol import expand_per_task, split_by_task
 from runner.models.requirements import require_task_kind
@@ -36,8 +37,7 @@ class BCE(nn.Module):
     ) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "BCE")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: must be from 0 to below 1")
+        check_arguments(BCE.__init__, locals())
         self.label_smoothing = label_smoothing
         weights = expand_per_task(pos_weight, self.names, "pos_weight")
         buffer = None if pos_weight is None else torch.tensor(weights)
@@ -71,10 +71,7 @@ class Focal(nn.Module):
     def __init__(self, schema: Schema, *, gamma: FromZero = 2.0, alpha: ShareOrNone = None) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "Focal")
-        if not gamma >= 0:
-            raise ValueError(f"gamma={gamma}: must be from 0")
-        if alpha is not None and not 0 < alpha < 1:
-            raise ValueError(f"alpha={alpha}: must be between 0 and 1, or null")
+        check_arguments(Focal.__init__, locals())
         self.gamma, self.alpha = gamma, alpha
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.config_key.checks import check_arguments
 from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind
-from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
+from runner.models.row_scope import UPDATE_SCOPE
 
 _MASKED_BELOW = -1e29  # a candidate with a score below this is the right item itself
 
@@ -32,7 +33,8 @@ class CandidateLoss(nn.Module):
 
     def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
         super().__init__()
-        self.within = require_row_scope(within)
+        check_arguments(CandidateLoss.__init__, locals())
+        self.within = within
         [self.name] = require_task_kind(schema, "binary", type(self).__name__)
 
 

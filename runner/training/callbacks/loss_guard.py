@@ -7,7 +7,7 @@ from statistics import median
 from typing import Annotated, Any
 
 from runner.config_key import Key
-from runner.errors import ConfigError, nearest_hint
+from runner.config_key.checks import check_arguments
 from runner.training.debugging.losses import mean_losses
 
 ACTIONS = ("stop", "pause", "warn", "ignore")
@@ -41,15 +41,7 @@ class LossGuard:
         window: Annotated[int, Key(ge=1, le=100_000)] = 100,
         max_skipped: Annotated[int | None, Key(ge=1)] = 20,
     ) -> None:
-        for key, action in (("on_nonfinite", on_nonfinite), ("on_spike", on_spike)):
-            if action not in ACTIONS:
-                known = ", ".join(ACTIONS)
-                raise ConfigError(f"{key}={action}: one of {known}{nearest_hint(action, ACTIONS)}")
-        if not 0 < spike < math.inf:
-            raise ConfigError(f"spike={spike}: must be a number above 0")
-        for key, count in (("window", window), ("max_skipped", max_skipped)):
-            if count is not None and count < 1:
-                raise ConfigError(f"{key}={count}: must be at least 1")
+        check_arguments(LossGuard.__init__, locals())
         self.on_nonfinite, self.on_spike = on_nonfinite, on_spike
         self.spike, self.window, self.max_skipped = spike, window, max_skipped
         self.losses: list[float] = []

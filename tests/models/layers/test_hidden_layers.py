@@ -211,14 +211,14 @@ def test_without_a_name_weights_start_as_they_always_did(name):
 
 
 REFUSED = {
-    "norm": ({"norm": "bach"}, "norm=bach: one of batch, layer; nearest: 'batch'"),
-    "place": ({"norm_place": "behind"}, "norm_place=behind: one of before_activation"),
-    "scope": ({"norm_scope": "rank"}, "norm_scope=rank: one of update, micro_batch"),
+    "norm": ({"norm": "bach"}, "norm=bach: must be one of batch, layer; nearest: 'batch'"),
+    "place": ({"norm_place": "behind"}, "norm_place=behind: must be one of before_activation"),
+    "scope": ({"norm_scope": "rank"}, "norm_scope=rank: must be one of update, micro_batch"),
     "activation": ({"activation": "rela"}, "activation=rela.*nearest: 'relu'"),
-    "kind": ({"activation": 3}, "activation=3: must be a text"),
-    "init": ({"init": "xavier"}, "init=xavier: one of xavier_normal"),
-    "dropout": ({"dropout": 1.5}, "dropout=1.5: must be between 0 and 1"),
-    "no dropout": ({"dropout": None}, "dropout=None: must be between 0 and 1"),
+    "kind": ({"activation": 3}, "activation=3: expected text or null, got whole number 3"),
+    "init": ({"init": "xavier"}, "init=xavier: must be one of xavier_normal"),
+    "dropout": ({"dropout": 1.5}, "dropout=1.5: must be at least 0 and at most 1"),
+    "no dropout": ({"dropout": None}, "dropout=null: expected number or list of number, got null"),
     "dropouts": ({"dropout": [0.1]}, "needs one number, or one for each of the 2 hidden layers"),
 }
 

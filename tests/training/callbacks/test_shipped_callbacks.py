@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,11 @@ from runner.config.intervals import Progress, is_due
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
+from runner.machine import available_memory_share
 from runner.reporting.console import View
 from runner.training.callbacks import check_callback
 from runner.training.callbacks.loss_guard import LossGuard
-from runner.training.callbacks.watch.memory import Memory, host_free_fraction
+from runner.training.callbacks.watch.memory import Memory
 from runner.training.callbacks.watch.throughput import Throughput
 from runner.training.callbacks.watch.time_limit import TimeLimit
 from runner.training.callbacks.watch.weights import Weights, row_norms, sample_row_ids
@@ -148,19 +150,25 @@ def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LossGuard(on_spike="halt"), "on_spike=halt: one of stop, pause, warn, ignore"),
-        (lambda: LossGuard(spike=0.0), "spike=0.0: must be a number above 0"),
+        (
+            lambda: LossGuard(on_spike="halt"),
+            "on_spike=halt: must be one of stop, pause, warn, ignore",
+        ),
+        (lambda: LossGuard(spike=0.0), "spike=0.0: must be above 0"),
         (lambda: LossGuard(window=0), "window=0: must be at least 1"),
         (lambda: Throughput(every="5 parsecs"), "every=5 parsecs: not an interval"),
-        (lambda: Throughput(warn_below=2.0), "warn_below=2.0: must be from 0"),
+        (
+            lambda: Throughput(warn_below=2.0),
+            "warn_below=2.0: must be at least 0 and at most 1; 0: never",
+        ),
         (lambda: Memory(every="30s"), "every=30s: no time: a time is for saving and logging only"),
         (lambda: TimeLimit(limit="100"), "limit=100: a time, such as"),
         (lambda: TimeLimit(limit="1ep"), "limit=1ep: a time, such as"),
         (lambda: TimeLimit(limit="1min", margin="1min"), "margin=1min: must be less than limit"),
-        (lambda: Weights(sample_rows=0), "sample_rows=0"),
+        (lambda: Weights(sample_rows=0), "sample_rows=0: must be at least 1; null: all rows"),
         (
             lambda: Weights(tables=[{"pattern": ".*", "statistics": ["nrom"]}]),
-            "no statistic 'nrom'; nearest: 'norm'",
+            r"tables.statistics\[0\]=nrom: must be one of norm, .*; nearest: 'norm'",
         ),
         (lambda: Weights(tables=[{"pattern": "("}]), "must be {pattern"),
         (
@@ -211,16 +219,23 @@ def test_memory_is_logged_at_its_interval_and_a_warning_comes_before_it_runs_out
     assert [(step, what) for step, what, _ in training.requests] == [(2, "warn"), (4, "warn")]
 
 
-def test_free_memory_is_the_smaller_share_of_machine_and_container(tmp_path):
-    info = tmp_path / "meminfo"
-    info.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
-    assert host_free_fraction(tmp_path, info) == 0.4
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    assert host_free_fraction(tmp_path, info) == 0.4
+def test_no_warning_comes_where_the_pages_of_files_fill_a_container(tmp_path, monkeypatch):
+    read = partial(available_memory_share, tmp_path, tmp_path)
+    monkeypatch.setattr("runner.training.callbacks.watch.memory.available_memory_share", read)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 500 kB\n")
     (tmp_path / "memory.max").write_text("1000\n")
-    assert host_free_fraction(tmp_path, info) == pytest.approx(0.3)
-    assert host_free_fraction(tmp_path / "none", tmp_path / "none") == 2.0
+    (tmp_path / "memory.current").write_text("990\n")
+    training = FakeTraining(context=SimpleNamespace(device=CPU))
+    watch = Memory(every=1, warn_free_below=0.05)
+    for pages in (440, 0):
+        (tmp_path / "memory.stat").write_text(f"inactive_file {pages}\nactive_file 0\n")
+        training.advance()
+        watch.on_update(training, None)
+    assert [row["memory/host_free"] for row in training.rows] == [0.45, 0.01]
+    [(step, what, text)] = training.requests
+    assert (step, what) == (2, "warn") and "1.0% of the host's memory is free" in text
 
 
 @pytest.mark.parametrize(

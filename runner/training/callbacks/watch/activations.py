@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 from runner.config_key import Key
-from runner.errors import ConfigError, nearest_hint
+from runner.config_key.checks import check_arguments
+from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import select_names
 from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules
 from runner.training.debugging.statistics import ActivationStatistics, Moments
@@ -49,16 +50,9 @@ class Activations:
         *,
         every: Annotated[int, Key(ge=1, unit="updates")],
         modules: Sequence[str] = (".*",),
-        statistics: Sequence[str] = ("rms",),
+        statistics: Annotated[Sequence[str], Key(choices=STATISTICS)] = ("rms", "zeros"),
     ) -> None:
-        if every < 1:
-            raise ConfigError(f"every={every}: must be at least 1 update")
-        for name in statistics:
-            if name not in STATISTICS:
-                raise ConfigError(
-                    f"no statistic {name!r}{nearest_hint(name, STATISTICS)}; "
-                    f"there are {', '.join(STATISTICS)}"
-                )
+        check_arguments(Activations.__init__, locals())
         self.every, self.patterns, self.statistics = every, tuple(modules), tuple(statistics)
         self.hooks = ExitStack()
         self.observer: TrainingModeStatistics | None = None

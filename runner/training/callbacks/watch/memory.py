@@ -10,10 +10,10 @@ import torch
 
 from runner.config.intervals import parse_interval
 from runner.config_key import Key
-from runner.training.callbacks.watch.settings import check_fraction
+from runner.config_key.checks import check_arguments
+from runner.machine import available_memory_share
 
 TOGETHER = "all ranks measure after the same update, and their clocks differ"
-CGROUP_FOLDER = Path("/sys/fs/cgroup")  # of a container, or of the machine
 
 
 class Memory:
@@ -35,10 +35,11 @@ class Memory:
         self,
         *,
         every: Annotated[int | str, Key(interval="progress", note=TOGETHER)] = 100,
-        warn_free_below: Annotated[float, Key(ge=0, le=1)] = 0.05,
+        warn_free_below: Annotated[float, Key(ge=0, le=1, note="0: never")] = 0.05,
     ) -> None:
+        check_arguments(Memory.__init__, locals())
         self.every = parse_interval(every, key="every")
-        self.warn_free_below = check_fraction("warn_free_below", warn_free_below)
+        self.warn_free_below = warn_free_below
 
     def on_update(self, training: Any, output: Any) -> None:
         """Write the row. Collective, at each interval."""
@@ -47,7 +48,7 @@ class Memory:
         held = process_memory() | gpu_memory(training.context.device)
         held = {name: training.ranks.all_reduce_max(value) for name, value in held.items()}
         free = {
-            "host": -training.ranks.all_reduce_max(-host_free_fraction(CGROUP_FOLDER)),
+            "host": -training.ranks.all_reduce_max(-available_memory_share()),
             "gpu": -training.ranks.all_reduce_max(-gpu_free_fraction(training.context.device)),
         }
         known = {f"memory/{k}_free": share for k, share in free.items() if share <= 1}
@@ -87,25 +88,3 @@ def gpu_free_fraction(device: torch.device) -> float:
         return 2.0
     free, total = torch.cuda.mem_get_info(device)
     return free / total
-
-
-def host_free_fraction(cgroup: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
-    """Return the free share of the machine's memory or the container's, whichever is smaller.
-
-    Args:
-        cgroup: the folder of a control group, version 2.
-        meminfo: the kernel's file of the machine's memory.
-
-    Returns:
-        A share; 2 if neither is known.
-    """
-    shares = [2.0]
-    if meminfo.exists():
-        lines = (line.split() for line in meminfo.read_text().splitlines())
-        kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
-        if "MemAvailable" in kib and kib.get("MemTotal"):
-            shares.append(kib["MemAvailable"] / kib["MemTotal"])
-    limit, used = cgroup / "memory.max", cgroup / "memory.current"
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        shares.append(1 - int(used.read_text()) / int(limit.read_text()))
-    return min(shares)

@@ -6,17 +6,6 @@ from runner.config.intervals import parse_interval
 from runner.errors import ConfigError
 
 
-def check_fraction(key: str, value: float) -> float:
-    """Return the value.
-
-    Raises:
-        ConfigError: if it is not from 0 to 1.
-    """
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{key}={value}: must be from 0 (never) to 1")
-    return value
-
-
 def parse_seconds(key: str, value: int | str) -> int:
     """Return the seconds of a duration such as '30min'.
 

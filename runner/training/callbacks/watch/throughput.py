@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from runner.config.intervals import parse_interval
 from runner.config_key import Key
-from runner.training.callbacks.watch.settings import check_fraction
+from runner.config_key.checks import check_arguments
 
 
 class Throughput:
@@ -28,10 +28,11 @@ class Throughput:
         self,
         *,
         every: Annotated[int | str, Key(interval="progress or time")] = 100,
-        warn_below: Annotated[float, Key(ge=0, le=1)] = 0.5,
+        warn_below: Annotated[float, Key(ge=0, le=1, note="0: never")] = 0.5,
     ) -> None:
+        check_arguments(Throughput.__init__, locals())
         self.every = parse_interval(every, key="every", allow_time=True)
-        self.warn_below = check_fraction("warn_below", warn_below)
+        self.warn_below = warn_below
         self.updates_s: list[float] = []
         self.best = 0.0  # examples a second
         self.examples, self.began_s = 0, 0.0  # at the start of the interval

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from runner.config.intervals import parse_interval
 from runner.config_key import Key
+from runner.config_key.checks import check_arguments, check_value
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import (
     LastGradients,
     make_histogram,
@@ -68,17 +69,14 @@ class Weights:
         every: Annotated[int | str, Key(interval="progress", note=TOGETHER)] = "1ep",
         parameters: Sequence[Mapping[str, Any]] = (),
         tables: Sequence[Mapping[str, Any]] = (),
-        sample_rows: Annotated[int | None, Key(ge=1, unit="rows")] = 100_000,
+        sample_rows: Annotated[int | None, Key(ge=1, unit="rows", note="null: all rows")] = 100_000,
         histograms: Sequence[str] = (),
         gradient_histograms: Sequence[str] = (),
     ) -> None:
+        check_arguments(Weights.__init__, locals())
         self.every = parse_interval(every, key="every")
         self.parameters = [parse_selection(part, "parameters") for part in parameters]
         self.tables = [parse_selection(part, "tables") for part in tables]
-        if sample_rows is not None and sample_rows < 1:
-            raise ConfigError(
-                f"sample_rows={sample_rows}: must be at least 1, or null for all rows"
-            )
         self.sample_rows = sample_rows
         self.histograms, self.gradient_histograms = tuple(histograms), tuple(gradient_histograms)
         self.gradients = LastGradients()
@@ -177,12 +175,8 @@ def parse_selection(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, 
         re.compile(part["pattern"])
     except (re.error, TypeError) as error:
         raise ConfigError(f"{key}: pattern {part['pattern']!r}: {error}") from error
-    for name in part["statistics"]:
-        if name not in STATISTICS:
-            raise ConfigError(
-                f"{key}: no statistic {name!r}{nearest_hint(name, STATISTICS)}; "
-                f"there are {', '.join(STATISTICS)}"
-            )
+    known = Annotated[Sequence[str], Key(choices=tuple(STATISTICS))]
+    check_value(f"{key}.statistics", part["statistics"], known)
     return part["pattern"], tuple(part["statistics"])
 
 

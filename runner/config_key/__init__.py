@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from runner.errors import nearest_hint
+from runner.errors import unknown_choice
 
 # Whether a key enters the signature of a run, which names what makes its result.
 # "when set": only if it is neither null nor false nor empty. "when on": the settings of a rule
@@ -96,10 +96,9 @@ class Key:
             is_free = not self.choices and self.pattern is None
             if is_free or value in self.choices or self._matches_pattern(value):
                 return None
-            listed = ", ".join(self.choices)
             if not self.choices:
                 return f"{key}={value}: must be {self.note}"
-            return f"{key}={value}: one of {listed}{nearest_hint(value, self.choices)}"
+            return unknown_choice(key, value, self.choices)
         if isinstance(value, list | tuple):
             return self._find_item_problem(key, value)
         if isinstance(value, Mapping):
@@ -109,8 +108,11 @@ class Key:
         if not is_number or self._is_in_range(value):
             return None
         rule = " and ".join(self._bounds) or "a finite number"
-        if isinstance(value, int) and abs(value) >= _INT64 and self.lt is None and self.le is None:
-            rule = f"{rule} and below {_bound_text(_INT64)}"
+        if self.lt is None and self.le is None:
+            if isinstance(value, int) and abs(value) >= _INT64:
+                rule = f"{rule} and below {_bound_text(_INT64)}"
+            elif self._bounds and not math.isfinite(value):
+                rule = f"{rule} and finite"
         rule = "must not be negative" if rule == "at least 0" and value < 0 else f"must be {rule}"
         return f"{key}={_shown(value)}: {rule}{f'; {self.note}' if self.note else ''}"
 
@@ -147,6 +149,9 @@ class Key:
         ]
 
 
+UNDECLARED = Key()  # of what has no declaration
+
+
 def setting(default: Any, doc: str, **declared: Any) -> Any:
     """Return the field of a settings dataclass, with the declaration of its key.
 
@@ -160,21 +165,6 @@ def setting(default: Any, doc: str, **declared: Any) -> Any:
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
-    """Yield a message for every field of a dataclass that is out of the range of its `Key`.
-
-    Args:
-        record: of a dataclass.
-        prefix: of its keys, such as `metrics.`.
-    """
-    hints = get_type_hints(type(record), include_extras=True)
-    for f in fields(record):
-        notes = (f.metadata.get(KEY), *getattr(hints[f.name], "__metadata__", ()))
-        for declared in filter(None, notes):
-            if problem := declared.find_problem(f"{prefix}{f.name}", getattr(record, f.name)):
-                yield problem
 
 
 def _shown(value: float) -> str:
