@@ -18,9 +18,9 @@ from runner.metrics.factory import make_metrics
 from runner.metrics.names import parse_cutoff
 from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
-from runner.serving.artifact import hash_file
 from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import find_item_feature
+from runner.serving.model_facts import checkpoint_hash
 from runner.serving.promise import RowQueue
 from runner.serving.raw_rows import EncodedRows
 from runner.serving.run_inputs import find_run_inputs
@@ -57,7 +57,7 @@ def evaluate_index(
     assert job.source_checkpoint is not None
     scorer = Scorer.load(model, trust_native_code=True)
     exported = scorer.artifact.manifest["checkpoint"]
-    if hash_file(job.source_checkpoint.path / "manifest.json") != exported["sha256"]:
+    if checkpoint_hash(job.source_checkpoint.path) != exported["sha256"]:
         raise UserError(
             f"--evaluate {config['run']}: {model} was exported from another checkpoint; name its "
             f"run, and checkpoint.step={exported['step']}"
