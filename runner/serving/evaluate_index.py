@@ -16,7 +16,6 @@ import torch
 from runner.errors import UserError
 from runner.metrics.factory import make_metrics
 from runner.metrics.names import parse_cutoff
-from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
 from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import find_item_feature
@@ -68,7 +67,7 @@ def evaluate_index(
         evaluated = evaluate_split(job, split)
     assert evaluated is not None
     found = _evaluate_through(job, scorer, index, split)
-    names = MetricSettings(**config["metrics"]).ranking_metrics  # of all rows, not of slices
+    names = job.metric_settings.ranking_metrics  # of all rows, not of slices
     shown = [key for key in evaluated if key in found and key.partition("/")[0] in names]
     return {
         "split": split,
@@ -83,7 +82,7 @@ def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) ->
     run_dir = job.source_checkpoint.path.parent.parent
     inputs = find_run_inputs(job.config, job.dataset, run_dir)
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     depth = max(parse_cutoff(name)[1] or MRR_DEPTH for name in settings.ranking_metrics)
     rankings = replace(settings, eval=list(settings.ranking_metrics), slice_by=None)
     metrics = make_metrics(job.dataset.schema, job.device, rankings, True)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.item_vectors import all_item_vectors
 from runner.serving.raw_rows import EncodedRows
@@ -59,7 +58,7 @@ def compare(
     """
     context, model = job.context, job.context.model
     metrics = job.make_metrics(True)
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
     for root in context.root_modules():

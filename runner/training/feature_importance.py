@@ -20,7 +20,6 @@ from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
 from runner.errors import ConfigError
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
@@ -209,7 +208,7 @@ def measure_rows(
 ) -> dict[str, float]:
     """Return the metrics of an evaluation of the rows, each batch changed before the dense half."""
     metrics = job.make_metrics(True)
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     with open_catalogue(job.context.model, settings, job.dataset, cut.split):
         for rows in _row_slices(job, cut):
             metrics.update(*_predict(job, change(cut.rows(rows), rows)))
