@@ -20,6 +20,11 @@ class DataError(UserError):
     """A file, column, row or value in the data is wrong; the message names it."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type's name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def is_interruption(error: BaseException | None) -> bool:
     """Return whether Ctrl-C led to an error: a library's `finally` may fail on the way out."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
