@@ -23,7 +23,7 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup
+from runner.models.layers.sequences import SequenceLookup, is_event
 from runner.training.catalogue import open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
@@ -116,7 +116,7 @@ class Cut:
         """Return which places of a sequence hold an event, [N, L]."""
         length_N = self.embeddings.per_row[f"{feature.name}:length"]
         num_places = self.embeddings.sequences_BLD[feature.place].shape[1]
-        return torch.arange(num_places, device=length_N.device) < length_N[:, None]
+        return is_event(length_N, num_places)
 
     def mean(self, feature: CutFeature) -> Tensor:
         """Return the mean value, [W] over rows by their weight, or [D] over events."""
