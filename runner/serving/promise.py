@@ -212,12 +212,12 @@ def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> 
     return times
 
 
-def _fastest_us(*calls: Callable[[], object], budget_s: float = 1.0) -> list[float]:
-    """Time several functions in turns; the fastest call of each was not interrupted."""
+def _fastest_us(*calls: Callable[[], object]) -> list[float]:
+    """Time functions in turns for a second; the fastest call of each was not interrupted."""
     taken: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
-    while sum(map(sum, taken)) < budget_s and len(taken[0]) < 200:
+    while sum(map(sum, taken)) < 1.0 and len(taken[0]) < 200:
         for call, times in zip(calls, taken):
             start = time.perf_counter()
             call()

@@ -186,7 +186,7 @@ def submit(request: Mapping[str, Any]) -> int:
     return int(returned.return_value)
 
 
-def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
+def run_on_node(request: Mapping[str, Any], _: object) -> int:  # with a configuration, of no use
     """Run the job's process to its end, on the machine that the plugin has chosen."""
     stop_file = Path(request["place"]) / _STOP_FILE
     with open_for_append(Path(request["log"])) as output:
