@@ -29,6 +29,11 @@ class DataError(UserError):
     """A file, column, row or value in the data is wrong; the message names it."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type's name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def is_interruption(error: BaseException | None) -> bool:
     """Return whether Ctrl-C led to an error: a library's `finally` may fail on the way out."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -39,27 +44,15 @@ def is_interruption(error: BaseException | None) -> bool:
 def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
     """Return `; nearest: 'x'` for an error message, or "" if no known name is similar."""
     name, names = str(name), [str(k) for k in known]
+
+    def distance(other: str) -> tuple[float, bool, int]:
+        """Tell equal ratios apart: swapped letters first, then those with most letters in place."""
+        ratio = difflib.SequenceMatcher(None, other, name).ratio()
+        return -ratio, sorted(other) != sorted(name), -sum(map(str.__eq__, other, name))
+
     close = difflib.get_close_matches(name, names, n=max(len(names), 1), cutoff=0.5)
-    ranks = {
-        c: (-difflib.SequenceMatcher(None, c, name).ratio(), count_edits(name, c)) for c in close
-    }
-    close = sorted(close, key=lambda c: ranks[c])[:count]
-    return f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
-
-
-def count_edits(a: str, b: str) -> int:
-    """Return how many letters are put in, left out, replaced or swapped with the next to get b."""
-    before: list[int] = []
-    last = list(range(len(b) + 1))
-    for i in range(1, len(a) + 1):
-        row = [i]
-        for j in range(1, len(b) + 1):
-            cost = min(last[j] + 1, row[-1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]))
-            if i > 1 and j > 1 and a[i - 2 : i] == b[j - 2 : j][::-1]:
-                cost = min(cost, before[j - 2] + 1)
-            row.append(cost)
-        before, last = last, row
-    return last[-1]
+    nearest = sorted(close, key=distance)[:count]
+    return f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""
 
 
 def explain_hint(keys: Sequence[str]) -> str:

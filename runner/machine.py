@@ -78,6 +78,19 @@ def is_installed(module: str) -> bool:
         return False
 
 
+def missing_extra(what: str, extra: str, *modules: str) -> Iterator[str]:
+    """Yield a message if modules that an extra of this package brings are not installed.
+
+    Args:
+        what: needs them, as the user has written it.
+        extra: brings them.
+        modules: that must be there.
+    """
+    missing = [module for module in modules if not is_installed(module)]
+    if missing:
+        yield f"{what}: needs {', '.join(missing)}: pip install 'runner[{extra}]'"
+
+
 def child_import_path() -> str:
     """Return the PYTHONPATH with which a new process imports this package."""
     root = str(Path(__file__).resolve().parents[1])

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, first_line, nearest_hint
 
 SCHEMES = ("s3", "gs")
 # Waits double from 25 ms on: a store that answers with errors is asked for about 25 s.
@@ -103,7 +103,7 @@ def store_errors(url: str) -> Iterator[None]:
 def _reason(url: str, error: OSError) -> str:
     """Return what a user can do about an error of a store."""
     scheme = url.partition("://")[0]
-    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = first_line(error)
     if "NO_SUCH_BUCKET" in text:
         return _no_bucket(url)
     if isinstance(error, PermissionError) or _DENIED.search(text):

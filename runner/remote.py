@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
 from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.ray_nodes import NodeRole, call_on_nodes
-from runner.errors import ConfigError, UserError, raise_combined
+from runner.errors import ConfigError, UserError, first_line, raise_combined
 from runner.launch import print_status
+from runner.machine import missing_extra
 from runner.rundir.checkpoint import open_checkpoint, saved_steps
 from runner.rundir.checkpoint.files import write_file
 from runner.rundir.checkpoint.folder import TEMPORARY_PREFIX, commit_checkpoint
@@ -61,8 +61,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     # The cluster may have a device that this machine lacks; the job checks it again there.
     local_keys = ("trainer.device=", "trainer.amp_dtype=")
     problems = [p for p in all_problems if not p.startswith(local_keys)]
-    if find_spec("ray") is None:
-        problems.append("remote=ray: Ray is not installed: pip install 'runner[ray]'")
+    problems += missing_extra("remote=ray", "ray", "ray")
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         problems.append(
             "remote=ray: is for loop=train and loop=online; leave it out, and evaluate where the "
@@ -113,8 +112,7 @@ def _submit_to_ray(
             include_dashboard=False if settings["address"] is None else None,
         )
     except Exception as error:  # Ray raises errors of many classes
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"remote.address={settings['address']}: {reason}") from error
+        raise UserError(f"remote.address={settings['address']}: {first_line(error)}") from error
     try:
         return call_on_nodes(train_on_cluster, request, settings, ranks_per_node)
     except ray.exceptions.RayError as error:

@@ -53,7 +53,7 @@ def test_an_answer_of_another_form_is_refused(sent):
 
 
 def test_another_loop_than_a_training_is_for_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.remote.find_spec", lambda name: object())
+    monkeypatch.setattr("runner.remote.missing_extra", lambda *_: ())
     composed = compose(["remote=ray", "loop=debug", f"remote.dir={tmp_path}"])
     with pytest.raises(UserError, match="is for loop=train and loop=online; leave it out"):
         run_remotely(composed, [], ALLOWED_PACKAGES)

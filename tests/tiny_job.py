@@ -105,6 +105,7 @@ def make_job(
         config={"metrics": {"eval": ["auc", "log_loss"], "train": ["log_loss"]}},
         trainer=trainer,
         checkpoint=CheckpointSettings(),
+        metric_settings=MetricSettings(eval=["auc", "log_loss"], train=["log_loss"]),
         cadence=Cadence(None, None, None),
         loop=lambda job: Result("completed", 0, 0),
         loop_settings={**DEBUG_OPTIONS, **options},

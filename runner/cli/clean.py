@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)(min|h|d|w)")
-_SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def clean(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -60,7 +56,8 @@ def _age(text: str) -> float:
     Raises:
         UserError: if the text is no age.
     """
-    match = _AGE.fullmatch(text)
-    if match is None:
+    from runner.data.tabular.splits import parse_duration
+
+    if (seconds := parse_duration(text)) is None:
         raise UserError(f"clean --older-than {text}: an age such as 30min, 12h, 7d or 4w")
-    return float(match[1]) * _SECONDS[match[2]]
+    return seconds

@@ -14,9 +14,10 @@ from hydra.core.override_parser.types import Override
 from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
-from runner.config.overrides import HIDDEN_WIDTHS, LENGTH_KEYS, parse_overrides
+from runner.config.overrides import HIDDEN_WIDTHS, parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
+from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
 from runner.reporting.report.terminal import make_console

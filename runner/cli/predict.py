@@ -16,6 +16,7 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for mistakes in the words, the settings, the input or the output's folder.
     """
     from runner.serving.predict_outputs import Outputs
+    from runner.serving.predict_plan import make_plan
     from runner.serving.predict_run import predict_files
 
     given = make_parser().parse(words)
@@ -25,7 +26,7 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
             "predict: name a run and what to score: predict DIR INPUT... [--out DIR], or a split "
             "of its own data: predict DIR --split test; --help says more"
         )
-    predict_files(
+    plan = make_plan(
         run,
         inputs,
         split=given.split,
@@ -38,6 +39,7 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
         overrides=overrides,
         allow=allow,
     )
+    predict_files(plan)
     return 0
 
 

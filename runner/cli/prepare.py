@@ -9,14 +9,14 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.data_serve import dataset_overrides
 from runner.cli.verb_parser import VerbParser
-from runner.errors import UserError, raise_combined
+from runner.errors import UserError, first_line, raise_combined
+from runner.machine import missing_extra, set_thread_environment, usable_cores
 
 if TYPE_CHECKING:
     from runner.data.prepare.engine import Engine
@@ -34,7 +34,6 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
     from runner.launch import print_status
-    from runner.machine import set_thread_environment, usable_cores
 
     given = make_parser().parse(words)
     num_workers = given.workers or usable_cores()
@@ -56,8 +55,8 @@ def _find_problems(given: Namespace) -> Iterator[str]:
         )
     if given.workers is not None and given.workers < 1:
         yield f"--workers {given.workers}: must be at least 1"
-    if given.ray is not None and find_spec("ray") is None:
-        yield f"--ray {given.ray}: Ray is not installed: pip install 'runner[ray]'"
+    if given.ray is not None:
+        yield from missing_extra(f"--ray {given.ray}", "ray", "ray")
 
 
 def parse_bytes(text: str) -> int:
@@ -132,8 +131,7 @@ def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) 
                     **(own if is_local else {}),
                 )
             except Exception as error:  # Ray raises errors of many classes
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                raise UserError(f"--ray {ray_address}: {reason}") from error
+                raise UserError(f"--ray {ray_address}: {first_line(error)}") from error
             try:
                 yield engine
             finally:

@@ -20,10 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import messages
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
+from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.optim.dense_arguments import accepted_arguments
 
-LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has

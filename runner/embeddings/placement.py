@@ -42,7 +42,7 @@ def shard_tables(
     seed: int,
     device: torch.device,
     batch_size: int,
-    used_bytes: Sequence[int] = (),
+    used_bytes: list[int] | None = None,
     scratch: Path | None = None,
 ) -> EmbeddingTables:
     """Build tables over ranks, with the same initial weights as in one process.
@@ -58,7 +58,7 @@ def shard_tables(
         seed: determines the initial weights.
         device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
-        used_bytes: bytes that other tables take already on each rank; none by default.
+        used_bytes: bytes that other tables take already on each rank; those of these are added.
         scratch: a folder for the files of tables whose plan is disk.
 
     Raises:
@@ -69,7 +69,7 @@ def shard_tables(
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
     check_plans(sharding, names, TableRules(placed_kind(settings)), on_cpu=on_cpu)
-    taken = list(used_bytes) or [0] * ranks.world_size
+    taken = [0] * ranks.world_size if used_bytes is None else used_bytes
 
     def build(
         specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings

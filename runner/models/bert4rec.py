@@ -17,6 +17,7 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import NextItemModel, PlaceTargets
 from runner.models.layers.place_draws import draw_at_places
+from runner.models.layers.sequences import is_event
 from runner.models.layers.transformer import PostNormBlock
 
 
@@ -71,7 +72,7 @@ class BERT4Rec(NextItemModel):
         ids_BL, items_BLD = embeddings.per_row[f"{self.history}:ids"], embeddings.sequences_BLD[0]
         if not self.training:
             return self.predict(self.encode(items_BLD, length_B)[:, 0], embeddings, batch)
-        mask_BL = self.draw_masks(batch) & _is_event(items_BLD, length_B)
+        mask_BL = self.draw_masks(batch) & is_event(length_B, items_BLD.shape[1])
         hidden_BLD = torch.where(mask_BL[:, :, None], self.mask_1D.to(items_BLD.dtype), items_BLD)
         states_BND = self.encode(hidden_BLD, length_B)
         places = PlaceTargets(mask_BL, states_BND[:, 1:], items_BLD, ids_BL)
@@ -92,7 +93,7 @@ class BERT4Rec(NextItemModel):
         # ages repeat: on CPU the backward of indexing adds repeats in another order in every run
         places_BND = functional.embedding(age_BN, self.places_ND)
         x_BND = self.drop(torch.cat((mask_B1D, hidden_BLD), dim=1) + places_BND)
-        is_seen_BN = functional.pad(_is_event(hidden_BLD, length_B), (1, 0), value=True)
+        is_seen_BN = functional.pad(is_event(length_B, hidden_BLD.shape[1]), (1, 0), value=True)
         for block in self.blocks:
             x_BND = block(x_BND, is_seen_BN)
         return functional.gelu(self.out(x_BND))
@@ -100,7 +101,3 @@ class BERT4Rec(NextItemModel):
     def query_vectors(self, embeddings: Embeddings, dense_BD: Tensor) -> Tensor:
         length_B = embeddings.per_row[f"{self.history}:length"]
         return self.encode(embeddings.sequences_BLD[0], length_B)[:, 0]
-
-
-def _is_event(x_BLD: Tensor, length_B: Tensor) -> Tensor:
-    return torch.arange(x_BLD.shape[1], device=length_B.device) < length_B[:, None]

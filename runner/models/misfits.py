@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.models.requirements import (
+    check_row_negatives,
     check_user_column,
     find_candidates,
     find_history_and_item,
     find_item_features,
-    find_row_negatives,
     require_task_kind,
     require_two_vectors,
 )
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _check_two_tower(schema: Schema, net: Mapping[str, Any]) -> None:
     item = find_item_features(schema, net["item"])[0]
     if net.get("hard_negatives"):
-        find_row_negatives(schema, net["hard_negatives"], item)
+        check_row_negatives(schema, net["hard_negatives"], item)
     check_user_column(
         schema,
         net.get("user"),

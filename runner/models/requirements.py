@@ -156,8 +156,8 @@ def find_history_and_item(
     return history, found
 
 
-def find_row_negatives(schema: Schema, name: str, item: SparseFeature) -> SequenceFeature:
-    """Return the sequence with negatives of each row.
+def check_row_negatives(schema: Schema, name: str, item: SparseFeature) -> None:
+    """Check the sequence with negatives of each row.
 
     Raises:
         ValueError: if there is no such sequence, or if its ids are not those of the item.
@@ -168,7 +168,6 @@ def find_row_negatives(schema: Schema, name: str, item: SparseFeature) -> Sequen
             f"hard_negatives={name}: reads table {found.table_name!r}, but its ids must be items, "
             f"which are those of table {item.table_name!r}"
         )
-    return found
 
 
 def check_user_column(

@@ -44,8 +44,8 @@ from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_la
 from runner.models.layers.negative_table import NegativeTable
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup, single_ids
-from runner.models.requirements import find_item_features, find_row_negatives
+from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
+from runner.models.requirements import check_row_negatives, find_item_features
 
 SMALLEST_TEMPERATURE = 0.01  # of one that is learnt
 
@@ -145,7 +145,7 @@ class TwoTower(RetrievalModel):
         if any(drawn.values()):
             _check_single_feature(names)
         if hard_negatives:
-            find_row_negatives(schema, hard_negatives, self.item)
+            check_row_negatives(schema, hard_negatives, self.item)
         self.hard_negatives = hard_negatives
         self.negative_table = NegativeTable(hard_table) if hard_table else None
         read = [s for s in schema.sequences if s.name != hard_negatives]
@@ -230,8 +230,8 @@ class TwoTower(RetrievalModel):
         if self.hard_negatives:
             place = [s.name for s in self.embedding.sequences].index(self.hard_negatives)
             ids_PL = per_row[f"{self.hard_negatives}:ids"][row_P]
-            place_L = torch.arange(ids_PL.shape[1], device=ids_PL.device)
-            is_there_PL = place_L < per_row[f"{self.hard_negatives}:length"][row_P][:, None]
+            length_P = per_row[f"{self.hard_negatives}:length"][row_P]
+            is_there_PL = is_event(length_P, ids_PL.shape[1])
             embedded.append(embeddings.sequences_BLD[place][row_P])
             ids.append(torch.where(is_there_PL, ids_PL, -1))
         count = self.negatives.num_sampled

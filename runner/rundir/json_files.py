@@ -157,12 +157,8 @@ class JsonlFile:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def truncate(self, num_bytes: int) -> int:
-        """Cut the file back to its size at a checkpoint.
-
-        Returns:
-            How many bytes are missing: 0 unless rows were lost, for example by a power cut.
-        """
+    def truncate(self, num_bytes: int) -> None:
+        """Cut the file back to its size at a checkpoint; one that has lost rows stays as it is."""
         self._written = None
         size = self.size()
         if size:
@@ -170,7 +166,6 @@ class JsonlFile:
         if size > num_bytes:
             os.truncate(self.path, num_bytes)
         self._drop_torn_row()
-        return max(0, num_bytes - self.size())
 
     def _drop_torn_row(self) -> None:
         size = self.size()

@@ -101,8 +101,8 @@ class _NullJsonlFile(JsonlFile):
     def sync(self) -> None:
         """Do nothing, since nothing was written."""
 
-    def truncate(self, num_bytes: int) -> int:
-        return 0
+    def truncate(self, num_bytes: int) -> None:
+        """Do nothing, since rank 0 cuts the file."""
 
 
 def read_only_run(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:

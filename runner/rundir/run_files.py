@@ -18,6 +18,8 @@ from runner.rundir.readers import check_shapes, read_signed_meta
 from runner.rundir.regular_files import check_run_files
 
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
+# by which a job of a search and its sweep exchange whether it goes on
+REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
 # what every job needs
 CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
 _CONFIG_SHAPES = dict.fromkeys(

@@ -19,8 +19,9 @@ from runner.config.compose import compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.targets import allowed_packages
 from runner.data.tabular.bad_rows import BadRows
-from runner.errors import ConfigError, UserError
+from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import launch_run
+from runner.machine import missing_extra
 from runner.rundir.checkpoint import saved_steps
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run
@@ -163,13 +164,8 @@ class TrainedRun:
         Raises:
             UserError: where pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise UserError(
-                "history: is a table of pandas, which is not installed: "
-                "pip install 'runner[pandas]'"
-            ) from error
+        raise_combined(missing_extra("history", "pandas", "pandas"))
+        import pandas as pd
 
         frame = pd.DataFrame(read_jsonl(self.dir / "metrics.jsonl"))
         numbers = [name for name in frame.columns if name != "split"]

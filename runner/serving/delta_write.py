@@ -198,8 +198,8 @@ def _write_changed_schema(folder: Path, base: Artifact, new: ModelVersion) -> No
 
 def write_delta_manifest(
     folder: Path, base: Artifact, new: ModelVersion, difference: Difference
-) -> str:
-    """Write `manifest.json` of a delta, with the sha256 of every file; return its version."""
+) -> None:
+    """Write `manifest.json` of a delta, with the sha256 of every file."""
     content = {
         "format_version": FORMAT_VERSION,
         "kind": KIND,
@@ -213,7 +213,5 @@ def write_delta_manifest(
         "moved": {key: move.facts() for key, move in difference.moved.items()},
         "files": hash_files(folder),
     }
-    version = hash_values(content)
-    text = json.dumps({"version": version, **content}, indent=1)
+    text = json.dumps({"version": hash_values(content), **content}, indent=1)
     (folder / MANIFEST).write_text(text + "\n")
-    return version

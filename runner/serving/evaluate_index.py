@@ -16,11 +16,10 @@ import torch
 from runner.errors import UserError
 from runner.metrics.factory import make_metrics
 from runner.metrics.names import parse_cutoff
-from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
-from runner.serving.artifact import hash_file
 from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import find_item_feature
+from runner.serving.model_facts import checkpoint_hash
 from runner.serving.promise import RowQueue
 from runner.serving.raw_rows import EncodedRows
 from runner.serving.run_inputs import find_run_inputs
@@ -57,7 +56,7 @@ def evaluate_index(
     assert job.source_checkpoint is not None
     scorer = Scorer.load(model, trust_native_code=True)
     exported = scorer.artifact.manifest["checkpoint"]
-    if hash_file(job.source_checkpoint.path / "manifest.json") != exported["sha256"]:
+    if checkpoint_hash(job.source_checkpoint.path) != exported["sha256"]:
         raise UserError(
             f"--evaluate {config['run']}: {model} was exported from another checkpoint; name its "
             f"run, and checkpoint.step={exported['step']}"
@@ -68,7 +67,7 @@ def evaluate_index(
         evaluated = evaluate_split(job, split)
     assert evaluated is not None
     found = _evaluate_through(job, scorer, index, split)
-    names = MetricSettings(**config["metrics"]).ranking_metrics  # of all rows, not of slices
+    names = job.metric_settings.ranking_metrics  # of all rows, not of slices
     shown = [key for key in evaluated if key in found and key.partition("/")[0] in names]
     return {
         "split": split,
@@ -83,7 +82,7 @@ def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) ->
     run_dir = job.source_checkpoint.path.parent.parent
     inputs = find_run_inputs(job.config, job.dataset, run_dir)
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     depth = max(parse_cutoff(name)[1] or MRR_DEPTH for name in settings.ranking_metrics)
     rankings = replace(settings, eval=list(settings.ranking_metrics), slice_by=None)
     metrics = make_metrics(job.dataset.schema, job.device, rankings, True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
+from runner.machine import missing_extra
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
@@ -171,6 +171,4 @@ def _find_problems(folder: str | None, out: str | None, settings: ExportSettings
     if settings.weights is not None and settings.weights not in WEIGHTS:
         yield unknown_choice("--weights", settings.weights, WEIGHTS)
     if "onnx" in settings.formats:
-        missing = [name for name in _ONNX_PACKAGES if find_spec(name) is None]
-        if missing:
-            yield f"--format onnx: needs {', '.join(missing)}: pip install 'runner[export]'"
+        yield from missing_extra("--format onnx", "export", *_ONNX_PACKAGES)

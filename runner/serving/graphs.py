@@ -18,7 +18,7 @@ from runner.errors import UserError
 from runner.models.layers.embedding import LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup
+from runner.models.layers.sequences import SequenceLookup, is_event
 from runner.serving.artifact import GraphSpec, LookupGroup, SequenceInput
 from runner.serving.stacked_tables import StackedTables, make_rows
 
@@ -133,8 +133,7 @@ class PlainLookup(nn.Module):
         sequences: list[Tensor] = []
         for sequence, rows in zip(self.sequences, self.sequence_rows):
             ids_BL, length_B = rest.pop(0), rest.pop(0)
-            place_L = torch.arange(sequence.max_length, device=ids_BL.device)
-            is_event_BL1 = (place_L < length_B[:, None])[:, :, None]
+            is_event_BL1 = is_event(length_B, sequence.max_length)[:, :, None]
             sequences.append(torch.where(is_event_BL1, rows(ids_BL), 0.0))
             per_row |= {f"{sequence.name}:ids": ids_BL, f"{sequence.name}:length": length_B}
         size = bags[0][1].shape[1] if bags else sequences[0].shape[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runner.errors import UserError
+from runner.machine import missing_extra
 from runner.serving.artifact import read_manifest, verify_files
 from runner.serving.item_table import ITEMS, ItemTable, vectors_as_matrix
 from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
@@ -229,11 +229,8 @@ def check_faiss(kind: str) -> None:
     Raises:
         UserError: with the words that install it.
     """
-    if find_spec("faiss") is None:
-        raise UserError(
-            f"an index of kind {kind} needs faiss, which is not installed: "
-            "pip install 'runner[ann]'; --kind exact needs nothing"
-        )
+    for missing in missing_extra(f"an index of kind {kind}", "ann", "faiss"):
+        raise UserError(f"{missing}; --kind exact needs nothing")
 
 
 def import_faiss(kind: str) -> Any:

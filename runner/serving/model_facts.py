@@ -9,6 +9,11 @@ from typing import Any
 from runner.serving.artifact import hash_file, hash_values
 
 
+def checkpoint_hash(checkpoint: Path) -> str:
+    """Return the hash of a checkpoint, whose manifest has those of its files."""
+    return hash_file(checkpoint / "manifest.json")
+
+
 def model_facts(
     config: Mapping[str, Any],
     meta: Mapping[str, Any],
@@ -26,7 +31,7 @@ def model_facts(
         checkpoint: its folder; None if there is none yet.
     """
     net = config["model"]["net"]
-    digest = None if checkpoint is None else hash_file(checkpoint / "manifest.json")
+    digest = None if checkpoint is None else checkpoint_hash(checkpoint)
     return {
         "model": net["_target_"],
         "architecture": hash_values(net),

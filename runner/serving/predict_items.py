@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.models.layers.retrieval import RetrievalModel
+from runner.models.layers.sequences import is_event
 from runner.serving.item_index import MAX_SCORES, ItemIndex
 from runner.serving.item_table import item_ids, name_items
 from runner.serving.item_texts import read_texts
@@ -101,9 +102,8 @@ class ExactSearch:
 
     def _leave_out(self, scores_BI: Tensor, vectors: Mapping[str, Tensor], rows: slice) -> None:
         ids_BL, length_B = vectors["history_BL"][rows], vectors["history_length_B"][rows]
-        place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
         row_BL = torch.arange(len(ids_BL), device=ids_BL.device)[:, None].expand_as(ids_BL)
-        seen_BL = place_L < length_B[:, None]
+        seen_BL = is_event(length_B, ids_BL.shape[1])
         scores_BI[row_BL[seen_BL], ids_BL[seen_BL]] = -torch.inf
 
 

@@ -22,7 +22,6 @@ from runner.data.tabular.file_list import DataFile
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, read_json, sync_path, write_json
-from runner.rundir.regular_files import read_bytes
 
 FORMAT = 1
 # readers of a folder of Parquet files pass over names that begin with an underscore
@@ -43,11 +42,6 @@ def input_fingerprint(files: Sequence[DataFile], partitions: Mapping[str, Any]) 
     """
     text = json.dumps([*(file.fingerprint() for file in files), *([partitions] * bool(partitions))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def checkpoint_hash(checkpoint: Path) -> str:
-    """Return the hash of a checkpoint, whose manifest has those of its files."""
-    return hashlib.sha256(read_bytes(checkpoint / "manifest.json")).hexdigest()
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:

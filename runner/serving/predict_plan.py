@@ -20,12 +20,12 @@ from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_meta
 from runner.serving.item_index import read_index_manifest
 from runner.serving.item_texts import find_training_table
+from runner.serving.model_facts import checkpoint_hash
 from runner.serving.predict_encode import Transforms, check_input_types
 from runner.serving.predict_input import InputTable, check_kept_columns, find_format
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
     FORMAT,
-    checkpoint_hash,
     input_fingerprint,
     manifest_hash,
     part_path,
@@ -72,7 +72,20 @@ def make_plan(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> PredictionPlan:
-    """Check everything, and find out what is to be done; see `predict_files`. Writes nothing.
+    """Check everything, and find out what is to be done. Writes nothing.
+
+    Args:
+        run: a run directory, or a folder whose newest run is meant.
+        inputs: files, folders, globs or URLs, of one format; none with `split`.
+        split: train, validation or test, of the run's own data: its rows are scored, and their
+            labels written, too.
+        out: the folder of the parts; by default one below `outputs/predict`, which the same call
+            finds again.
+        keep: columns of the input to carry over.
+        rows: rows of a part; by default about 65,536.
+        outputs: what is written beside the kept columns.
+        overrides: settings that differ from those of the run.
+        allow: packages of yours whose code the configuration may name.
 
     Raises:
         UserError: for every kind of mistake.

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -31,7 +31,6 @@ from runner.rundir.provenance import changed_code_note
 from runner.rundir.run_files import read_meta
 from runner.serving.predict_encode import PartEncoder
 from runner.serving.predict_input import InputPart, LocatedChunk, cut_into_parts
-from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
     PartsSummary,
     open_output,
@@ -39,7 +38,7 @@ from runner.serving.predict_parts import (
     write_part,
     write_summary,
 )
-from runner.serving.predict_plan import PredictionPlan, make_plan
+from runner.serving.predict_plan import PredictionPlan
 
 PARTS_AHEAD = 2  # encoded by a thread while the model scores
 
@@ -52,52 +51,17 @@ class PredictedFiles:
     parts: PartsSummary
 
 
-def predict_files(
-    run: str | Path,
-    inputs: Sequence[str] = (),
-    *,
-    split: str | None = None,
-    out: str | Path | None = None,
-    keep: Sequence[str] = (),
-    rows: int | None = None,
-    outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
-    overrides: Sequence[str] = (),
-    allow: Sequence[str] = (),
-) -> PredictedFiles | None:
+def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
     """Score files, and write Parquet parts with the rows in the order of the input.
-
-    Args:
-        run: a run directory, or a folder whose newest run is meant.
-        inputs: files, folders, globs or URLs, of one format; none with `split`.
-        split: train, validation or test, of the run's own data: its rows are scored, and their
-            labels written, too.
-        out: the folder of the parts; by default one below `outputs/predict`, which the same call
-            finds again.
-        keep: columns of the input to carry over.
-        rows: rows of a part; by default about 65,536.
-        outputs: what is written beside the kept columns.
-        overrides: settings that differ from those of the run.
-        allow: packages of yours whose code the configuration may name.
 
     Returns:
         The result; None on a rank under torchrun that was not the last to end.
 
     Raises:
-        UserError: for mistakes in the settings, in the input, or in what `out` holds.
+        UserError: for mistakes in the input, or in what the folder holds.
         RuntimeError: if a rank has failed.
         KeyboardInterrupt: if it was interrupted.
     """
-    plan = make_plan(
-        run,
-        inputs,
-        split=split,
-        out=out,
-        keep=keep,
-        rows=rows,
-        outputs=outputs,
-        overrides=overrides,
-        allow=allow,
-    )
     open_output(plan.folder, plan.manifest)
     for note in [*changed_code_note(read_meta(plan.run)), *plan.notes]:
         print_status(note)

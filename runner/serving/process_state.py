@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pyarrow as pa
 
 from runner.machine import set_thread_environment
@@ -29,9 +27,10 @@ def process_restored() -> Iterator[None]:
     set_thread_environment(None)  # torch's OpenMP reads it now, if this is the first use of torch
     import torch
 
+    from runner.training.rng_state import preserve_rng_state
+
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    generators = random.getstate(), np.random.get_state(), torch.get_rng_state()
     handlers = list(logging.getLogger().handlers)  # libraries add one when they first log
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     raises, show = logging.raiseExceptions, warnings.showwarning
@@ -39,7 +38,8 @@ def process_restored() -> Iterator[None]:
     # a deprecation notice that TorchRec's classes cause, as in a training
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     try:
-        yield
+        with preserve_rng_state(torch.device("cpu")):
+            yield
     finally:
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
@@ -47,9 +47,6 @@ def process_restored() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         torch.use_deterministic_algorithms(deterministic)
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
-        torch.set_rng_state(generators[2])
         logging.getLogger().handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

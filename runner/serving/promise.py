@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.item_vectors import all_item_vectors
 from runner.serving.raw_rows import EncodedRows
@@ -59,7 +58,7 @@ def compare(
     """
     context, model = job.context, job.context.model
     metrics = job.make_metrics(True)
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
     for root in context.root_modules():
@@ -213,12 +212,12 @@ def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> 
     return times
 
 
-def _fastest_us(*calls: Callable[[], object], budget_s: float = 1.0) -> list[float]:
-    """Time several functions in turns; the fastest call of each was not interrupted."""
+def _fastest_us(*calls: Callable[[], object]) -> list[float]:
+    """Time functions in turns for a second; the fastest call of each was not interrupted."""
     taken: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
-    while sum(map(sum, taken)) < budget_s and len(taken[0]) < 200:
+    while sum(map(sum, taken)) < 1.0 and len(taken[0]) < 200:
         for call, times in zip(calls, taken):
             start = time.perf_counter()
             call()

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from runner.errors import ConfigError, UserError, nearest_hint
-from runner.machine import is_installed
+from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
+from runner.machine import missing_extra
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (
@@ -72,8 +72,7 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
             "launcher.slots=N runs N jobs at once on this machine"
         )
     module, extra = LAUNCHER_PLUGINS[name]
-    if not is_installed(module):
-        raise ConfigError(f"hydra/launcher={name}: is not installed: pip install 'runner[{extra}]'")
+    raise_combined(missing_extra(f"hydra/launcher={name}", extra, module))
     if name == "submitit_slurm" and shutil.which("sbatch") is None:
         raise ConfigError(f"hydra/launcher={name}: there is no sbatch on this machine")
     return name, settings
@@ -187,7 +186,7 @@ def submit(request: Mapping[str, Any]) -> int:
     return int(returned.return_value)
 
 
-def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
+def run_on_node(request: Mapping[str, Any], _: object) -> int:  # with a configuration, of no use
     """Run the job's process to its end, on the machine that the plugin has chosen."""
     stop_file = Path(request["place"]) / _STOP_FILE
     with open_for_append(Path(request["log"])) as output:

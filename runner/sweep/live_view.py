@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from runner.reporting.console.format import format_duration
 from runner.reporting.report.columns import short_headings
 from runner.sweep.database import TryResult
 from runner.sweep.plan import SweepJob, SweepPlan
@@ -144,7 +145,7 @@ class LiveView:
         now = time.monotonic()
         running_s = sum(max(0.0, mean_s - (now - began)) for _, _, began in self.running.values())
         left_s = (waiting * mean_s + running_s) / self.plan.launcher.slots
-        return f"about {_format_duration(left_s)} left"
+        return f"about {format_duration(left_s)} left"
 
     def _table(self) -> RenderableType:
         ended = sum(self.counts.values())
@@ -158,7 +159,7 @@ class LiveView:
         now = time.monotonic()
         for job, _, began in list(self.running.values())[:_RUNNING_SHOWN]:
             table.add_row(
-                Text(_format_duration(now - began), style="cyan"), Text(self._settings(job))
+                Text(format_duration(now - began), style="cyan"), Text(self._settings(job))
             )
         head = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(1, self.total), completed=ended, width=20), Text(line))
@@ -179,12 +180,3 @@ class CheckProgress:
             self._last_shown = now
             end = "\r" if self.console.is_terminal else "\n"
             self.console.print(f"checking job {done:,} of {total:,}", end=end)
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

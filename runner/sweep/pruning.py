@@ -8,11 +8,9 @@ from pathlib import Path
 from runner.errors import UserError
 from runner.rundir.json_files import read_json, read_jsonl, write_json
 from runner.rundir.readers import as_number
+from runner.rundir.run_files import ANSWER_FILE, REQUEST_FILE
 from runner.sweep.scheduler import RunningJob
 from runner.sweep.search import SearchJobs
-
-# runner/training/loops/pruning.py has the same names.
-REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
 
 
 def pruning_responder(search_jobs: SearchJobs) -> Callable[[RunningJob], None] | None:

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
 from runner.errors import ConfigError
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup
+from runner.models.layers.sequences import SequenceLookup, is_event
 from runner.training.catalogue import open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
@@ -117,7 +116,7 @@ class Cut:
         """Return which places of a sequence hold an event, [N, L]."""
         length_N = self.embeddings.per_row[f"{feature.name}:length"]
         num_places = self.embeddings.sequences_BLD[feature.place].shape[1]
-        return torch.arange(num_places, device=length_N.device) < length_N[:, None]
+        return is_event(length_N, num_places)
 
     def mean(self, feature: CutFeature) -> Tensor:
         """Return the mean value, [W] over rows by their weight, or [D] over events."""
@@ -209,7 +208,7 @@ def measure_rows(
 ) -> dict[str, float]:
     """Return the metrics of an evaluation of the rows, each batch changed before the dense half."""
     metrics = job.make_metrics(True)
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     with open_catalogue(job.context.model, settings, job.dataset, cut.split):
         for rows in _row_slices(job, cut):
             metrics.update(*_predict(job, change(cut.rows(rows), rows)))

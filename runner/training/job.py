@@ -14,6 +14,7 @@ from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import current_ranks
 from runner.metrics.protocol import Metrics
+from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
@@ -90,6 +91,7 @@ class Job:
     config: Mapping[str, Any]
     trainer: TrainerSettings
     checkpoint: CheckpointSettings
+    metric_settings: MetricSettings
     cadence: Cadence
     loop: Callable[[Job], Result]
     loop_settings: Mapping[str, Any]  # of the loop's group, without `_target_`

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,21 @@ def restore_rng_state(
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = values["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+
+
+@contextmanager
+def preserve_rng_state(device: torch.device) -> Iterator[None]:
+    """Put the random states of PyTorch, Python and NumPy back afterwards."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
 
 
 def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:

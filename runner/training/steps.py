@@ -68,22 +68,13 @@ def steps(
                 module.train()
         try:
             with watch_first_update(job) if first else nullcontext():
-                output = job.task.train_step(job.context, batches)
-            if not isinstance(output, StepOutput):
-                raise ConfigError(
-                    f"task: train_step of {type(job.task).__name__} returned "
-                    f"{type(output).__name__}; it must return a runner.StepOutput"
-                )
+                output = _make_update(job, batches)
             first = False
         except EndOfStream as end:
             job.view.note(str(end))
             return
         job.context.end_update(applied=output.applied)
-        state.step += 1
-        state.examples += count_examples(job, state.cursor, output, multiplier)
-        state.cursor = output.cursor
-        state.skipped += not output.applied
-        state.skipped_in_a_row = 0 if output.applied else state.skipped_in_a_row + 1
+        _count_update(job, state, output)
         if output.applied and job.context.ema is not None:
             job.context.ema.update(state.step - state.skipped)
         # one clock for all ranks: what is due by time contains collectives, which all must enter
@@ -93,6 +84,24 @@ def steps(
         if stop is not None:
             stop.set_agreed(largest_signal)
         yield output
+
+
+def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
+    output = job.task.train_step(job.context, batches)
+    if not isinstance(output, StepOutput):
+        raise ConfigError(
+            f"task: train_step of {type(job.task).__name__} returned "
+            f"{type(output).__name__}; it must return a runner.StepOutput"
+        )
+    return output
+
+
+def _count_update(job: Job, state: TrainState, output: StepOutput) -> None:
+    state.step += 1
+    state.examples += count_examples(job, state.cursor, output, state.batch_multiplier)
+    state.cursor = output.cursor
+    state.skipped += not output.applied
+    state.skipped_in_a_row = 0 if output.applied else state.skipped_in_a_row + 1
 
 
 @contextmanager

@@ -188,7 +188,7 @@ def judge(mistake: Mistake, folder: Path) -> str:
     text, seconds = told.getvalue().strip(), time.process_time() - started
     if code != 2:
         return f"exit code {code}: {text[-300:]}"
-    told_of = [line for line in text.splitlines() if "is not installed" not in line]
+    told_of = [line for line in text.splitlines() if "pip install 'runner[" not in line]
     is_one = len(told_of) == 1 + text.startswith("error: 2 mistakes")
     if "Traceback" in text or not text.startswith("error: ") or not is_one:
         return f"not one message: {text[-400:]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -86,6 +88,16 @@ def test_memory_of_one_rule_is_not_available_to_the_next():
             continue
         with pytest.raises(ConfigError, match="rank 0 would hold 144"):
             build([SPECS[1]], ["C2"], rules[1])
+
+
+def test_padding_of_one_rule_is_not_available_to_the_next():
+    """Columns of width 6 are stored as 8: together two rules fit only without their padding."""
+    narrow = [replace(spec, dim=6) for spec in SPECS]
+    stored = (2 * 3 + 3) * WEIGHTS // 2
+    build, rules = builder(stored - 1, "adam", "lamb")
+    build([narrow[0], narrow[2]], ["C1", "C3"], rules[0])
+    with pytest.raises(ConfigError, match="rank 0 would hold 144"):
+        build([narrow[1]], ["C2"], rules[1])
 
 
 def test_torchrecs_planner_gets_the_memory_that_copies_and_other_rules_leave(monkeypatch):

@@ -21,6 +21,7 @@ from runner.serving import Scorer
 from runner.serving.artifact import GraphSpec, LookupGroup
 from runner.serving.item_table import item_ids
 from runner.serving.predict_encode import Transforms
+from runner.serving.predict_plan import make_plan
 from runner.serving.predict_run import predict_files
 from runner.serving.server.columns import (
     describe_columns,
@@ -140,7 +141,7 @@ def test_rows_of_every_format_have_the_auc_of_the_evaluation(trained, tmp_path, 
     for other, write in WRITERS.items():
         path = tmp_path / f"rows.{other}"
         write(path, test)
-        predict_files(run, [str(path)], out=tmp_path / other)
+        predict_files(make_plan(run, [str(path)], out=tmp_path / other))
         scores = pq.read_table(tmp_path / other)["score_click"].to_numpy()
         assert roc_auc_score(test["click"].to_numpy(), scores) == near(expected), other
 

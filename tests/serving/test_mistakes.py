@@ -161,7 +161,7 @@ MISTAKES = [
     (lambda p: read_weights(p / "x"), "x: needs safetensors: pip install safetensors"),
     (
         lambda p: public.TrainedRun(p).history,
-        r"history: is a table of pandas, which is not installed: pip install 'runner\[pandas\]'",
+        r"history: needs pandas: pip install 'runner\[pandas\]'",
     ),
 ]
 
@@ -178,7 +178,7 @@ def test_a_mistake_is_told_with_what_to_do(mistake, told, tmp_path, monkeypatch)
 
 
 def test_a_package_that_a_format_needs_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(export_plan, "find_spec", lambda name: None)
+    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
     problems = [*export_plan._find_problems("run", None, ExportSettings(formats=("onnx",)))]
     assert problems[-1].startswith("--format onnx: needs onnx") and "pip install" in problems[-1]
 

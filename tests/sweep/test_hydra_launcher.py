@@ -106,7 +106,7 @@ def test_several_nodes_of_a_cluster_need_a_folder_that_they_share(tmp_path, monk
     from runner.config.compose import compose
     from runner.errors import ConfigError
 
-    monkeypatch.setattr(remote, "find_spec", lambda name: name)
+    monkeypatch.setattr(remote, "missing_extra", lambda *_: ())
     composed = compose(["remote=ray", "remote.nodes=2", *TINY, f"hydra.run.dir={tmp_path}/run"])
     with pytest.raises(ConfigError, match=r"remote\.dir names its folder"):
         remote.run_remotely(composed, [], ("runner", "torch"))
@@ -180,10 +180,13 @@ def test_a_plugin_that_is_not_installed_is_reported_at_once(tmp_path, monkeypatc
     from runner.errors import ConfigError
     from runner.sweep import hydra_launcher
 
-    monkeypatch.setattr(hydra_launcher, "is_installed", lambda module: False)
-    with pytest.raises(ConfigError, match=r"is not installed: pip install 'runner\[ray\]'"):
+    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    with pytest.raises(
+        ConfigError,
+        match=r"=ray: needs hydra_plugins\.hydra_ray_launcher: pip install 'runner\[ray\]'",
+    ):
         hydra_launcher.parse_launcher(["hydra/launcher=ray"])
-    monkeypatch.setattr(hydra_launcher, "is_installed", lambda module: True)
+    monkeypatch.setattr("runner.machine.is_installed", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
         hydra_launcher.parse_launcher(["hydra/launcher=submitit_slurm"])

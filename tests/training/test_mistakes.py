@@ -231,7 +231,7 @@ def add_in_any_order(_: Path) -> None:
 
 def measure_nothing(folder: Path) -> None:
     rows: Any = Made(num_rows={"train": 9, "validation": 9})
-    job = job_in(folder, config={"metrics": {"eval": ["auc"]}}, dataset=rows)
+    job = job_in(folder, dataset=rows)
     result = Result("completed", 0, 0, {"validation/auc": 0.5})
     compare.compare_with_yardstick(job, TrainState(), result)
     assert compare.measure_features(job) == []

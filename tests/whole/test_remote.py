@@ -100,7 +100,7 @@ def test_a_stream_is_learnt_on_a_cluster(tmp_path, monkeypatch, capsys):
         exceptions=SimpleNamespace(RayError=RuntimeError),
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(remote, "find_spec", lambda name: object())
+    monkeypatch.setattr(remote, "missing_extra", lambda *_: ())
     words = [
         "remote=ray",
         "remote.bring_back=last",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.settings.trainer import LENGTH_KEYS
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
@@ -17,7 +18,6 @@ from runner.rundir.run_files import read_meta
 
 Change = tuple[str, Any, Any]  # key, before, now
 FIXED_KEYS = ("data", "dataset", "seed", "model", "task")
-LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 # Signed settings, by their beginnings, that count without another update
 UNTRAINED_KEYS = (
     *LENGTH_KEYS,

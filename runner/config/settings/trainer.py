@@ -10,6 +10,8 @@ from runner.config_key import setting
 from runner.optim.lr_scaling import LR_SCALING_RULES
 from runner.optim.settings import ClipSettings
 
+LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")  # at most one of them is set
+
 
 @dataclass(frozen=True)
 class LrScalingSettings:

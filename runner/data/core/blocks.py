@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 ARROW_SUFFIX = ".arrow"
 CHECKSUMS_KEY, ROW_COUNTS_KEY = b"checksums", b"rows"  # in the metadata of each block
@@ -205,8 +205,3 @@ def read_footer(opened: pq.ParquetFile, path: str) -> tuple[pa.Schema, list[int]
             "groups; write or copy the file again"
         )
     return schema, counts
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type's name if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

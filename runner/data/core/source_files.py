@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.errors import DataError, nearest_hint
 
@@ -28,14 +28,20 @@ def fingerprint_path(path: Path) -> list[Any]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            hasher = hashlib.sha256(file.read(EDGE_BYTES))
-            file.seek(max(size - EDGE_BYTES, 0))
-            hasher.update(file.read(EDGE_BYTES))
+            digest = hash_ends(file, size)
     except FileNotFoundError:
         raise DataError(f"dataset.path={path}: no such path{nearest_path(path)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return [path.name, size, hasher.hexdigest()]
+    return [path.name, size, digest]
+
+
+def hash_ends(file: IO[bytes], size: int) -> str:
+    """Return the SHA-256 of the two ends of a file that was just opened."""
+    hasher = hashlib.sha256(file.read(EDGE_BYTES))
+    file.seek(max(size - EDGE_BYTES, 0))
+    hasher.update(file.read(EDGE_BYTES))
+    return hasher.hexdigest()
 
 
 def check_path(path: str | None, *, example: str, files: Sequence[str], download_hint: str) -> Path:

@@ -13,10 +13,9 @@ from typing import TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from runner.data.core.blocks import first_line
 from runner.data.flight.protocol import CHECK, DESCRIBE, PROTOCOL_VERSION, Claim, ServedData
 from runner.data.flight.settings import FlightRecipe
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 T = TypeVar("T")
 Call = Callable[[flight.FlightClient, flight.FlightCallOptions], T]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.blocks import READ_ERRORS, BlockFile, first_line, open_blocks
+from runner.data.core.blocks import READ_ERRORS, BlockFile, open_blocks
 from runner.data.core.columns import Columns
 from runner.data.core.transforms import as_float32, transform_numeric
 from runner.data.read.column_arrays import (
@@ -28,7 +28,7 @@ from runner.data.read.column_arrays import (
 )
 from runner.data.read.gather import RowGather, allocate_matrix, gather_rows
 from runner.data.read.index import BlockIndex
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 from runner.machine import available_memory_bytes
 
 MAX_OPEN_FILES = 128  # of the 1,024 that a process may usually open, for a few threads

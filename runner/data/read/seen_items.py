@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.data.core.blocks import READ_ERRORS, first_line, open_blocks
+from runner.data.core.blocks import READ_ERRORS, open_blocks
 from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 START, STOP = "seen start", "seen stop"  # of the slice of a row; columns that no batch has
 ITEM = "item"  # the column of the pool

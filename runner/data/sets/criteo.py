@@ -19,7 +19,6 @@ import pyarrow.csv as pacsv
 
 from runner.config_key import Key
 from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, Share, WindowRows, Workers
-from runner.data.core.blocks import first_line
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_names, check_settings
@@ -33,7 +32,7 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, first_line
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from runner.data.streaming.messages import MessageDecoder
 from runner.data.streaming.settings import Poller, declaration_identity, load_declaration
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import needs_fitting
-from runner.errors import ConfigError
+from runner.errors import ConfigError, raise_combined
+from runner.machine import missing_extra
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
@@ -95,12 +96,7 @@ def kafka(**settings: Any) -> StreamDataset:
 
     topic_recipe = recipe(**settings)
     topic_recipe.check()
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "dataset=kafka: needs the package confluent-kafka: pip install 'runner[kafka]'"
-        ) from error
+    raise_combined(missing_extra("dataset=kafka", "kafka", "confluent_kafka"))
     decoder = topic_recipe.decoder
     return StreamDataset(TopicSource(topic_recipe), decoder.columns, decoder.fitted)
 

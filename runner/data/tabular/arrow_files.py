@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from runner.data.core.blocks import READ_ERRORS, first_line
+from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
-from runner.errors import DataError
+from runner.errors import DataError, first_line
+from runner.machine import missing_extra
 
 ARROW_FORMATS = ("arrow", "orc", "avro")
 FEATHER_1 = b"FEA1"  # the first bytes of a Feather file of the year 2016
@@ -53,10 +53,9 @@ def check_installed(format_: str) -> None:
     Raises:
         DataError: saying how to install it.
     """
-    if format_ == "avro" and find_spec("fastavro") is None:
-        raise DataError(
-            "dataset.format=avro: fastavro is not installed: pip install 'runner[avro]'"
-        )
+    if format_ == "avro":
+        for missing in missing_extra("dataset.format=avro", "avro", "fastavro"):
+            raise DataError(missing)
 
 
 def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:

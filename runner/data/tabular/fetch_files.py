@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runner.data.core.blocks import READ_ERRORS, first_line
+from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import open_parquet_file
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 
 def fetch_files(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote
 
-from runner.data.core.source_files import EDGE_BYTES, nearest_path, path_setting
+from runner.data.core.source_files import hash_ends, nearest_path, path_setting
 from runner.data.tabular.remote_files import RemoteFiles, describe_error, find_remote
 from runner.errors import DataError
 from runner.object_store import StoreError
@@ -97,10 +96,7 @@ class DataFile:
             size = self.size()
             if self._etags and self._etags[0] and self.remote and self.remote.etag_is_content:
                 return [self.name, size, f"etag {self._etags[0]}"]
-            hashed = hashlib.sha256(file.read(EDGE_BYTES))
-            file.seek(max(size - EDGE_BYTES, 0))
-            hashed.update(file.read(EDGE_BYTES))
-        return [self.name, size, hashed.hexdigest()]
+            return [self.name, size, hash_ends(file, size)]
 
 
 def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[DataFile]:

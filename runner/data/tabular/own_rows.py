@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 
 from runner.config_key import Key
-from runner.data.core.blocks import READ_ERRORS, first_line
+from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.source_files import fingerprint_path
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import ConfigError, DataError, nearest_hint
+from runner.errors import ConfigError, DataError, first_line, nearest_hint
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset

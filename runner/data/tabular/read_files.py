@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
+from runner.data.core.blocks import READ_ERRORS, read_footer
 from runner.data.tabular.file_list import SUFFIXES, DataFile
 from runner.data.tabular.partitions import is_partition
-from runner.errors import DataError, nearest_hint
+from runner.errors import DataError, first_line, nearest_hint
 
 CHUNK_ROWS = 1 << 16
 _NESTED = {b"nested": b"true"}  # of a field of a flat schema

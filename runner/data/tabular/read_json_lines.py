@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from runner.data.core.blocks import first_line
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk, flatten_schema, flatten_structs
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 
 def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:

@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from runner.data.core.blocks import first_line
 from runner.data.tabular.bad_rows import SKIP_HINT
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
 from runner.data.tabular.text_values import MISSING_NUMBERS, cast_texts
-from runner.errors import DataError
+from runner.errors import DataError, first_line
 
 INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
 LONGEST_INTEGER = 2.0**63  # whole numbers from here on are ids, of which a float keeps some digits

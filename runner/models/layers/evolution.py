@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.models.layers.sequences import is_event
+
 
 class GatedUnits(nn.Module):
     """A GRU, or with attention one whose update gate is scaled by it (AUGRU).
@@ -57,7 +59,7 @@ class InterestEvolution(nn.Module):
     def evolve(self, states_BLD: Tensor, item_BD: Tensor, length_B: Tensor) -> Tensor:
         """Return [B, D], from the extractor's states."""
         scores_BL = torch.bmm(states_BLD, self.attention(item_BD)[:, :, None])[:, :, 0]
-        is_event_BL = torch.arange(scores_BL.shape[1], device=length_B.device) < length_B[:, None]
+        is_event_BL = is_event(length_B, scores_BL.shape[1])
         scores_BL = scores_BL.float().masked_fill(~is_event_BL, -1e30)
         attention_BL = scores_BL.softmax(1).masked_fill(~is_event_BL, 0.0)
         states_BLD = self.evolution(states_BLD, attention_BL.to(states_BLD.dtype))

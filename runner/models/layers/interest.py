@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.models.layers.mlp import HiddenLayers, mlp
+from runner.models.layers.sequences import is_event
 from runner.models.layers.small_products import multiply_pairs
 
 
@@ -36,8 +37,7 @@ class LocalActivation(nn.Module):
         """Return [B, D]. Places at or behind `length_B` do not count, nor rows of weight 0."""
         item_BLD = item_BD[:, None].expand_as(x_BLD)
         both_BLE = torch.cat((x_BLD, x_BLD - item_BLD, x_BLD * item_BLD, item_BLD), dim=2)
-        place_L = torch.arange(x_BLD.shape[1], device=length_B.device)
-        is_padding_BL = place_L >= length_B[:, None]
+        is_padding_BL = ~is_event(length_B, x_BLD.shape[1])
         counts_BL = weights_B[:, None].masked_fill(is_padding_BL, 0.0)
         # layers take their channels in the second dimension
         weight_BL = self.unit(both_BLE.flatten(0, 1), counts_BL.flatten()).view(x_BLD.shape[:2])

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from runner.models.layers.sequences import is_event
+
 
 @dataclass(frozen=True)
 class KnownPositives:
@@ -46,8 +48,7 @@ class KnownPositives:
         users, items = [user_B[is_positive_B]], [item_B[is_positive_B]]
         if history is not None:
             ids_BL, length_B = history
-            place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
-            in_history_BL = place_L < length_B[:, None]
+            in_history_BL = is_event(length_B, ids_BL.shape[1])
             users.append(user_B[:, None].expand_as(ids_BL)[in_history_BL])
             items.append(ids_BL[in_history_BL])
         return cls(user_B[row_P], torch.cat(users), torch.cat(items))

@@ -15,7 +15,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import EmbeddingInit, NumKept, NumNegatives, Switch, Width
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup
+from runner.models.layers.sequences import SequenceLookup, is_event
 from runner.models.requirements import find_history_and_item
 
 
@@ -163,8 +163,7 @@ class CausalModel(NextItemModel):
         if not (self.training and self.every_place):
             return self.predict(query_BD, embeddings, batch)
         # queries of places with another place behind them; the last places are those of the rows
-        place_L = torch.arange(ids_BL.shape[1] - 1, device=ids_BL.device)
-        inner_BL = place_L < last_B[:, None]
+        inner_BL = is_event(last_B, ids_BL.shape[1] - 1)
         places = PlaceTargets(inner_BL, states_BLD[:, :-1], embedded_BLD[:, 1:], ids_BL[:, 1:])
         return self.predict(query_BD, embeddings, batch, places)
 

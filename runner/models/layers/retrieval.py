@@ -16,7 +16,7 @@ from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.models.layers.known_positives import KnownPositives
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.recommender import Recommender
-from runner.models.layers.sequences import SequenceLookup, single_ids
+from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
 from runner.models.requirements import check_user_column
 
 
@@ -207,8 +207,7 @@ class RetrievalModel(Recommender):
         left_out_B = item_B < num_special
         if self.excludes_history and self.history is not None:
             ids_BL = per_row[f"{self.history}:ids"]
-            place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
-            seen_BL = place_L < per_row[f"{self.history}:length"][:, None]
+            seen_BL = is_event(per_row[f"{self.history}:length"], ids_BL.shape[1])
             left_out_B = left_out_B | (seen_BL & (ids_BL == item_B1)).any(1)
             # behind the end of a sequence stands the row's item, whose score is put back below
             scores_BI.scatter_(1, torch.where(seen_BL, ids_BL, item_B1), -torch.inf)

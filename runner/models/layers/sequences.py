@@ -193,6 +193,11 @@ class SequenceLookup(TableLookup):
         return Embeddings(pooled_SE[:size], sequences, (shared_CD,), per_row, per_batch)
 
 
+def is_event(length_B: Tensor, num_places: int) -> Tensor:
+    """Return [B, L], whether a place of a sequence with `length_B` events holds one."""
+    return torch.arange(num_places, device=length_B.device) < length_B[:, None]
+
+
 def _by_key(kjt: KeyedJaggedTensor) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
     """Return name -> values, lengths, weights."""
     counts, size = kjt.length_per_key(), kjt.stride()

@@ -39,8 +39,8 @@ class Chart:
     lines: Sequence[Line]
 
 
-def render_braille(chart: Chart, *, width: int = 80, height: int = 15) -> list[str]:
-    """Return `height` lines of text, at most `width` wide, with all chart lines but no names."""
+def render_braille(chart: Chart, *, width: int) -> list[str]:
+    """Return 15 lines of text, at most `width` wide, with all chart lines but no names."""
     import plotext
 
     xs = [x for line in chart.lines for x in line.xs]
@@ -48,7 +48,7 @@ def render_braille(chart: Chart, *, width: int = 80, height: int = 15) -> list[s
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.limitsize(False, False)  # to the terminal, whose size the caller knows
-    plotext.plotsize(width, height)
+    plotext.plotsize(width, 15)
     for line in chart.lines:
         plotext.plot(line.xs, line.ys, marker="braille")
     plotext.ylim(0, y_max)

@@ -19,9 +19,9 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(LEVELS[round((v - low) * scale)] if math.isfinite(v) else BLANK for v in values)
 
 
-def bar(value: float, largest: float, width: int = 30) -> str:
-    """Return a bar of length value / largest x width, in eighths of a character."""
+def bar(value: float, largest: float) -> str:
+    """Return a bar of value / largest x 30 characters, in eighths of one."""
     if not (math.isfinite(value) and largest > 0):
         return ""
-    eighths = round(8 * width * max(0.0, value) / largest)
+    eighths = round(8 * 30 * max(0.0, value) / largest)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")

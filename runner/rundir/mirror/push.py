@@ -68,11 +68,8 @@ class MirrorWriter:
         # name -> inode, time and size of a file, and the digest that it had then
         self._digests: dict[str, tuple[tuple[int, ...], FileDigest]] = {}
 
-    def push(self) -> int:
+    def push(self) -> None:
         """Upload what is new, then `run.json`, then remove what it no longer names.
-
-        Returns:
-            The step of the newest checkpoint; -1 if there is none.
 
         Raises:
             StoreError: if the store refuses it, or has been written by another process.
@@ -99,7 +96,6 @@ class MirrorWriter:
             if not self._is_tidy:
                 self._remove_others(files, root, index)
                 self._is_tidy = True
-        return index.step
 
     def _open_all(self, stack: ExitStack) -> list[_OpenFile]:
         """Open all files of the run as they are at one instant.

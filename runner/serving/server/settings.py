@@ -6,10 +6,10 @@ import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from runner.errors import UserError, raise_combined
+from runner.machine import missing_extra
 
 _PACKAGES = ("starlette", "uvicorn")
 # What stands between slashes of an address without being escaped
@@ -73,9 +73,7 @@ def check_settings(settings: ServeSettings) -> None:
 
 
 def _find_problems(settings: ServeSettings) -> Iterator[str]:
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        yield f"serve: needs {', '.join(missing)}: pip install 'runner[serve]'"
+    yield from missing_extra("serve", "serve", *_PACKAGES)
     if not _NAME.fullmatch(settings.model_name):
         yield (
             f"--name {settings.model_name!r}: stands in addresses, so it must consist of letters, "

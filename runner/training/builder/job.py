@@ -112,6 +112,7 @@ def build_job(
         config=config,
         trainer=trainer,
         checkpoint=checkpoint,
+        metric_settings=metric_settings,
         cadence=cadence,
         loop=resolve_part(config["loop"]["_target_"], allowed, KINDS["loop"], "loop"),
         loop_settings={k: v for k, v in config["loop"].items() if k != "_target_"},

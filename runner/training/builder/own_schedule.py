@@ -11,9 +11,7 @@ from runner.errors import ConfigError
 from runner.optim.lr_schedule import LRFactor, build_schedule
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS
-from runner.training.callbacks.callback_set import check_json_state
-
-STATE_METHODS = ("state", "load_state")
+from runner.training.callbacks.callback_set import check_json_state, has_state
 
 
 class OwnSchedule:
@@ -33,13 +31,7 @@ class OwnSchedule:
         self._schedule: Any = schedule
         if not callable(schedule):
             raise ConfigError(f"{self._where}: is no schedule: it has no __call__(step)")
-        present = [m for m in STATE_METHODS if callable(getattr(schedule, m, None))]
-        if len(present) == 1:
-            missing = next(m for m in STATE_METHODS if m not in present)
-            raise ConfigError(
-                f"{self._where}: has {present[0]}() but no {missing}(); a state needs both"
-            )
-        self._has_state = bool(present)
+        self._has_state = has_state(self._where, schedule)
         self.state()
 
     def __call__(self, step: int) -> float:  # not `update`, by which a part is recognised

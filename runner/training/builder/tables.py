@@ -18,7 +18,6 @@ from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
-from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import BuildTables
 from runner.embeddings.placement import describe_placement, shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
@@ -239,7 +238,7 @@ def make_table_builder(
     ) -> EmbeddingTables:
         names = {spec.name for spec in specs}
         plans = {name: plan for name, plan in sharding.tables.items() if name in names}
-        sharded = shard_tables(
+        return shard_tables(
             specs,
             order,
             settings,
@@ -251,9 +250,6 @@ def make_table_builder(
             used_bytes=used_bytes,
             scratch=cache_root() / SCRATCH_FOLDER,
         )
-        added = table_bytes_per_rank(sharded.placement(), settings, ranks.world_size)
-        used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
-        return sharded
 
     return build
 

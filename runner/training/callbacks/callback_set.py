@@ -125,6 +125,19 @@ def check_json_state(where: str, state: Any) -> dict[str, Any]:
     return state
 
 
+def has_state(where: str, part: object) -> bool:
+    """Return whether an object of one's own keeps a state.
+
+    Raises:
+        ConfigError: if it has one method of a state without the other.
+    """
+    present = [m for m in STATE_METHODS if callable(getattr(part, m, None))]
+    if len(present) == 1:
+        missing = next(m for m in STATE_METHODS if m not in present)
+        raise ConfigError(f"{where}: has {present[0]}() but no {missing}(); a state needs both")
+    return bool(present)
+
+
 def check_callback(name: str, callback: Any) -> None:
     """Check that an object has events and declares its state.
 
@@ -142,16 +155,12 @@ def check_callback(name: str, callback: Any) -> None:
             )
     if not methods:
         raise ConfigError(f"{where}: has no event; there are {', '.join(EVENTS)}")
-    present = [m for m in STATE_METHODS if callable(getattr(callback, m, None))]
     stateless = getattr(callback, "stateless", False)
-    if stateless and present:
-        raise ConfigError(
-            f"{where}: says stateless = True, but has {present[0]}(); remove one of the two"
-        )
-    if len(present) == 1:
-        missing = next(method for method in STATE_METHODS if method not in present)
-        raise ConfigError(f"{where}: has {present[0]}() but no {missing}(); a state needs both")
-    if present:
+    if has_state(where, callback):
+        if stateless:
+            raise ConfigError(
+                f"{where}: says stateless = True, but has state(); remove one of the two"
+            )
         get_json_state(name, callback)
     elif not stateless:
         raise ConfigError(

@@ -9,7 +9,6 @@ from typing import Any
 from runner.data.core.cache import get_or_prepare, read_contents
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import hash_json
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
@@ -124,5 +123,5 @@ def _ranking_metrics(job: Job) -> tuple[str, ...]:
     """Return the metrics of a model that ranks items, whose yardstick is popularity."""
     if not isinstance(job.context.model, RetrievalModel):
         return ()
-    names = MetricSettings(**job.config["metrics"]).ranking_metrics
+    names = job.metric_settings.ranking_metrics
     return tuple(names) if "train" in job.dataset.num_rows else ()

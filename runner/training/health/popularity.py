@@ -51,7 +51,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         `name`, `metrics` (`split/metric[/task]`), `train_rows`, `judged_rows`, `findings`.
     """
     model: Any = job.context.model
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
         counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
     metrics: dict[str, float] = {}

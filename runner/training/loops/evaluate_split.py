@@ -13,7 +13,6 @@ from runner.batch import Batch, Prediction
 from runner.errors import ConfigError
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
-from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
 from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
@@ -58,7 +57,7 @@ def evaluate_split(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    settings = MetricSettings(**job.config["metrics"])
+    settings = job.metric_settings
     with (
         context.evaluation_weights(),
         torch.no_grad(),

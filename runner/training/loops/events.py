@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
-import torch
 
 from runner.config.intervals import Interval, Progress, is_due
 from runner.distributed.ranks import Ranks
@@ -18,6 +13,7 @@ from runner.reporting.trackers import Histogram
 from runner.rundir.secrets import mask_secrets
 from runner.training.callbacks.callback_set import EVENTS
 from runner.training.job import Job, Result
+from runner.training.rng_state import preserve_rng_state
 from runner.training.state import TrainState
 from runner.training.steps import current_total_steps
 from runner.training.stop_signal import StopSignal
@@ -208,21 +204,6 @@ class CallbackRunner:
             self._requests.failure = f"{where} at {event}, step {step:,}: {what}{saved}"
             self._requests.error = error
         self._stop.request(signal.SIGTERM)
-
-
-@contextmanager
-def preserve_rng_state(device: torch.device) -> Iterator[None]:
-    """Put the random states of PyTorch, Python and NumPy back afterwards."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda, device)
 
 
 def current_progress(state: TrainState) -> Progress:

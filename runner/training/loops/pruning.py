@@ -13,10 +13,10 @@ from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json, write_json
+from runner.rundir.run_files import ANSWER_FILE, REQUEST_FILE
 from runner.training.job import Job
 from runner.training.stop_signal import StopSignal
 
-REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
 _POLL_S = 0.01
 _TIMEOUT_S = 60  # the sweep may be gone while the job goes on elsewhere
 

@@ -9,7 +9,6 @@ from runner.batch import SequenceFeature, SparseFeature
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
-from runner.metrics.settings import MetricSettings
 from runner.rundir.json_files import dumps
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import replacing
@@ -73,7 +72,7 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
 
 def hardest_rows(job: Job) -> HardestRows | None:
     """Return what keeps the rows of an evaluation with the largest loss, if they are asked for."""
-    limit = MetricSettings(**job.config["metrics"]).hardest_rows
+    limit = job.metric_settings.hardest_rows
     return HardestRows(limit) if limit and job.run is not None else None
 
 
@@ -83,7 +82,7 @@ def write_hardest(job: Job, split: str, step: int, hardest: HardestRows | None) 
         return
     found = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
     rows = sorted((row for rows in found for row in rows), key=lambda row: -row["loss"])
-    limit = MetricSettings(**job.config["metrics"]).hardest_rows
+    limit = job.metric_settings.hardest_rows
     splits = read_optional_json(job.run.dir / HARDEST_FILE)
     _write(job, HARDEST_FILE, {**splits, split: {"step": step, "rows": rows[:limit]}})
 

@@ -19,6 +19,7 @@ from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.config.proposed_length import NEXT_ITEM_LENGTH
 from runner.config.settings import TrainerSettings
 from runner.distributed.ranks import Ranks
+from runner.metrics.settings import MetricSettings
 from runner.models.sasrec import SASRec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
@@ -389,6 +390,7 @@ def test_nothing_is_announced_for_a_result_without_a_metric_to_compare():
         dataset=SimpleNamespace(num_rows={"train": 9, "validation": 9}, schema=SCHEMA),
         view=SimpleNamespace(wait_for=said.append),
         config={"dataset": {"_target_": "mine.Rows"}},
+        metric_settings=MetricSettings(eval=["auc"], train=[]),
     )
     result = SimpleNamespace(metrics={"validation/loss": 1.0}, notes={})
     compare.compare_with_yardstick(job, TrainState(step=2), result)

@@ -52,7 +52,6 @@ def job_of(evaluate="5", **callbacks):
         callbacks=Callbacks(callbacks, ranks=SINGLE_PROCESS, exist_on_any_rank=bool(callbacks)),
         cadence=Cadence(None, parse_interval(evaluate, key="k"), None),
         checkpoint=CheckpointSettings(monitor=MonitorSettings("validation/auc", "max")),
-        config={"metrics": {"eval": ["auc"], "train": ["log_loss"]}},
         loop_settings={"final_splits": ["test"]},
         total_steps=10,
     )
