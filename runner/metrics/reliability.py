@@ -18,7 +18,7 @@ _NUM_FINE_BINS = 1 << 14  # of equal width on the logit axis, before neighbours 
 
 
 def compute_reliability(
-    state: Mapping[str, Tensor], tasks: Sequence[TaskSpec]
+    state: Mapping[str, Tensor], tasks: Sequence[TaskSpec], num_bins: int = NUM_BINS
 ) -> dict[str, dict[str, list[float]]]:
     """Compute the points of a reliability diagram for each binary task. Synchronises.
 
@@ -35,14 +35,14 @@ def compute_reliability(
     binary = [task.name for task in tasks if task.kind == "binary"]
     if "histogram" in state:
         histogram_T2F = state["histogram"].cpu().numpy()  # sync
-        return {n: _merge_bins(h[0], h[1]) for n, h in zip(binary, histogram_T2F)}
+        return {n: _merge_bins(h[0], h[1], num_bins) for n, h in zip(binary, histogram_T2F)}
     if "rows" not in state:
         return {}
     diagrams = {}
     for index, name in enumerate(binary):
         columns = [index, len(binary) + index, 2 * len(binary)]
         logits_N, labels_N, weights_N = state["rows"][:, columns].double().T.cpu().numpy()  # sync
-        diagrams[name] = _merge_bins(*_fine_histogram(logits_N, labels_N, weights_N))
+        diagrams[name] = _merge_bins(*_fine_histogram(logits_N, labels_N, weights_N), num_bins)
     return diagrams
 
 
@@ -60,7 +60,9 @@ def _fine_histogram(
     )
 
 
-def _merge_bins(positive_F: np.ndarray, negative_F: np.ndarray) -> dict[str, list[float]]:
+def _merge_bins(
+    positive_F: np.ndarray, negative_F: np.ndarray, num_bins: int
+) -> dict[str, list[float]]:
     """Merge neighbours until each bin has its share of the weight."""
     weight_F = positive_F + negative_F
     total = weight_F.sum()
@@ -70,13 +72,13 @@ def _merge_bins(positive_F: np.ndarray, negative_F: np.ndarray) -> dict[str, lis
     middles_F = -BIN_RANGE + width * (np.arange(len(weight_F)) + 0.5)
     predicted_F = 1 / (1 + np.exp(-middles_F))
     # a fine bin goes where the middle of its weight is, which is best for a heavy one
-    position_F = (np.cumsum(weight_F) - weight_F / 2) / total * NUM_BINS
-    bin_F = np.minimum(position_F.astype(np.int64), NUM_BINS - 1)
-    weight_K = np.bincount(bin_F, weight_F, NUM_BINS)
+    position_F = (np.cumsum(weight_F) - weight_F / 2) / total * num_bins
+    bin_F = np.minimum(position_F.astype(np.int64), num_bins - 1)
+    weight_K = np.bincount(bin_F, weight_F, num_bins)
     used_K = weight_K > 0
     weight_K = weight_K[used_K]
-    predicted_K = np.bincount(bin_F, weight_F * predicted_F, NUM_BINS)[used_K] / weight_K
-    observed_K = np.bincount(bin_F, positive_F, NUM_BINS)[used_K] / weight_K
+    predicted_K = np.bincount(bin_F, weight_F * predicted_F, num_bins)[used_K] / weight_K
+    observed_K = np.bincount(bin_F, positive_F, num_bins)[used_K] / weight_K
     return {
         "predicted": predicted_K.tolist(),
         "observed": observed_K.tolist(),
