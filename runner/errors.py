@@ -120,7 +120,7 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
 
     Both the whole key and its last part are compared: `lr` is nearest to `optimizer.dense.lr`, and
     `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
-    nearest: `checkpoint.save_every` to `checkpoint.every`.
+    nearest: `checkpoint.save_every` for `checkpoint.every`, which is none.
     """
     group, _, last = key.rpartition(".")
 

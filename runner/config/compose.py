@@ -60,7 +60,7 @@ class ComposedConfig:
         problems: mistakes found so far, which are reported together with those of the rules.
         overrides: the words of the command line.
         added_keys: keys that came with a `+`.
-        notes: what a user is told before the job starts.
+        notes: lines that are printed before the job starts.
         run_dir: Hydra's template, with {name}, {time} and {signature} in it.
         sweep_dir: the same for a sweep.
         source_run: the run directory that the configuration was taken from (eval and resume).

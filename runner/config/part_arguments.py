@@ -29,7 +29,7 @@ from runner.config_key import Key
 from runner.optim.dense_arguments import dense_arguments
 
 ALIAS_MODULES = "argument_types"  # modules of this name hold types of arguments, and no torch
-# Where parts lie; what lies elsewhere is none, which the builder tells
+# Modules that hold parts; the builder reports what lies elsewhere
 _PART_PACKAGES = (
     "runner.data.flight.option",
     "runner.data.flight.settings",

@@ -74,7 +74,8 @@ def check_parts(
     Args:
         composed: the configuration, checked.
         allowed: packages that a `_target_` may lie in.
-        in_own_process: as where ranks are to be forked, which this process must do without torch.
+        in_own_process: check in a child process, so that this one stays free of torch, and
+            can fork ranks.
 
     Raises:
         ConfigError: with every mistake.

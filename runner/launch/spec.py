@@ -50,7 +50,7 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
 
 
 def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
-    """Return what is told before the data of a run are used again that have changed since.
+    """Return a warning if the data of a run have changed since its training; empty if not.
 
     Args:
         composed: of what uses them, with the run's own settings of the dataset or with others.

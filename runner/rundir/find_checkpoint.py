@@ -21,7 +21,7 @@ def find_checkpoint(
     Args:
         path: a run directory, or a checkpoint's own folder, which is opened itself.
         step: `best`, `last`, or the number of a step.
-        warn: is told of a newer checkpoint that is passed over, since it is not whole.
+        warn: is called with a warning if a newer checkpoint is passed over, since it is not whole.
 
     Raises:
         ConfigError: if there is no such checkpoint, with those that exist.

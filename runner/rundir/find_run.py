@@ -14,7 +14,7 @@ MAX_DEPTH = 4  # folders between the given one and a run's
 
 
 def find_run(folder: str | Path) -> Path:
-    """Return the absolute path of the training that a folder stands for, and tell a choice.
+    """Return the absolute path of the training that a folder stands for; print which if several.
 
     It is the folder itself, the best job of a sweep, or the training below the folder that began
     last. `outputs/latest` is a link to the training that began last of all below `outputs`. The

@@ -108,7 +108,7 @@ def changed_own_code(recorded: Mapping[str, str]) -> list[str]:
 
 
 def changed_code_note(meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is told before a run whose own code has changed is used; nothing if it has not.
+    """Return a warning if the run's own code has changed since its training; empty if it has not.
 
     Args:
         meta: of the run.

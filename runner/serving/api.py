@@ -116,7 +116,8 @@ def load(folder: str | Path, *, allow: Sequence[str] = ()) -> TrainedRun:
     Args:
         folder: a run directory; the folder of a sweep, whose best job is meant; another folder,
             whose newest training is meant; `outputs/latest` is a link to the training that began
-            last; or the URL of a mirror, which is fetched first. A choice is told on stderr.
+            last; or the URL of a mirror, which is fetched first. What was chosen is printed on
+            stderr.
         allow: packages of yours whose code its configuration may name.
 
     Raises:

@@ -68,7 +68,7 @@ def find_moves(
             names = dict(sorted(names.items()))
             for key in (f"{stack}.{part}" for part in _TABLE_PARTS if f"{stack}.{part}" in new):
                 if key not in base:
-                    continue  # is told of by `find_difference`
+                    continue  # which `find_difference` refuses
                 after = np.diff([*names, len(new[key])])
                 if first in base:
                     before = np.diff([*sorted(set(base[first].tolist())), len(base[key])])

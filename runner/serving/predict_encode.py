@@ -212,7 +212,7 @@ class PartEncoder:
     def _encode_whole(self, part: InputPart) -> EncodedPart | None:
         """Encode all pieces at once, which for small ones is much faster, if every row is good.
 
-        Otherwise return None: a bad row is told of with its place in its own piece.
+        Otherwise return None: the slower way then reports a bad row with its place in its file.
         """
         tables = [piece.table for piece in part.pieces if piece.table is not None]
         invalid = any(piece.invalid_values for piece in part.pieces)

@@ -54,7 +54,7 @@ class PredictionPlan:
     training: TableRecipe | None = None  # which tells the texts of the best items
     lacks_texts: bool = False  # they are needed, and not known
     split: str | None = None  # of the run's own data, whose labels are written
-    notes: Sequence[str] = ()  # are told before it begins
+    notes: Sequence[str] = ()  # printed before it begins
 
     def is_done(self, number: int) -> bool:
         return part_path(self.folder, number).exists()

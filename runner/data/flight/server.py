@@ -80,7 +80,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         super().__init__(location, **more)
 
     def describe(self) -> ServedData:
-        """Return what trainers are told."""
+        """Return the facts that trainers get."""
         data = self.dataset
         folder = data.transforms_dir
         return ServedData(

@@ -44,7 +44,10 @@ class FlightRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """That of the data, wherever they are read: a run may go on with files of its own."""
+        """Fingerprint of the served data.
+
+        It equals that of the same files read here, so that a run may go on with either.
+        """
         return self.served.fingerprint
 
     @property

@@ -26,7 +26,7 @@ from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError
 
 FEATURES = ("numeric", "categorical")
-BINARY_SHARE = 0.5  # of 0 and 1 in a label of numbers, from which on a note tells of the others
+BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -116,7 +116,7 @@ def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list
 def feature_roles(
     columns: Sequence[ColumnStatistics], hints: Hints, *, labels_known: bool
 ) -> dict[str, Role]:
-    """Return the roles of the columns that are no labels: what is guessed, and what is told.
+    """Return the roles of the columns that are no labels: what is guessed, and what the user says.
 
     Args:
         columns: without those of the labels.

@@ -76,7 +76,10 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a table, and the texts in columns of numbers that are none, which miss in `table`."""
+    """Rows of a table.
+
+    A text in a column of numbers that is no number is missing in `table` and kept in `wrong_texts`.
+    """
 
     table: pa.Table
     wrong_texts: Mapping[str, pa.Array]

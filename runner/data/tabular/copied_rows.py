@@ -11,8 +11,8 @@ import pyarrow.types as pt
 from runner.data.core.transforms import splitmix64
 from runner.data.tabular.column_statistics import ColumnStatistics
 
-LEAST_COPIES = 0.01  # of rows that equal another one, from which on they are told
-CHANCE_COPIES = 1e-3  # rows that equal one by chance, were its values independent: no fewer count
+LEAST_COPIES = 0.01  # share of rows that equal another one, from which on a note says so
+CHANCE_COPIES = 1e-3  # a row counts as a copy if fewer rows than this would equal it by chance
 COMPARED_FIRST = 8  # columns of the most values
 
 

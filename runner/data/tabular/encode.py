@@ -181,7 +181,7 @@ def read_numbers(
 
     Args:
         amount_form: of AMOUNT_FORMS: how texts are numbers; empty: the column has numbers.
-        validator: is told of texts that are none; needed with a form.
+        validator: rejects texts that are none; needed with a form.
 
     Raises:
         DataError: for the first text that is no number, unless bad rows are skipped.

@@ -163,7 +163,7 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     """Return the AUC of the rates that the values of one column have in every other row.
 
     The rates are counted in the other half of the rows, so that a value of its own in every row
-    tells nothing. 0.5 where it cannot be told.
+    tells nothing. 0.5 where it cannot be computed.
     """
     values = column.combine_chunks()
     if pt.is_nested(values.type):

@@ -65,7 +65,7 @@ def read_ids(
     Args:
         spec: of the feature.
         table: the rows.
-        validator: is told of bad rows.
+        validator: collects bad rows.
         id_types: column -> `integer`, `unsigned` or `string`, what it held in training; values of
             another type are converted, so that an id is the same whatever the format of its file.
 
@@ -186,7 +186,7 @@ def read_seconds(times: pa.Array, name: str, form: str, validator: RowValidator)
         times: the column.
         name: of the column, for messages.
         form: of TIME_FORMS, in which its numbers or texts stand for times.
-        validator: is told of values that are no times.
+        validator: rejects values that are no times.
 
     Raises:
         DataError: for the first value that is no time, unless bad rows are skipped.

@@ -59,9 +59,10 @@ class TableRecipe(TableFiles):
 
     @property
     def layout_version(self) -> str | int:
-        """In place of LAYOUT_VERSION, so that older files without what users have seen are left.
+        """Version of the layout of the cache.
 
-        Copies of files elsewhere are other files than none of files that lie here.
+        It differs from LAYOUT_VERSION where files are fetched, and where they hold the items that
+        users have seen, so that a cache that was made without these is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"

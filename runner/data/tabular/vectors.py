@@ -60,7 +60,7 @@ def read_vectors(
     Args:
         table: the rows.
         spec: of any element.
-        validator: is told of vectors of another length, and of texts that are no numbers.
+        validator: rejects vectors of another length, and texts that are no numbers.
 
     Returns:
         [R, S] float64, 0 where a number is missing, and [R, S] bool: which are missing.

@@ -51,7 +51,7 @@ def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) ->
     """Return the product of each pair, written into `out` if that is given; without a gradient."""
     if out is None:
         out = left.new_empty(*left.shape[:-1], right.shape[-1])
-    with np.errstate(all="ignore"):  # what is not finite is told by the runner, not by a warning
+    with np.errstate(all="ignore"):  # the runner reports what is not finite, not NumPy
         np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.numpy())
     return out
 

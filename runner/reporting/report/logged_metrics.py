@@ -22,7 +22,7 @@ _ERROR_LEVELS = ("ERROR", "CRITICAL")
 class LoggedMetrics:
     """The metrics of a run that has no result, by `split/name`.
 
-    Those of the monitored split are of its best row, as in a result, and others of the last row.
+    The monitored split has the metrics of its best row, as a result has, and others of their last.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)

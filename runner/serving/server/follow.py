@@ -19,7 +19,7 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
     """Apply every delta on the version that is served, until this task is cancelled.
 
     Each is read and prepared in a thread, and then replaces the version between two batches. One
-    that cannot be applied is told of once; the version before is served on.
+    that cannot be applied is reported once; the version before is served on.
     """
     told = ""
     while True:

@@ -1,4 +1,4 @@
-"""The settings of a server, and what can be told of their mistakes before torch is imported."""
+"""The settings of a server, and their mistakes that can be found before torch is imported."""
 
 from __future__ import annotations
 

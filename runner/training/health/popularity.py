@@ -22,7 +22,8 @@ from runner.training.health.sample import Floats, Ints, batch_ids
 from runner.training.job import Job
 
 NAME = "popularity"
-OWN_SHARE = 0.01  # of the rows whose item is left out of their own ranking, which is told from here
+# share of rows whose own item is missing from their ranking, above which a note says so
+OWN_SHARE = 0.01
 
 
 def popularity_key(job: Job) -> dict[str, Any]:

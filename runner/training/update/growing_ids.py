@@ -36,7 +36,7 @@ class GrowingIds:
         specs: of these tables.
         seed: of the run, for the weights of reset rows.
         ranks: all ranks.
-        log: is told numbers of each update.
+        log: takes the counts of each update.
     """
 
     def __init__(
