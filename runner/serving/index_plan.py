@@ -1,4 +1,4 @@
-"""The plan of an index's evaluation: every mistake of its words is reported here. Imports no torch."""
+"""The plan of an index's evaluation: mistakes of its words are reported here. Imports no torch."""
 
 from __future__ import annotations
 
