@@ -14,7 +14,7 @@ from runner.config.declarations import all_declarations, keys_signed
 from runner.config.early_stopping import is_enabled
 from runner.config_key import Signed
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
-from runner.models.argument_types import HIDDEN_KEYS, LATER_KEYS
+from runner.models.argument_types import HIDDEN_KEYS, LATER_KEYS, default_uniform
 from runner.models.norm_scope import BUILTIN_MODELS, hidden_settings, norm_row_scope
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
@@ -99,7 +99,7 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if unset:
         net = {k: v for k, v in model["net"].items() if k not in unset}
         kept["model"] = {**model, "net": net}
-    kept["model"] = _without_unset_arguments(kept.get("model") or {})
+    kept["model"] = _with_drawn_negatives(_without_unset_arguments(kept.get("model") or {}))
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: node
@@ -136,6 +136,18 @@ def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
                 k: v for k, v in node.items() if v or f"model.{part}.{k}" not in LATER_KEYS
             }
     return kept
+
+
+def _with_drawn_negatives(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the group `model` with the number of negatives that `uniform: null` draws.
+
+    Runs signed this number when the options had it in place of null.
+    """
+    net = model.get("net") or {}
+    is_unset = "uniform" in net and net["uniform"] is None
+    if not (is_unset and str(net.get("_target_")).startswith(BUILTIN_MODELS)):
+        return model
+    return {**model, "net": {**net, "uniform": default_uniform(bool(net.get("every")))}}
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:
