@@ -99,7 +99,7 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if unset:
         net = {k: v for k, v in model["net"].items() if k not in unset}
         kept["model"] = {**model, "net": net}
-    kept["model"] = _with_drawn_negatives(_without_unset_arguments(kept.get("model") or {}))
+    kept["model"] = _without_unset_arguments(kept.get("model") or {})
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: node
@@ -127,7 +127,10 @@ def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group `model` without arguments of `LATER_KEYS` that are not set."""
+    """Return the group `model` without arguments of `LATER_KEYS` that are not set.
+
+    Negatives that nobody counted have the number that is drawn.
+    """
     kept = dict(model)
     for part in ("net", "loss"):
         node = kept.get(part) or {}
@@ -135,19 +138,18 @@ def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
             kept[part] = {
                 k: v for k, v in node.items() if v or f"model.{part}.{k}" not in LATER_KEYS
             }
-    return kept
+    return {**kept, "net": with_drawn_negatives(kept["net"])} if kept.get("net") else kept
 
 
-def _with_drawn_negatives(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the group `model` with the number of negatives that `uniform: null` draws.
+def with_drawn_negatives(net: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `model.net` with the number of negatives that `uniform: null` draws.
 
     Runs signed this number when the options had it in place of null.
     """
-    net = model.get("net") or {}
     is_unset = "uniform" in net and net["uniform"] is None
     if not (is_unset and str(net.get("_target_")).startswith(BUILTIN_MODELS)):
-        return model
-    return {**model, "net": {**net, "uniform": default_uniform(bool(net.get("every")))}}
+        return net
+    return {**net, "uniform": default_uniform(bool(net.get("every")))}
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:

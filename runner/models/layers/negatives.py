@@ -84,8 +84,8 @@ class NegativeSampler(nn.Module):
             )
         if memory is not None and not in_batch:
             raise ConfigError(
-                f"model.net.memory={len(memory.ids_M)}: holds items of earlier batches, so it needs "
-                "model.net.in_batch=true"
+                f"model.net.memory={len(memory.ids_M)}: holds items of earlier batches, so it "
+                "needs model.net.in_batch=true"
             )
         self.hardest, self.memory = hardest, memory
         self.num_items, self.all_items, self.in_batch = num_items, all_items, in_batch
