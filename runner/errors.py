@@ -66,7 +66,8 @@ def explain_hint(keys: Sequence[str]) -> str:
 def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
     """Return the message for a value that is not one of the known ones."""
     known = list(known)
-    return f"{key}={value}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
+    given = f"{key} {value}" if key.startswith("-") else f"{key}={value}"  # a flag, or a key
+    return f"{given}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
 
 
 def unknown_keys(given: Iterable[object], known: Iterable[str], where: str) -> Iterator[str]:
@@ -120,7 +121,7 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
 
     Both the whole key and its last part are compared: `lr` is nearest to `optimizer.dense.lr`, and
     `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
-    nearest: `checkpoint.save_every` for `checkpoint.every`, which is none.
+    nearest: given `checkpoint.every`, the nearest is `checkpoint.save_every`.
     """
     group, _, last = key.rpartition(".")
 

@@ -11,7 +11,7 @@ import yaml
 
 from runner.cli.verb_parser import VerbParser
 from runner.config.locations import CONF
-from runner.config.option_fields import OptionField, read_fields
+from runner.config.option_fields import OptionField, key_of_options, read_fields
 from runner.config.options import list_groups
 from runner.config.overrides import HIDDEN_KEY, find_hidden_key
 from runner.config.signature import signed_as
@@ -41,11 +41,13 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose_job
 
     given = make_parser().parse(words)
-    if not given.words:
+    keys = [word for word in given.words if "=" not in word and not word.startswith("~")]
+    if not keys:
         raise UserError(
             "explain: name a key, such as trainer.batch_size; `python -m runner ls` lists groups"
         )
-    key, *overrides = given.words
+    key = keys[0]
+    overrides = [word for word in given.words if word != key]
     groups = dict(list_groups(given.config_dir))
     composed = compose_job(overrides, config_dirs=given.config_dir)
     if (group := key.replace(".", "/")) in groups:
@@ -61,6 +63,8 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         key = find_hidden_key({known.removeprefix("model.net.") for known in values})
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
+        if (found := key_of_options(key, given.config_dir)) is not None:
+            raise UserError(f"{key} is a key of {found[0]}: explain {key} {found[1]}")
         last = [known for known in values if known.endswith(f".{key}")]
         near = f"; there are: {', '.join(last)}" if last else nearest_hint(key, values, count=3)
         raise UserError(f"explain {key}: no such key{near}; `python -m runner ls` lists groups")

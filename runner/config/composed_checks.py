@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.config.compose import ComposedConfig
-from runner.config.proposed_length import UNKNOWN_ROWS, automatic_keys, fill_automatic
+from runner.config.proposed_length import AUTO, UNKNOWN_ROWS, automatic_keys, fill_automatic
 from runner.config.rules import check_config, get_key
+from runner.config.rules.loops import many_epochs
+from runner.config.settings import ONLINE_LOOP
 from runner.errors import raise_combined
+from runner.rundir.diff import flatten
 
 
 def with_row_count(composed: ComposedConfig, train_rows: int = UNKNOWN_ROWS) -> ComposedConfig:
@@ -16,8 +19,16 @@ def with_row_count(composed: ComposedConfig, train_rows: int = UNKNOWN_ROWS) -> 
     nodes = (composed.config, composed.saved_config, composed.default_config)
     if not any(map(automatic_keys, nodes)):
         return composed
+    problems = composed.problems
+    if (
+        "trainer.max_epochs" in automatic_keys(composed.config)
+        and get_key(composed.config, "loop._target_") == ONLINE_LOOP
+    ):
+        problems = (*problems, many_epochs(AUTO))  # as the user has written it
     config, saved, default = (fill_automatic(node, train_rows) for node in nodes)
-    return replace(composed, config=config, saved_config=saved, default_config=default)
+    return replace(
+        composed, config=config, saved_config=saved, default_config=default, problems=problems
+    )
 
 
 def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
@@ -35,4 +46,6 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
         or bool(get_key(composed.config, "checkpoint.path")),
         source_config=composed.source_config,
     )
-    raise_combined([*composed.problems, *problems])
+    # a missing value, which another message tells, is null for the rules
+    missing = tuple(f"{k}=" for k, value in flatten(composed.saved_config) if value == "???")
+    raise_combined([*composed.problems, *(p for p in problems if not p.startswith(missing))])

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
+from runner.config.option_fields import key_of_options
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 
@@ -86,7 +87,13 @@ def value_for_group(text: str, node: DictConfig, value: Any) -> str:
 
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
-    """Say that there is no such key, and name the nearest ones."""
+    """Say that there is no such key, and name the options that have it, or the nearest keys."""
+    if (found := key_of_options(key)) is not None:
+        options, first = found
+        return (
+            f"{text}: there is no key {key!r} here: it is a key of {options}; "
+            f"`python -m runner explain {key} {first}` says what that is"
+        )
     return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
 
 

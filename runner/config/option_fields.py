@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from runner.config.declarations import describe_range, read_declarations, settings_of
+from runner.config.options import list_groups
 from runner.config.part_arguments import read_arguments
 from runner.config_key import Key
 from runner.config_key.checks import type_name
@@ -22,6 +23,7 @@ from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
 SPARSE_NODE = "optimizer.sparse"
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+_MOST_NAMES = 4  # of options that a message names
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 
@@ -58,6 +60,33 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
     is_global = re.match(r"# @package _global_", text) is not None
     fields = list(_fields(root, "" if is_global else prefix, text.splitlines()))
     return fields + _table_fields() if prefix == "optimizer" else fields
+
+
+def find_options_with_key(key: str, config_dirs: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return the group and the name of each option that has a dotted key."""
+    found = []
+    for group, options in list_groups(config_dirs):
+        prefix = group.replace("/", ".")
+        if key.startswith(f"{prefix}."):
+            for option in options:
+                keys = [field.key for field in read_fields(option.path, prefix)]
+                if any(f"{known}.".startswith(f"{key}.") for known in keys):
+                    found.append((group, option.name))
+    return found
+
+
+def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Return the options that have a key, in words and the first as an override, or None.
+
+    A message about a key that the chosen options lack names them.
+    """
+    found = find_options_with_key(key, config_dirs)
+    if not found:
+        return None
+    group, first = found[0]
+    names = [name for other, name in found if other == group]
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"{group}={', '.join(names[:_MOST_NAMES])}{more}", f"{group}={first}"
 
 
 def _table_fields() -> list[OptionField]:

@@ -14,7 +14,7 @@ from runner.config.declarations import all_declarations, keys_signed
 from runner.config.early_stopping import is_enabled
 from runner.config_key import Signed
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
-from runner.models.argument_types import HIDDEN_KEYS, LATER_KEYS
+from runner.models.argument_types import HIDDEN_KEYS, LATER_KEYS, default_uniform
 from runner.models.norm_scope import BUILTIN_MODELS, hidden_settings, norm_row_scope
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
@@ -127,7 +127,10 @@ def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group `model` without arguments of `LATER_KEYS` that are not set."""
+    """Return the group `model` without arguments of `LATER_KEYS` that are not set.
+
+    Negatives that nobody counted have the number that is drawn.
+    """
     kept = dict(model)
     for part in ("net", "loss"):
         node = kept.get(part) or {}
@@ -135,7 +138,18 @@ def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
             kept[part] = {
                 k: v for k, v in node.items() if v or f"model.{part}.{k}" not in LATER_KEYS
             }
-    return kept
+    return {**kept, "net": with_drawn_negatives(kept["net"])} if kept.get("net") else kept
+
+
+def with_drawn_negatives(net: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `model.net` with the number of negatives that `uniform: null` draws.
+
+    Runs signed this number when the options had it in place of null.
+    """
+    is_unset = "uniform" in net and net["uniform"] is None
+    if not (is_unset and str(net.get("_target_")).startswith(BUILTIN_MODELS)):
+        return net
+    return {**net, "uniform": default_uniform(bool(net.get("every")))}
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:

@@ -128,7 +128,11 @@ class _Walk:
             else:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
-            yield from find_wrong_types(key, value, declaration.hint, declaration.key)
+            declared = declaration.key
+            if declaration.hint is str and declared.pattern is not None and not declared.choices:
+                yield f"{key}={shorten(value)}: must be {declared.note}"
+                return
+            yield from find_wrong_types(key, value, declaration.hint, declared)
         elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 

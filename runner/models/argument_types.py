@@ -19,6 +19,7 @@ Sizes = Sequence[Size]
 SomeSizes = Annotated[Sequence[Size], Key(min_items=1)]
 Count = Annotated[int, Key(ge=1, le=10000)]  # of layers, heads, experts, levels
 NumNegatives = Annotated[int, Key(ge=0, lt=2**31)]
+NumNegativesOrNone = Annotated[int | None, Key(ge=0, lt=2**31)]
 DropoutRate = Annotated[float, Key(ge=0, lt=1)]
 EmbeddingInit = Annotated[float | None, Key(ge=0)]
 Positive = Annotated[float, Key(gt=0)]
@@ -64,6 +65,14 @@ NUM_KEPT = Key(ge=0, lt=2**31, signed="when set")
 Switch = Annotated[bool, WHEN_SET]
 NumKept = Annotated[int, NUM_KEPT]
 ColumnOrNone = Annotated[str | None, WHEN_SET]
+
+MOST_UNIFORM = 512  # negatives that a model of the next item draws if nobody says how many
+
+
+def default_uniform(every: bool) -> int:
+    """Return how many negatives `uniform: null` draws from a catalogue that has as many items."""
+    return 0 if every else MOST_UNIFORM
+
 
 LATER_KEYS = {
     "model.net.exclude_known": WHEN_SET,

@@ -23,7 +23,8 @@ _Count = Annotated[int, Key(ge=1)]
 ARGUMENTS: Mapping[str, Any] = {
     "lr": _FromZero,
     "betas": Annotated[Sequence[_Share], Key(min_items=2, max_items=2)],
-    "eps": Annotated[float | Sequence[float | None], Key(ge=0)],  # Adafactor has two
+    # Adafactor has two; with 0 a weight whose gradients were all 0 becomes 0 / 0
+    "eps": Annotated[float | Sequence[float | None], Key(gt=0)],
     "weight_decay": _FromZero,
     "lr_decay": _FromZero,
     "initial_accumulator_value": _FromZero,

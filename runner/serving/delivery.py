@@ -79,7 +79,7 @@ class FolderDelivery:
 
         Raises:
             UserError: for a dataset whose raw rows are not known, and a folder that cannot be
-                written, or that another training writes.
+                written, that another training writes, or that holds another model.
         """
         assert job.run is not None
         try:
@@ -96,8 +96,27 @@ class FolderDelivery:
         with without_tables(model):
             self._model = copy.deepcopy(model).cpu()
         if (self.folder / FULL).exists():
-            base = open_artifact(self.folder / FULL)
+            self._check_holds_this_model(open_artifact(self.folder / FULL))
+
+    def _check_holds_this_model(self, base: Artifact) -> None:
+        """Check that deltas can go on from what the folder holds; say whose it is, if another's.
+
+        Raises:
+            UserError: if it is of another model.
+        """
+        found = base.manifest["run"]
+        try:
             check_same_model(base, self._version(base, {}, (), 0, None))
+        except UserError as error:
+            raise UserError(
+                f"delivery.to={self.folder}: holds deliveries of run {found['name']}, another "
+                "model; name another folder"
+            ) from error
+        if found["signature"] != self._run.meta["signature"]:
+            self._job.view.note(
+                f"delivery.to={self.folder}: holds deliveries of run {found['name']}, and those of "
+                "this run go on from them"
+            )
 
     def _read_raw_inputs(self, run: Run) -> Transforms:
         """Return the raw columns of the run; ids of growing tables are not known yet.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.signature import with_drawn_negatives
 from runner.serving.artifact import hash_file, hash_values
 
 
@@ -34,7 +35,7 @@ def model_facts(
     digest = None if checkpoint is None else checkpoint_hash(checkpoint)
     return {
         "model": net["_target_"],
-        "architecture": hash_values(net),
+        "architecture": hash_values(with_drawn_negatives(net)),
         "run": {"name": name or meta.get("name"), "signature": meta["signature"]},
         "checkpoint": {"step": step, "sha256": digest},
     }

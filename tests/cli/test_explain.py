@@ -85,3 +85,15 @@ def test_a_key_that_every_rule_of_tables_has_is_found_although_no_file_sets_it(c
     assert shown[0] == "optimizer.sparse.l2_tables: 1.0e-05"
     assert shown[1] == "  the loss has this / 2 * the squares of all weights of the tables"
     assert shown[3] == f"  set by   {word} of this command"
+
+
+def test_a_key_of_another_option_names_the_options_that_have_it(capsys):
+    assert main(["explain", "dataset.split"]) == 2
+    said = capsys.readouterr().err
+    assert "dataset.split is a key of dataset=arrow, avro, csv, jsonl, ...: explain" in said
+    hint = said.split("explain ")[1].split()
+    shown = explain(capsys, *hint)
+    assert shown[0].startswith("dataset.split: ")
+    assert explain(capsys, *reversed(hint)) == shown  # in any order
+    assert main(["explain", "dataset=csv"]) == 2
+    assert "name a key" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["model.net.bottom=[]"], ["model.net.bottom=[]: needs at least 1 item"]),
         (["model.net.dropout=1.5"], ["model.net.dropout=1.5: must be at least 0 and below 1"]),
         (["optimizer.dense.betas=[0.9]"], ["optimizer.dense.betas=[0.9]: needs 2 items"]),
-        (["optimizer.dense.eps=-1"], ["optimizer.dense.eps=-1: must not be negative"]),
+        (["optimizer.dense.eps=-1"], ["optimizer.dense.eps=-1: must be above 0"]),
         (["dataset.window_rows=0", "dataset.workers=-1", "dataset.prefetch=-1"],
          ["3 mistakes", "dataset.window_rows=0", "dataset.workers=-1", "dataset.prefetch=-1"]),
         (["trainer.accumulate=100000000000"], ["must be at least 1 and at most 1000000"]),
@@ -96,6 +96,18 @@ def command(monkeypatch, capsys, tmp_path):
         (["loop=eval", "run=nowhere"], ["nowhere: no such run directory"]),
         (["loop=eval", "checkpoint.path=nowhere"], ["checkpoint.path=nowhere: no such folder"]),
         (["checkpoint.init_from=nowhere"], ["nowhere: no such folder"]),
+        *((["callbacks=time_limit", f"callbacks.time_limit.limit={value}", "seed=-1"],
+           ["2 mistakes", f"limit={value}: must be a time, such as '90s', '30min' or '6h'"])
+          for value in ("abc", "5", "1.5", "10ep", "null", "0s")),
+        (["callbacks=time_limit", "callbacks.time_limit.margin=5"],
+         ["margin=5: must be a time, such as '90s', '30min' or '6h'"]),
+        (["loop=online", "trainer.max_epochs=auto", "seed=-1"],
+         ["2 mistakes", "trainer.max_epochs=auto: loop=online learns from each row once: "
+          "trainer.max_epochs=1, or trainer.max_steps=N"]),
+        (["dataset=kafka", "dataset.rows.train=2000"],
+         ["there is no key 'dataset.rows.train' here: it is a key of dataset=synthetic; "
+          "`python -m runner explain dataset.rows.train dataset=synthetic` says"]),
+        (["optimizer.dense.eps=0"], ["optimizer.dense.eps=0: must be above 0"]),
         (["callbacks=time_limit", "callbacks.time_limit.limit=1s"],
          ["callbacks.time_limit.margin=1min: must be less than callbacks.time_limit.limit=1s"]),
         (["model/loss=jrc", "trainer.accumulate=2"],
@@ -336,3 +348,11 @@ def test_a_key_of_an_option_that_does_not_exist_is_no_mistake_of_its_own(command
     message = command.refused("dataset=parqet", "dataset.schema=clicks.yaml")
     assert "dataset=parqet: no such option of dataset; nearest: 'parquet'" in message
     assert "dataset.schema" not in message
+
+
+@pytest.mark.parametrize("group", ["scheduler", "model"])
+def test_a_part_that_is_not_named_is_told_once(command, group):
+    message = command.refused(f"{group}=own")
+    missing = message.count("has no default and must be given")
+    assert missing == {"scheduler": 1, "model": 2}[group] == message.count("_target_: ")
+    assert "not the dotted name" not in message

@@ -112,6 +112,20 @@ def test_settings_of_hidden_layers_that_came_later_are_signed_only_when_set(mode
     assert signature_fields(own, "d")["model.net.norm"] is None, "a net of the user's own"
 
 
+@pytest.mark.parametrize("model", ["sasrec", "bert4rec", "gru4rec", "hstu"])
+def test_negatives_that_nobody_counted_are_signed_as_the_number_that_options_once_had(model):
+    null, given, more = (
+        compute_signature(compose([f"model={model}", *words]).config, "data")
+        for words in ((), ("model.net.uniform=512",), ("model.net.uniform=513",))
+    )
+    assert null == given != more
+    every, without = (
+        compute_signature(compose([f"model={model}", *words]).config, "data")
+        for words in (("model.net.every=true",), ("model.net.every=true", "model.net.uniform=0"))
+    )
+    assert every == without != null
+
+
 def test_a_loss_over_the_whole_update_has_the_signature_it_had_before_there_was_a_choice():
     now = compose(["model/loss=jrc"]).config
     before = deepcopy(now)

@@ -263,9 +263,12 @@ def test_a_temperature_learns_by_its_gradient_and_stays_above_the_least():
 REFUSED = {
     "hardest of fewer": (
         {"in_batch": False, "uniform": 5, "hardest": 6},
-        "from 0 to the 5 candidates",
+        r"^model\.net\.hardest=6: must be from 0 to the 5 candidates$",
     ),
-    "memory without a batch": ({"in_batch": False, "uniform": 5, "memory": 9}, "set in_batch=true"),
+    "memory without a batch": (
+        {"in_batch": False, "uniform": 5, "memory": 9},
+        r"^model\.net\.memory=9: .* needs model\.net\.in_batch=true$",
+    ),
     "user of nothing": ({"user": "user"}, "user=user: has no effect; set exclude_known=true"),
     "no such user": ({"user": "usr", "exclude_known": True}, "usr.*nearest: 'user'"),
     "rows of no batch": (

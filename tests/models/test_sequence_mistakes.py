@@ -110,13 +110,23 @@ REFUSED = {
         {"num_heads": 3},
         "num_heads=3: must divide embedding_dim=4",
     ),
-    "nothing to compare with": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to compare"),
-    "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
+    "nothing to compare with": (
+        ["sasrec"],
+        SCHEMA,
+        {"uniform": 0},
+        r"^model\.net\.uniform=0: leaves nothing to compare.*; model\.net\.uniform=30 draws items$",
+    ),
+    "all and some": (
+        ["sasrec"],
+        SCHEMA,
+        {"every": True},
+        r"^model\.net\.every=true: .*: model\.net\.uniform=0 model\.net\.popularity=0$",
+    ),
     "more than there are": (
         ["sasrec"],
         SCHEMA,
         {"uniform": 31},
-        "uniform=31: must be from 0 to the 30",
+        r"^model\.net\.uniform=31: must be from 0 to the 30 items.*model\.net\.every=true",
     ),
     "temperature": (["two_tower"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
     "half-life": (["two_tower"], SCHEMA, {"half_life": 0.0}, "half_life=0.0"),
@@ -137,6 +147,20 @@ def test_of_several_sequences_that_of_the_item_is_read():
 def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml(name, schema, **{**SMALL[name], **settings})
+
+
+def test_a_number_of_negatives_that_nobody_set_is_at_most_that_of_the_items():
+    def sampler(schema, **settings):
+        settings = {k: v for k, v in SMALL["sasrec"].items() if k != "uniform"} | settings
+        return from_yaml("sasrec", schema, **settings).negatives
+
+    more = [replace(f, num_rows=600) if f.name == "item" else f for f in SCHEMA.sparse]
+    histories = tuple(replace(s, num_rows=600) for s in SCHEMA.sequences)
+    large = replace(SCHEMA, sparse=tuple(more), sequences=histories)
+    assert sampler(SCHEMA).uniform == 30 and sampler(large).uniform == 512
+    assert sampler(SCHEMA, every=True).uniform == 0
+    with pytest.raises(ValueError, match=r"model\.net\.uniform=512"):
+        sampler(SCHEMA, uniform=512)
 
 
 def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():

@@ -154,7 +154,7 @@ def test_an_export_is_that_of_the_command_line_and_scores_what_the_run_predicts(
     np.testing.assert_allclose(scores, trained.predict(rows)["score_click"].to_numpy(), rtol=1e-5)
     with pytest.raises(UserError, match="exists already"):
         trained.export(tmp_path / "api")
-    with pytest.raises(UserError, match=r"--quantise=int7.*nearest: 'int8'"):
+    with pytest.raises(UserError, match=r"--quantise int7.*nearest: 'int8'"):
         trained.export(tmp_path / "x", public.ExportSettings(quantise="int7"))
     with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):
         trained.export(tmp_path / "x", step=1)

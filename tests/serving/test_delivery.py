@@ -6,16 +6,20 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from runner.errors import UserError
 from runner.rundir.checkpoint import saved_steps
 from runner.serving.artifact import open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.delivery import FolderDelivery
 from runner.serving.delta import next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
@@ -23,6 +27,7 @@ from tests.data.growing import drifting
 from tests.data.growing.drifting import DIRECT
 from tests.data.streaming.files import arrive
 from tests.serving import clicks
+from tests.serving.versions import Versions
 from tests.tiers import fast
 from tests.whole.test_growing import EPOCH, WIDE
 from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
@@ -215,3 +220,26 @@ def test_a_stream_whose_ids_come_and_go_is_delivered_as_it_would_be_exported(run
     expected = Scorer.load(whole).score(rows.drop_columns(["click"]))["click"]
     found = scorer.score(rows.drop_columns(["click"]))["click"]
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_folder_with_deliveries_of_another_run_is_told_by_its_key(tmp_path):
+    versions = Versions(tmp_path)
+    versions.write_whole("full")
+    base, told = open_artifact(tmp_path / "full"), []
+    name, signature = base.manifest["run"]["name"], base.manifest["run"]["signature"]
+    delivery = FolderDelivery(to=str(tmp_path))
+    delivery._job = SimpleNamespace(view=SimpleNamespace(note=told.append))
+    delivery._version = lambda *_: versions.now()
+    for own, count in ((signature, 0), ("another", 1)):
+        delivery._run = SimpleNamespace(meta={"signature": own})
+        delivery._check_holds_this_model(base)
+        assert len(told) == count
+    assert told[0].startswith(f"delivery.to={tmp_path}: holds deliveries of run {name}, and")
+    new = versions.now()
+    delivery._version = lambda *_: replace(new, facts={**new.facts, "architecture": "dcn"})
+    with pytest.raises(UserError) as error:
+        delivery._check_holds_this_model(base)
+    assert str(error.value) == (
+        f"delivery.to={tmp_path}: holds deliveries of run {name}, another model; "
+        "name another folder"
+    )

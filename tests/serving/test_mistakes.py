@@ -114,7 +114,7 @@ MISTAKES = [
         lambda p: check_index_settings(p / "x", IndexSettings(top_k=0)),
         "--top-k 0: must be at least 1",
     ),
-    (lambda _: Outputs(top_k=-1), "--top-k=-1: must be a number of items, 0 for none"),
+    (lambda _: Outputs(top_k=-1), "--top-k -1: must be a number of items, 0 for none"),
     (lambda _: check_kept_columns(["score"], ["score"]), "--keep score: is the name of a column"),
     (lambda p: find_run(p / "latest"), "nothing was trained in .*; `python -m runner` tr"),
     (write_below_a_file, "--out .*file/model: cannot be written: "),

@@ -63,7 +63,7 @@ def test_a_random_split_has_the_auc_of_the_run_and_the_scores_of_its_rows(runner
     alone = pq.read_table(tmp_path / "again").filter(pc.is_valid(scored["score_click"]))
     assert alone["score_click"].equals(good["score_click"])
     text = run_words(runner, "predict", run, "--split", "tets", code=2)
-    assert "--split=tets: must be one of train, validation, test; nearest: 'test'" in text
+    assert "--split tets: must be one of train, validation, test; nearest: 'test'" in text
     assert "--split test" in run_words(runner, "predict", run, "all.csv", "--split=test", code=2)
 
 

@@ -162,10 +162,13 @@ def _check_time_limits(config: Config) -> Iterator[str]:
         if node["_target_"] != TIME_LIMIT:
             continue
         key = f"callbacks.{name}"
-        limit, margin = (
-            parse_interval(node.get(k, d), key=f"{key}.{k}", allow_time=True)
-            for k, d in (("limit", None), ("margin", "1min"))
-        )
+        try:
+            limit, margin = (
+                parse_interval(node.get(k, d), key=f"{key}.{k}", allow_time=True)
+                for k, d in (("limit", None), ("margin", "1min"))
+            )
+        except ConfigError:
+            continue  # the declarations of both keys say that they take times
         if limit is not None and margin is not None and margin.count >= limit.count:
             yield (
                 f"{key}.margin={node.get('margin', '1min')}: must be less than "

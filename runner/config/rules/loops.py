@@ -103,10 +103,7 @@ def check_stream(config: Config) -> Iterator[str]:
         return
     epochs = get_key(config, "trainer.max_epochs")
     if epochs is not None and epochs > 1:
-        yield (
-            f"trainer.max_epochs={epochs}: loop=online learns from each row once: "
-            "trainer.max_epochs=null"
-        )
+        yield many_epochs(epochs)
     for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
         rule = get_key(config, f"trainer.{name}") or {}
         if rule.get("patience") or rule.get("threshold") is not None:
@@ -119,6 +116,14 @@ def check_stream(config: Config) -> Iterator[str]:
             "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
             "the order of the files: dataset.mix=false"
         )
+
+
+def many_epochs(epochs: int | str) -> str:
+    """Return the message for passes over the rows in a loop that makes one."""
+    return (
+        f"trainer.max_epochs={epochs}: loop=online learns from each row once: "
+        "trainer.max_epochs=1, or trainer.max_steps=N"
+    )
 
 
 def check_profiler_window(config: Config, source_config: Config) -> Iterator[str]:

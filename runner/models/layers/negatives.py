@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import DataPosition
+from runner.errors import ConfigError
 from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.known_positives import KnownPositives
 
@@ -40,7 +41,7 @@ class NegativeSampler(nn.Module):
         memory: items of earlier updates that are candidates, too; None for none.
 
     Raises:
-        ValueError: if a number is below 0 or above the number of items, if `all_items` is combined
+        ConfigError: if a number is below 0 or above the number of items, if `all_items` is combined
             with draws, if there would be no candidate, or if a memory is no addition to items of
             the batch.
     """
@@ -61,21 +62,31 @@ class NegativeSampler(nn.Module):
         super().__init__()
         for name, count in (("uniform", uniform), ("popularity", popularity)):
             if not 0 <= count <= num_items:
-                raise ValueError(
-                    f"negatives.{name}={count}: must be from 0 to the {num_items:,} items; "
-                    f"next-item models take all of them with every=true {name}=0"
+                raise ConfigError(
+                    f"model.net.{name}={count}: must be from 0 to the {num_items} items; a "
+                    "next-item model takes all of them with model.net.every=true "
+                    "model.net.uniform=0 model.net.popularity=0"
                 )
         if all_items and (uniform or popularity):
-            raise ValueError("negatives.every=true: takes all items; set uniform=0 popularity=0")
+            raise ConfigError(
+                "model.net.every=true: takes all items, so none are drawn: model.net.uniform=0 "
+                "model.net.popularity=0"
+            )
         if not (all_items or uniform or popularity or in_batch):
-            raise ValueError("negatives: nothing to compare the right item with; try uniform=100")
+            raise ConfigError(
+                f"model.net.uniform={uniform}: leaves nothing to compare the right item with; "
+                f"model.net.uniform={min(100, num_items)} draws items"
+            )
         most = num_items if all_items else uniform + popularity
         if not in_batch and hardest > most:
-            raise ValueError(
-                f"negatives.hardest={hardest}: must be from 0 to the {most:,} candidates"
+            raise ConfigError(
+                f"model.net.hardest={hardest}: must be from 0 to the {most} candidates"
             )
         if memory is not None and not in_batch:
-            raise ValueError("negatives.memory: holds items of earlier batches; set in_batch=true")
+            raise ConfigError(
+                f"model.net.memory={len(memory.ids_M)}: holds items of earlier batches, so it "
+                "needs model.net.in_batch=true"
+            )
         self.hardest, self.memory = hardest, memory
         self.num_items, self.all_items, self.in_batch = num_items, all_items, in_batch
         self.uniform, self.popularity = uniform, popularity

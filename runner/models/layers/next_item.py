@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import EmbeddingInit, NumKept, NumNegatives, Switch, Width
+from runner.models.argument_types import (
+    EmbeddingInit,
+    NumKept,
+    NumNegatives,
+    NumNegativesOrNone,
+    Switch,
+    Width,
+    default_uniform,
+)
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup, is_event
@@ -46,7 +54,8 @@ class NextItemModel(RetrievalModel):
         sequence: name of the sequence; None for the only one.
         item: name of the sparse feature; None for the one that reads the sequence's table.
         every: whether all items are negatives; see `NegativeSampler`.
-        uniform: number of negatives drawn uniformly.
+        uniform: number of negatives drawn uniformly; None draws 512, or as many as there are
+            items, and none if `every`.
         popularity: number of negatives drawn by popularity.
         embedding_init: see `TableLookup`.
         exclude_known: whether items of a row's history are no negatives of the row.
@@ -64,7 +73,7 @@ class NextItemModel(RetrievalModel):
         sequence: str | None = None,
         item: str | None = None,
         every: bool = False,
-        uniform: NumNegatives = 0,
+        uniform: NumNegativesOrNone = 0,
         popularity: NumNegatives = 0,
         exclude_known: Switch = False,
         hardest: NumKept = 0,
@@ -82,6 +91,8 @@ class NextItemModel(RetrievalModel):
             candidates=history.table_name,
             init=embedding_init,
         )
+        if uniform is None:
+            uniform = min(default_uniform(every), history.num_rows)
         self.negatives = NegativeSampler(
             history.num_rows,
             all_items=every,

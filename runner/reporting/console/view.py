@@ -154,6 +154,7 @@ class View:
         step: int,
         active_s: float | None = None,
         best: Mapping[str, float] | None = None,
+        evaluated_step: int | None = None,
         reachable: Mapping[str, Mapping[str, float]] | None = None,
         yardstick: Mapping[str, Any] | None = None,
         remarks: Sequence[str] = (),
@@ -167,6 +168,7 @@ class View:
             step: the last update.
             active_s: seconds of work, over all resumes.
             best: `step` and `value` of the best evaluation.
+            evaluated_step: the update whose weights validation and test were evaluated with.
             reachable: split -> metric -> the best value that any model could have, if known.
             yardstick: `name` and `metrics` of what the run is compared with.
             remarks: lines below the table, such as why a metric is undefined.
@@ -190,6 +192,9 @@ class View:
                 self._surface.write_line(title)
         else:
             self._surface.write_line(title)
+        if best and evaluated_step is not None and not best["step"] == evaluated_step == step:
+            which = "best" if evaluated_step == best["step"] else "last"
+            self._surface.write_line(f"evaluations are of step {evaluated_step:,}, the {which}")
         for remark in remarks:
             self._surface.write_line(remark)
         if directory is not None:

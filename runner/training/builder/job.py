@@ -40,6 +40,7 @@ from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.inputs import JobInputs
 from runner.training.builder.metrics import build_metrics
+from runner.training.builder.model import describe_fewer_negatives
 from runner.training.builder.optimizers import base_learning_rates, make_learning_rates
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
@@ -94,6 +95,9 @@ def build_job(
     context, task, learning_rates_for = build_learner(inputs, dataset, trains=source is None)
     dataset = with_rows(dataset, context)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
+    fewer = describe_fewer_negatives(context.model, config["model"]["net"])
+    if source is None and fewer is not None:
+        view.note(fewer)
     if source is None and trainer.lr_scaling.rule != "constant":
         scaling = trainer.lr_scaling
         view.note(describe_lr_scaling(scaling.rule, scaling.batches, learning_rates.base))

@@ -9,6 +9,8 @@ from typing import Any
 from runner.batch import Schema
 from runner.config.targets import resolve_part
 from runner.errors import ConfigError
+from runner.models.argument_types import MOST_UNIFORM
+from runner.models.layers.next_item import NextItemModel
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss, check_loss_inputs
 from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
@@ -63,3 +65,21 @@ def with_table_widths(
     if annotation in ("TableWidths", TableWidths) and not schema.sequences:
         return {**net, "embedding_dim": resolve_widths(value, num_rows)}
     return {**net, "embedding_dim": one_width(value, num_rows, cls.__name__)}
+
+
+def describe_fewer_negatives(model: Recommender, net: Mapping[str, Any]) -> str | None:
+    """Return a note if the catalogue is smaller than the number of negatives that nobody set.
+
+    Args:
+        model: built from `net`.
+        net: `model.net` of the configuration.
+    """
+    if net.get("uniform", 0) is not None or not isinstance(model, NextItemModel):
+        return None
+    sampler = model.negatives
+    if sampler.all_items or sampler.uniform == MOST_UNIFORM:
+        return None
+    return (
+        f"model.net.uniform: draws {sampler.uniform} negatives, as many as there are items, in "
+        f"place of {MOST_UNIFORM}; model.net.every=true takes each item once"
+    )

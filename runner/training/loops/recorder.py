@@ -245,6 +245,7 @@ class Recorder:
         *,
         signal: int | None = None,
         error: str | None = None,
+        evaluated_step: int | None = None,
     ) -> Result:
         """Return the result of the run.
 
@@ -252,6 +253,7 @@ class Recorder:
             splits: split -> its final metrics, beside those of the training.
             signal: the signal that interrupted the run.
             error: why the run has failed.
+            evaluated_step: the update whose weights the splits were evaluated with; None: the last.
         """
         state = self.state
         metrics = {self.split: state.train_metrics, **splits}
@@ -262,6 +264,8 @@ class Recorder:
             "bad_rows": self.job.dataset.bad_rows["count"],
             "active_s": state.active_s,
         }
+        if splits:
+            notes["evaluated_step"] = state.step if evaluated_step is None else evaluated_step
         if undefined := undefined_results(flat, self.notes):
             notes["undefined"] = undefined
         if state.stopped is not None:

@@ -57,6 +57,7 @@ def _show_result(job: Job, result: Result) -> None:
         step=result.step,
         active_s=result.notes.get("active_s"),
         best=result.best,
+        evaluated_step=result.notes.get("evaluated_step"),
         reachable=job.dataset.reachable,
         yardstick=result.notes.get("yardstick"),
         remarks=[*result.notes.get("undefined", ()), *no_best],

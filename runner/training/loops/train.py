@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from runner.errors import UserError
@@ -104,15 +105,22 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
 
 
 def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
-    """Evaluate for the result of an interrupted run, whose state is saved already.
+    """Return the result of an interrupted or pruned run, whose state is saved already.
 
-    The metrics go into the result only, so that the resumed run equals one that was never
-    interrupted. A pruned run has just been evaluated.
+    Its validation is the best, as in the result of a completed run. A run that has no best yet is
+    evaluated; the metrics go into the result only, so that the resumed run equals one that was
+    never interrupted.
     """
+    best = state.best
+    evaluated_step = None if best is None else best.step
+    results: dict[str, Mapping[str, float]] = {}
+    if best is not None:
+        results["validation"] = best.metrics
+    elif stop.pruned:
+        results["validation"] = recorder.validation_metrics  # it has just been evaluated
     if stop.pruned:
-        return recorder.make_result("pruned", {"validation": recorder.validation_metrics})
-    results: dict[str, dict[str, float]] = {}
-    if "validation" in job.dataset.num_rows:
+        return recorder.make_result("pruned", results, evaluated_step=evaluated_step)
+    if best is None and "validation" in job.dataset.num_rows:
         limit_s = job.trainer.stop_grace_s
         metrics = evaluate_split(job, "validation", stop=GracePeriod(stop, limit_s))
         if metrics is None:
@@ -121,7 +129,9 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
                 f"{limit_s:g} s of the signal (trainer.stop_grace_s)"
             )
         results["validation"] = metrics or {}
-    return recorder.make_result("interrupted", results, signal=stop.signal)
+    return recorder.make_result(
+        "interrupted", results, signal=stop.signal, evaluated_step=evaluated_step
+    )
 
 
 def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
@@ -169,7 +179,9 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
     failure = failure_at_end(job, state, judged, recorder.notes)
-    result = recorder.make_result("failed" if failure else "completed", results, error=failure)
+    result = recorder.make_result(
+        "failed" if failure else "completed", results, error=failure, evaluated_step=step
+    )
     if why := why_no_best(job, state, result.metrics, result.notes.get("undefined", ())):
         result.notes["no_best"] = why
     compare_with_yardstick(job, state, result)

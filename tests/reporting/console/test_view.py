@@ -183,6 +183,7 @@ def finish(view: View, status: str = "completed") -> None:
         step=820,
         active_s=58.2,
         best={"step": 800, "value": 0.78},
+        evaluated_step=800,
         reachable={split: {"auc": 0.8, "log_loss": 0.47} for split in ("train", "test")},
     )
 
@@ -196,7 +197,8 @@ def test_a_terminal_gets_its_cursor_back_even_if_the_run_is_killed_later(monkeyp
 def test_the_result_shows_the_reachable_values_and_the_share_of_the_gain():
     lines = plain_output(finish).splitlines()
     assert lines[0] == "completed at step 820 in 0:58; best at step 800"
-    cells = {line[2:20].strip(): line[20:].split() for line in lines[1:]}
+    assert lines[-1] == "evaluations are of step 800, the best"
+    cells = {line[2:20].strip(): line[20:].split() for line in lines[1:-1]}
     assert cells["metric"] == ["train", "test", "reachable"]
     assert cells["auc"] == ["0.78123", "0.78123", "0.80000"]
     assert cells["auc gain reached"] == ["93.7%"]  # 0.28123 / 0.3

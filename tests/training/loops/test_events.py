@@ -154,6 +154,26 @@ def test_a_callback_that_asks_for_a_pause_interrupts_as_sigterm_does(event):
     assert (result.status, result.step, result.signal) == ("interrupted", step, 15)
 
 
+@pytest.mark.parametrize(("step", "evaluated"), [(3, 3), (4, 4), (7, 4)])
+def test_an_interrupted_run_tells_its_best_validation_and_of_which_step_it_is(step, evaluated):
+    rows = {}
+    tracker = SimpleNamespace(
+        log=lambda split, step, metrics: rows.setdefault((split, step), metrics),
+        messages=list,
+        finish=lambda status: None,
+    )
+    job = job_of("4", asker=Asker(step=step, what="pause", event="on_update"))
+    result = train(replace(job, trackers=Trackers({"own": tracker}, warn=print)))
+    assert (result.status, result.step) == ("interrupted", step)
+    assert result.notes["evaluated_step"] == evaluated
+    if step < 5:  # no evaluation yet, so the last weights are evaluated
+        assert result.best is None and 0 < result.metrics["validation/auc"] < 1
+    else:
+        best = rows["validation", 4]["auc"]
+        assert result.best == {"step": 4, "value": best}
+        assert result.metrics["validation/auc"] == best
+
+
 @pytest.mark.parametrize(
     ("event", "step"),
     [
