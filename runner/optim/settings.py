@@ -52,7 +52,7 @@ class SparseSettings:
     """The update rule of all embedding tables. Build it with `parse_sparse`, which checks it."""
 
     kind: str = setting(MISSING, "the rule of the updates", choices=tuple(SPARSE_KINDS))
-    lr: float = setting(MISSING, "the full rate, which the schedule multiplies", ge=0)
+    lr: float = setting(MISSING, "learning rate of the tables, which the schedule multiplies", ge=0)
     # at 0 a row whose gradient is zero would become 0 / 0
     eps: float = setting(
         1e-8,

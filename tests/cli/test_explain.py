@@ -63,9 +63,11 @@ def test_groups_lead_on_to_ls(capsys):
     assert "checkpoint.monitor.direction" in explain(capsys, "checkpoint.monitor")[0]
 
 
-def test_a_rate_is_described_by_its_group_and_a_last_part_finds_all_keys_that_end_so(capsys):
-    assert "of the tables; lr: their learning rate" in "".join(
-        explain(capsys, "optimizer.sparse.lr")
+def test_a_rate_is_described_and_a_last_part_finds_all_keys_that_end_so(capsys):
+    shown = "".join(explain(capsys, "optimizer.sparse.lr"))
+    assert "learning rate of the tables" in shown and "number, at least 0" in shown
+    assert "of the dense half; lr: its learning rate" in "".join(
+        explain(capsys, "optimizer.dense.lr")
     )
     assert main(["explain", "lr"]) == 2
     assert "there are: optimizer.sparse.lr, optimizer.dense.lr" in capsys.readouterr().err

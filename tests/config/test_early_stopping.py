@@ -178,7 +178,7 @@ MISTAKES = [
         ["there is no split tset; nearest: 'test'"],
     ),
     (["eval_splits=[train]"], ["eval_splits=[train]: must hold validation"]),
-    (["eval_splits=[validation,tset]"], ["eval_splits=tset: one of", "nearest: 'test'"]),
+    (["eval_splits=[validation,tset]"], ["eval_splits=tset: must be one of", "nearest: 'test'"]),
     (["eval_splits=[validation,validation]"], ["eval_splits=validation: is listed twice"]),
     (["eval_splits=[]"], ["eval_splits=[]: needs a split"]),
     (["eval_batch_size=0"], ["eval_batch_size=0: must be at least 1"]),
