@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.config_key import check_arguments
 from runner.errors import nearest_hint
+from runner.models.argument_types import RowScope
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
-from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
+from runner.models.row_scope import UPDATE_SCOPE
 
 
 class TwoTowers(Recommender):
@@ -82,10 +84,16 @@ class ClickAndRetrieval(nn.Module):
     """
 
     def __init__(
-        self, schema: Schema, *, retrieval: float, temperature: float, within: str = UPDATE_SCOPE
+        self,
+        schema: Schema,
+        *,
+        retrieval: float,
+        temperature: float,
+        within: RowScope = UPDATE_SCOPE,
     ) -> None:
         super().__init__()
-        self.within = require_row_scope(within)
+        check_arguments(ClickAndRetrieval.__init__, locals())
+        self.within = within
         self.retrieval, self.temperature = retrieval, temperature
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key.checks import check_arguments
+from runner.config_key import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
 from runner.models.layers.attention import InteractingLayers
 from runner.models.layers.deep_model import DeepModel

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key.checks import check_arguments
+from runner.config_key import check_arguments
 from runner.models.argument_types import Count, EmbeddingInit, InnerNorm, Positive, Width
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel

@@ -36,7 +36,7 @@ from runner.config.declarations import (
 )
 from runner.config.options import list_groups
 from runner.config.part_arguments import read_arguments
-from runner.config_key.checks import matches_type
+from runner.config_key import matches_type
 
 SECONDS = 1.0
 UNFINISHED = {("model", "own"), ("search", "gp")}  # the one names no classes, the other needs torch

@@ -166,7 +166,7 @@ def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     text = console.file.getvalue()
     assert "1 running, 2 done, 1 failed, 0 waiting" in text
     assert "best so far 0.75 (lr=0.1 seed=1)" in text
-    assert "about 15 s left" in text
+    assert "about 0:15 left" in text
     assert "[3/4] failed lr=0.1 seed=2  20.0 s  broke" in text
 
 

@@ -125,8 +125,8 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
         (("optimizer=adam", "optimizer.sparse.l2_tables=0.1"), "optimizer.sparse.every_row=true"),
         (("optimizer.sparse.l2=0.1",), "there are three: l2_tables"),
         (("optimizer.sparse.l2_lookup=0.1",), "nearest: 'l2_lookups'"),
-        (("optimizer.sparse.every_row=1",), "must be true or false"),
-        (("optimizer.sparse.l2_lookups=nan",), "must be a finite number"),
+        (("optimizer.sparse.every_row=1",), "expected true or false"),
+        (("optimizer.sparse.l2_lookups=nan",), "must be at least 0 and finite"),
         (("model.net.embedding_dim={default: 8, C1: 0}",), "embedding_dim.C1=0: must be"),
         (
             ("optimizer.sparse.every_row=true", "trainer.num_processes=2", "sharding=column_wise"),

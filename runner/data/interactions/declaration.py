@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 
-from runner.config_key import Key
-from runner.config_key.checks import find_field_problems
+from runner.config_key import Key, find_field_problems
 from runner.data.tabular.splits import parse_duration
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import unknown_keys

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.batch import Batch, DataPosition
-from runner.config_key.checks import check_value
+from runner.config_key import check_value
 from runner.data.core.argument_types import Rest
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START_POSITION, Dataset, epoch_end_offset

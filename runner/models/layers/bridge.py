@@ -10,8 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import Key
-from runner.config_key.checks import check_arguments, check_value
+from runner.config_key import Key, check_arguments, check_value
 from runner.models.argument_types import InnerNorm, NormScope, Positive
 from runner.models.layers.mlp import make_inner_norm
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from runner.config_key.checks import check_value
+from runner.config_key import check_value
 from runner.models.argument_types import SomeSizes
 
 # How many numbers of H x I x C are held at a time. On CPU they stay in a core's cache, which makes

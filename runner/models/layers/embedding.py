@@ -8,7 +8,7 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
-from runner.config_key.checks import check_value
+from runner.config_key import check_value
 from runner.embeddings.factory import EmbeddingTables, TableSpec
 from runner.models.argument_types import EmbeddingInit, Size, Sizes
 from runner.models.requirements import require_sparse_feature

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from runner.config_key.checks import check_arguments
+from runner.config_key import check_arguments
 from runner.models.argument_types import Size
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import mlp

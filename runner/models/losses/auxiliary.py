@@ -10,8 +10,7 @@ from typing import Annotated
 from torch import Tensor
 
 from runner.batch import Prediction, Schema
-from runner.config_key import Key
-from runner.config_key.checks import check_arguments
+from runner.config_key import Key, check_arguments
 from runner.models.losses.pointwise import BCE
 
 

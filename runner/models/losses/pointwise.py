@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.config_key.checks import check_arguments
+from runner.config_key import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
 from runner.models.losses.protocol import expand_per_task, split_by_task
 from runner.models.requirements import require_task_kind

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.config_key.checks import check_arguments
+from runner.config_key import check_arguments
 from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE

@@ -183,7 +183,7 @@ def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
         ([{"pattern": "^tables", "l2": 1}], "matches the table 'tables.a': .* weight_decay"),
         ([{"pattern": "top"}], "neither l1 nor l2"),
         ([{"pattern": "top", "l3": 1}], r"penalties\[0\].l3 is not a setting of a penalty.* 'l2'"),
-        ([{"pattern": "top", "l1": -1}], "l1=-1: must be at least 0"),
+        ([{"pattern": "top", "l1": -1}], "l1=-1: must not be negative"),
         ([{"l1": 1}], "pattern: is missing"),
         (["top"], "write {pattern"),
     ],

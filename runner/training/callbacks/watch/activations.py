@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
 
-from runner.config_key import Key
-from runner.config_key.checks import check_arguments
+from runner.config_key import Key, check_arguments
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import select_names
 from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules

@@ -7,8 +7,7 @@ from statistics import median
 from typing import Annotated, Any
 
 from runner.config.intervals import parse_interval
-from runner.config_key import Key
-from runner.config_key.checks import check_arguments
+from runner.config_key import Key, check_arguments
 
 
 class Throughput:

@@ -1,19 +1,187 @@
-"""Checks of values by types that are annotated with a `Key`: `check_value`, `check_arguments`.
+"""What a key of the configuration may hold, written where its record or its part takes it.
 
-No torch here.
+    batch_size: int = setting(4096, "rows of one rank and micro-batch", ge=1, unit="rows")
+    def __init__(self, *, num_layers: Annotated[int, Key(ge=1)]) -> None: ...
+
+This is the only place where a key is described: the checks, `ls`, the signature and the reference
+page (docs/reference.md) read it there, and a test holds the YAML against it. `check_value` and
+`check_arguments` hold values and arguments of code against it. No torch here.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from runner.config_key import KEY, UNDECLARED, Key
 from runner.errors import ConfigError, raise_combined, unknown_choice
+
+# Whether a key enters the signature of a run, which names what makes its result.
+# "when set": only if it is neither null nor false nor empty. "when on": the settings of a rule
+# enter only while the rule is on. "in global_batch": as a factor of the rows of an update.
+Signed = Literal["yes", "no", "when set", "when on", "in global_batch"]
+
+KEY = "key"  # of a field's metadata, which holds its declaration
+_INT64 = 2**63  # no number of a configuration may be larger
+# bounds of a `Key`: how a message says them, and what holds for a number and the bound
+_BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("at least", operator.ge),
+    "gt": ("above", operator.gt),
+    "le": ("at most", operator.le),
+    "lt": ("below", operator.lt),
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """The declaration of one key, beside the type of its field.
+
+    Args:
+        doc: what the key is; the comment behind it in the YAML is the same text. Arguments of
+            parts have none: their YAML and their docstring say it.
+        ge: the least number that is allowed.
+        gt: a number that every allowed one is above.
+        le: the greatest number that is allowed.
+        lt: a number that every allowed one is below; `math.inf` refuses infinity.
+        min_items: of a list, whose items the bounds hold for.
+        max_items: of a list.
+        choices: the texts that are allowed; empty: any text.
+        pattern: a regular expression for further texts beside the choices, or for all texts that
+            are allowed, which the note then describes.
+        interval: whether it is an interval such as `100` (updates), `5000ex` or `2ep`, which may
+            also be a time where it is "progress or time".
+        note: what is added to the message about a number that is out of range.
+        unit: of a number.
+        signed: whether the key enters the signature.
+        auto: whether the word `auto` is taken, which is replaced by a number once the train rows
+            are counted (runner/config/proposed_length.py), before types are checked.
+    """
+
+    doc: str = ""
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_items: int = 0
+    max_items: int | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    interval: Literal["progress", "progress or time"] | None = None
+    note: str = ""
+    unit: str = ""
+    signed: Signed = "yes"
+    auto: bool = False
+
+    @property
+    def range(self) -> str:
+        """The values that are allowed, in a few words; empty: all of the type."""
+        if self.interval:
+            return "an interval" if self.interval == "progress" else "an interval, also a time"
+        word = "or auto" * self.auto
+        parts = [", ".join(self.choices), " and ".join(self._bounds), self._length, word]
+        return "; ".join(filter(None, parts))
+
+    def find_problem(self, key: str, value: Any) -> str | None:
+        """Return a message if a value of the right type is out of range or no choice.
+
+        A number is finite and fits into 64 bits, whatever its bounds are.
+
+        Args:
+            key: the dotted name of the key, for the message.
+            value: as it stands in the configuration; whether it may be null is said by the type.
+        """
+        if isinstance(value, str):
+            is_free = not self.choices and self.pattern is None
+            if is_free or value in self.choices or self._matches_pattern(value):
+                return None
+            if not self.choices:
+                return f"{key}={value}: must be {self.note}"
+            return unknown_choice(key, value, self.choices)
+        if isinstance(value, list | tuple):
+            return self._find_item_problem(key, value)
+        if isinstance(value, Mapping):
+            problems = (self.find_problem(f"{key}.{name}", inner) for name, inner in value.items())
+            return next(filter(None, problems), None)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or self._is_in_range(value):
+            return None
+        rule = " and ".join(self._bounds) or "a finite number"
+        if self.lt is None and self.le is None:
+            if isinstance(value, int) and abs(value) >= _INT64:
+                rule = f"{rule} and below {_bound_text(_INT64)}"
+            elif self._bounds and not math.isfinite(value):
+                rule = f"{rule} and finite"
+        rule = "must not be negative" if rule == "at least 0" and value < 0 else f"must be {rule}"
+        return f"{key}={_shown(value)}: {rule}{f'; {self.note}' if self.note else ''}"
+
+    def _find_item_problem(self, key: str, values: Sequence[Any]) -> str | None:
+        too_many = self.max_items is not None and len(values) > self.max_items
+        if too_many or len(values) < self.min_items:
+            return f"{key}={list(values)}: needs {self._length}"
+        of_item = replace(self, min_items=0, max_items=None)
+        problems = (of_item.find_problem(f"{key}[{i}]", inner) for i, inner in enumerate(values))
+        return next(filter(None, problems), None)
+
+    def _is_in_range(self, value: float) -> bool:
+        # NaN fails every comparison
+        limit = math.inf if isinstance(value, float) else _INT64
+        bounds = ((getattr(self, name), holds) for name, (_, holds) in _BOUNDS.items())
+        return -limit < value < limit and all(b is None or holds(value, b) for b, holds in bounds)
+
+    def _matches_pattern(self, value: str) -> bool:
+        return self.pattern is not None and re.fullmatch(self.pattern, value) is not None
+
+    @property
+    def _length(self) -> str:
+        if self.min_items and self.min_items == self.max_items:
+            return f"{self.min_items} items"
+        return f"at least {self.min_items} item{'s' * (self.min_items > 1)}" * bool(self.min_items)
+
+    @property
+    def _bounds(self) -> list[str]:
+        bounds = ((getattr(self, name), words) for name, (words, _) in _BOUNDS.items())
+        return [
+            "finite" if bound == math.inf else f"{words} {_bound_text(bound)}"
+            for bound, words in bounds
+            if bound is not None
+        ]
+
+
+UNDECLARED = Key()  # of what has no declaration
+
+
+def setting(default: Any, doc: str, **declared: Any) -> Any:
+    """Return the field of a settings dataclass, with the declaration of its key.
+
+    Args:
+        default: what the key has unless it is given, or a function that makes it; MISSING where it
+            must be given.
+        doc: what the key is.
+        declared: further arguments of `Key`.
+    """
+    metadata = {KEY: Key(doc, **declared)}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _shown(value: float) -> str:
+    # the digits of a very long whole number would fill the terminal
+    return f"{value:.1e}" if isinstance(value, float) and abs(value) > _INT64 else str(value)[:60]
+
+
+def _bound_text(bound: float) -> str:
+    is_power = isinstance(bound, int) and bound > 10**9 and bound & (bound - 1) == 0
+    if is_power:
+        return f"2**{int(bound).bit_length() - 1}"
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
 
 LISTS = (list, tuple, Sequence)
 MAPPINGS = (dict, Mapping)
