@@ -59,7 +59,7 @@ def as_table(
     Raises:
         DataError: for values that make no column, or columns of different lengths.
     """
-    may_lack = declared.optional_columns if isinstance(rows, list) else ()
+    is_list = isinstance(rows, list)
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -70,8 +70,10 @@ def as_table(
                 columns = {name: [row.get(name) for row in rows] for name in names}
             rows = pa.table({name: _as_array(values) for name, values in dict(columns).items()})
         table = flatten_structs(rows)
-        for name in find_absent(may_lack, declared.columns, table.column_names):
-            table = table.append_column(name, pa.nulls(table.num_rows))
+        if is_list:
+            present = table.column_names
+            for name in find_absent(declared.optional_columns, declared.columns, present):
+                table = table.append_column(name, pa.nulls(table.num_rows))
         return table
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"the rows are no table: {error}") from error

@@ -214,7 +214,12 @@ def test_a_constructor_tells_all_arguments_that_are_not_as_annotated(given, said
 
 def test_a_constructor_takes_what_is_as_annotated_and_leaves_other_types_alone():
     right = {"widths": (1, 2), "kind": "each", "shares": {"a": 1}, "every": "2ep", "more": -1}
-    constructor(None, object(), 3, width=1, **right)
+    part, more = object(), object()
+    for given in (right, {**right, "widths": [2]}):
+        constructor(None, part, more, width=1, **given)
+    with pytest.raises(ConfigError) as told:  # the same types are checked beside a wrong one
+        constructor(None, part, more, width=0, **right)
+    assert list(told.value.problems) == ["width=0: must be at least 1"]
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, ".nan", ".inf"])

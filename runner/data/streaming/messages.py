@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +47,10 @@ class MessageDecoder:
     types: pa.Schema
     declared: Declared | None
     fitted: FittedTransforms
+
+    @cached_property
+    def _times(self) -> tuple[str, ...]:
+        return tuple(self.declared.time_forms) if self.declared else ()
 
     @classmethod
     def of(cls, topic: str, declared: Declared, learnt: str | None) -> MessageDecoder:
@@ -120,7 +125,7 @@ class MessageDecoder:
         if not isinstance(row, dict):
             raise DataError(f"{message}: is not a JSON object: {str(row)[:60]}")
         values = dict(_flatten(row))
-        for name in self.declared.time_forms if self.declared else ():
+        for name in self._times:
             if isinstance(values.get(name), int | float):  # times may be numbers or texts
                 values[name] = str(values[name])
         return values

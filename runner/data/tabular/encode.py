@@ -32,7 +32,7 @@ from runner.data.tabular.raw_ids import (
     find_missing,
     read_ids,
     read_integers,
-    read_seconds,
+    read_time_column,
 )
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
 from runner.data.tabular.times import SECONDS_OF_DAY, TIME_PARTS, as_seconds, is_seconds
@@ -208,7 +208,7 @@ def _read_days(
     """Read days since 1970, or to another time, as `read_numbers` does numbers."""
 
     def read(column: str, form: str) -> np.ndarray:
-        return read_seconds(single_array(table, column), column, form or "seconds", validator)
+        return read_time_column(single_array(table, column), column, form or "seconds", validator)
 
     seconds_R = read(spec.column, spec.input)
     if spec.until:

@@ -18,7 +18,7 @@ from runner.data.prepare.engine import Engine
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.splits import Split, SplitAssigner, reject_without_time
+from runner.data.tabular.splits import Split, SplitAssigner
 
 PART_ROWS = 1 << 19
 
@@ -113,7 +113,7 @@ def iterate_part(
     to_read = list(dict.fromkeys([*columns, *(split_column if part.split == "train" else [])]))
     for chunk in table.read_chunks(part.file, to_read, part.row_groups):
         if part.split == "train":
-            masks, chunk = assigner.assign(chunk), reject_without_time(chunk, split)
+            chunk, masks = assigner.assign(chunk)
         else:
             masks = {part.split: np.ones(chunk.num_rows, bool)}
         if chunk.malformed_lines:  # at the end; they belong to no split

@@ -36,6 +36,7 @@ from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_times import (
     ask_for_forms,
     choose_time,
+    describe_missing_times,
     propose_days,
     propose_split,
     propose_time_parts,
@@ -134,11 +135,7 @@ def propose_schema(
         split = propose_split(time, missing)
         if time and "time" in split.get("split", {}) and time.num_missing:
             num_untimed = time.num_missing
-            notes.append(
-                f"{time.name}: {num_untimed:,} of {sample.table.num_rows:,} sampled rows hold no "
-                "time by which they could be split: bad rows, which dataset.on_bad_rows=skip "
-                "leaves out"
-            )
+            notes.append(describe_missing_times(time, sample.table.num_rows))
         if "random" in split.get("split", {}):
             notes += describe_copied_rows(sample.table, columns)
         more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}

@@ -143,6 +143,14 @@ def propose_split(time: SplitTime | None, missing: Sequence[str]) -> dict[str, A
     return {"split": {"random": {"train": round(1 - 0.1 * len(missing), 1), **shares}}}
 
 
+def describe_missing_times(time: SplitTime, num_rows: int) -> str:
+    """Return a note on the rows of a sample that have no time by which they could be split."""
+    return (
+        f"{time.name}: {time.num_missing:,} of {num_rows:,} sampled rows hold no time by which "
+        "they could be split: bad rows, which dataset.on_bad_rows=skip leaves out"
+    )
+
+
 def propose_time_parts(
     sample: pa.Table, time: SplitTime, taken: Sequence[str]
 ) -> dict[str, dict[str, Any]]:

@@ -167,7 +167,7 @@ def _read_values(
         return np.where(missing, 0.0, values).view(np.int64), missing
     if spec.encode in TIME_PARTS:
         form = "seconds" if spec.input == "auto" else spec.input
-        seconds = read_seconds(flat, spec.column, form, validator)
+        seconds = read_time_column(flat, spec.column, form, validator)
         return compute_time_part(seconds, spec.encode), np.isnan(seconds)
     if spec.input == "string" and not is_text(flat.type):
         flat = flat.cast(pa.string())
@@ -179,7 +179,7 @@ def _read_values(
     return values, missing
 
 
-def read_seconds(times: pa.Array, name: str, form: str, validator: RowValidator) -> np.ndarray:
+def read_time_column(times: pa.Array, name: str, form: str, validator: RowValidator) -> np.ndarray:
     """Read a column of times as seconds since 1970: [R] float64, NaN where one is missing.
 
     Args:

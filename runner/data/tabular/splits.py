@@ -297,12 +297,23 @@ class SplitAssigner:
         bits = np.random.PCG64(np.random.SeedSequence([seed, file_number, DRAWS]))
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
-    def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
-        """Return split -> bool [R], its rows.
+    def assign(self, chunk: RowChunk) -> tuple[RowChunk, dict[str, np.ndarray]]:
+        """Return the chunk, and split -> bool [R], its rows.
 
         With a split by a column, a row may be in none. One without a time by which it could be
-        split is in the train split, where `reject_without_time` makes it a bad row.
+        split is in the train split, and a bad row of the chunk that is returned.
         """
+        if self._split.kind != "time" or chunk.table is None:
+            return chunk, self._assign_without_times(chunk)
+        seconds_R = read_seconds(chunk.table, self._split)
+        split_R = np.zeros(chunk.num_rows, int)
+        for number, name in enumerate(("validation", "test"), start=1):
+            if name in self._split_starts:
+                split_R[seconds_R >= self._split_starts[name]] = number
+        masks = {name: split_R == SPLITS.index(name) for name in self._split.splits}
+        return _reject_rows(chunk, self._split, np.isnan(seconds_R)), masks
+
+    def _assign_without_times(self, chunk: RowChunk) -> dict[str, np.ndarray]:
         split, num_rows = self._split, chunk.num_rows
         if split.kind == "random":
             ends = np.cumsum([float(split.of[s]) for s in split.splits])[:-1]
@@ -310,27 +321,17 @@ class SplitAssigner:
             return {name: split_R == n for n, name in enumerate(split.splits)}
         if split.kind in ("whole", *EVENT_SPLITS) or chunk.table is None:
             return {"train": np.ones(num_rows, bool)}
-        if split.kind == "column":
-            texts = single_array(chunk.table, str(split.column)).cast(pa.string())
-            masks = {
-                name: pa.compute.is_in(texts, pa.array(values, pa.string()))
-                for name, values in split.of.items()
-            }
-            return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
-        seconds_R = read_seconds(chunk.table, split)
-        split_R = np.zeros(num_rows, int)
-        for number, name in enumerate(("validation", "test"), start=1):
-            if name in self._split_starts:
-                split_R[seconds_R >= self._split_starts[name]] = number
-        return {name: split_R == SPLITS.index(name) for name in split.splits}
+        texts = single_array(chunk.table, str(split.column)).cast(pa.string())
+        masks = {
+            name: pa.compute.is_in(texts, pa.array(values, pa.string()))
+            for name, values in split.of.items()
+        }
+        return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
 
 
-def reject_without_time(chunk: RowChunk, split: Split) -> RowChunk:
+def _reject_rows(chunk: RowChunk, split: Split, none_R: np.ndarray) -> RowChunk:
     """Return a chunk in which rows are bad that have no time by which they could be split."""
-    if split.kind != "time" or chunk.table is None:
-        return chunk
-    none_R = np.isnan(read_seconds(chunk.table, split))
-    if not none_R.any():
+    if chunk.table is None or not none_R.any():
         return chunk
     name = str(split.column)
     times = single_array(chunk.table, name)

@@ -61,12 +61,16 @@ class TableRecipe(TableFiles):
     def layout_version(self) -> str | int:
         """Version of the layout of the cache.
 
-        It differs from LAYOUT_VERSION where files are fetched, and where they hold the items that
-        users have seen, so that a cache that was made without these is not used.
+        It differs from LAYOUT_VERSION where files are fetched, where they hold the items that users
+        have seen, and where rows without a time or a listed value are judged, so that a cache that
+        was made otherwise is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
-        return LAYOUT_VERSION if self.declared.interactions is None else f"{LAYOUT_VERSION} seen"
+        if self.declared.interactions is not None:
+            return f"{LAYOUT_VERSION} seen"
+        is_judged = self.row_split.kind in ("time", "column")
+        return f"{LAYOUT_VERSION} judged" if is_judged else LAYOUT_VERSION
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}

@@ -85,10 +85,10 @@ def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]
 
 def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, object]:
     """Return a request of one row, which is scored: times are times, and known integers ids."""
-    inputs = []
+    inputs, time_forms = [], raw.declared.time_forms
     for column in served_columns(raw, graphs):
         value: object = {"INT64": 0, "UINT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
-        if form := raw.declared.time_forms.get(column.name):
+        if form := time_forms.get(column.name):
             value = example_time(form)
         for spec in raw.declared.ids:
             known = raw.fitted.vocabularies.get(spec.table_name)
