@@ -13,8 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from runner.optim.settings import SparseSettings
 
@@ -90,11 +92,15 @@ def adagrad(
 def rowwise_adagrad(
     weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """Apply Adagrad with one accumulator a row: s += mean(g^2); w -= lr g / (sqrt(s) + eps)."""
+    """Apply Adagrad with one accumulator a row: s += mean(g^2); w -= lr g / (sqrt(s) + eps).
+
+    On CPU the numbers are those of FBGEMM's kernel to the last bit, for which products are rounded
+    before they are added.
+    """
     (sum_U,) = states
-    sum_U.add_(_mean_square(grad_UD))
-    rate_U = sum_U.sqrt().add_(update.settings.eps).reciprocal_().mul_(-update.lr)
-    weight_UD.addcmul_(grad_UD, rate_U[:, None])
+    sum_U.add_(_mean_square_of_lanes(grad_UD))
+    rate_U = torch.full_like(sum_U, -update.lr).div_(_square_root(sum_U).add_(update.settings.eps))
+    weight_UD.add_(grad_UD.mul_(rate_U[:, None]))
 
 
 def adam(weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep) -> None:
@@ -168,6 +174,28 @@ UPDATE_RULES: dict[str, UpdateRule] = {
 
 def _mean_square(grad_UD: Tensor) -> Tensor:
     return torch.einsum("ud,ud->u", grad_UD, grad_UD).div_(grad_UD.shape[1])
+
+
+def _mean_square_of_lanes(grad_UD: Tensor) -> Tensor:
+    """Return the mean square of each row in the order of FBGEMM's CPU kernel.
+
+    Each of its eight lanes adds every eighth square; then they are added two by two.
+    """
+    square_UD = grad_UD.square()
+    if missing := -square_UD.shape[1] % 8:
+        square_UD = pad(square_UD, (0, missing))
+    lanes_U8, *others = torch.split(square_UD, 8, dim=1)
+    for square_U8 in others:
+        lanes_U8 = lanes_U8 + square_U8
+    sums = lanes_U8.reshape(-1)
+    while len(sums) > len(grad_UD):
+        sums = sums[0::2] + sums[1::2]
+    return sums.div_(grad_UD.shape[1])
+
+
+def _square_root(x: Tensor) -> Tensor:
+    """Return square roots, each rounded correctly; those of torch on CPU are MKL's and are not."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def _ratio(dividend: Tensor, divisor: Tensor) -> Tensor:

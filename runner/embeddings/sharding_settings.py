@@ -20,9 +20,6 @@ _WHOLE_ROW_KINDS = {
     "partial_rowwise_adam": "its second moment is one number for a whole row",
     "partial_rowwise_lamb": "its second moment is one number for a whole row",
 }
-# Kinds for which FBGEMM's CPU kernel is faster than our row updates, by measurement. Its Adagrad is
-# scalar code, 1.1 to 1.5 times slower than ours.
-FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
 EVERY_ROW = "every_row"  # stands for the kind of tables whose every row each update steps
 # These stand for the kind of tables whose engine on CPU is ours whatever their optimizer, in one
 # process and over ranks; a dtype is that of 16-bit rows.

@@ -116,7 +116,7 @@ def test_the_padding_is_never_trained_and_shows_nowhere(kind):
 
 
 def test_widths_that_kernels_store_are_built_as_they_always_were():
-    tables = build_tables(SPECS, FEATURES, settings_of("rowwise_adagrad"), seed=0, device=CPU)
+    tables = build_tables(SPECS, FEATURES, settings_of("sgd"), seed=0, device=CPU)
     assert type(tables) is FbgemmTables
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from runner.embeddings.cpu_tables import run_one_by_one
 from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
 from runner.embeddings.interface import make_layout
 from runner.embeddings.row_copies import put_rows, take_rows
+from runner.embeddings.sorted_ids import BagNumbers
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from runner.training.update.row_threads import RowThreads
@@ -345,7 +347,7 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
         torch.set_num_threads(num_threads)
         tables = engine_of(engine, settings_of(kind), specs, features)
         if rows_apart:
-            tables.run_all = RowThreads([], rows_apart).run_all
+            tables.use_threads(RowThreads([], rows_apart).run_all, rows_apart)
         torch.manual_seed(5)
         for step in (1, 2):
             lengths = torch.randint(0, 9, (len(features) * 600,))
@@ -365,11 +367,11 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_ids_sorted_table_by_table_give_the_bits_of_ids_sorted_at_once(weighted):
-    features = ("s1", "s2", "b", "a")  # the tables come one after another
+@pytest.mark.parametrize("num_parts", [2, 3, 9])
+def test_ids_sorted_in_parts_give_the_bits_of_ids_sorted_table_by_table(num_parts, weighted):
+    features = ("s1", "s2", "b", "a")
     parts, whole = (engine_of(CpuTables, settings_of("adam"), SPECS, features) for _ in range(2))
-    assert parts._sorted_apart == [0, 2, 3]
-    whole._sorted_apart = [0]
+    parts.use_threads(run_one_by_one, num_parts)
     for tables in (parts, whole):
         for step in (1, 2, 3):
             kjt = jagged(step, weighted=weighted)
@@ -379,6 +381,41 @@ def test_ids_sorted_table_by_table_give_the_bits_of_ids_sorted_at_once(weighted)
             pooled.backward(pooled.detach().sign())
     for name, tensor in parts.state().items():
         assert torch.equal(tensor, whole.state()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("starts", "num_parts", "expected"),
+    [
+        ([0, 10, 20, 30], 1, [[0, 1, 2]]),
+        ([0, 10, 20, 30], 3, [[0], [1], [2]]),
+        ([0, 30, 40, 50], 2, [[0], [1, 2]]),
+        ([0, 0, 40, 40], 2, [[1]]),  # tables without an id are left out
+        ([5, 5, 5, 5], 2, []),
+    ],
+)
+def test_parts_have_tables_side_by_side_with_about_as_many_ids(starts, num_parts, expected):
+    numbers = BagNumbers([range(f, f + 1) for f in range(3)], [0, 4, 8])
+    parts = numbers.split(starts, num_parts)
+    assert [[table.start for table in part] for part in parts] == expected
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dim", [4, 8, 12, 16, 64, 200])
+def test_row_wise_adagrad_has_the_bits_of_fbgemm_where_no_features_share_a_table(dim, weighted):
+    specs = tuple(TableSpec(name, 50, dim, (name,)) for name in FEATURES)
+    settings = SparseSettings("rowwise_adagrad", 0.0123)
+    ours, theirs = (
+        engine_of(engine, settings, specs, FEATURES).train() for engine in (CpuTables, FbgemmTables)
+    )
+    for step in range(1, 6):
+        kjt = jagged(step, batch_size=100, weighted=weighted)
+        for tables in (ours, theirs):
+            tables.set_lr_and_step(0.0123 / step, step)
+            pooled = tables(kjt)
+            torch.manual_seed(step)
+            pooled.backward(torch.randn(pooled.shape) * 10.0**-step)
+    for name, tensor in theirs.state().items():
+        assert torch.equal(tensor, ours.state()[name]), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -47,7 +47,7 @@ def choose_threads(
         context.row_threads = threads
         for tables in context.model.modules():
             if isinstance(tables, CpuTables):
-                tables.run_all = threads.run_all
+                tables.use_threads(threads.run_all, threads.num_threads)
     if config["trainer"]["num_threads"] is None and (
         not is_cpu or limit_threads(context.model, products, num_rows)
     ):

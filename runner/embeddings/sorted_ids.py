@@ -1,0 +1,153 @@
+"""The ids of a batch in the order in which our own tables sum the gradients of their rows.
+
+NumPy's sort of int64 is vectorised and three times as fast as torch's.
+B batch, F features, N bags, V values, U distinct rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LookupIds:
+    """The ids that an update looks up, feature by feature."""
+
+    values_V: Tensor
+    offsets: Tensor  # F x B + 1
+    weights_V: Tensor | None
+    starts: list[int]  # F + 1: where the ids of each feature begin, and the end of all
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class SortedIds:
+    """The ids of some tables, ordered by row, then bag, then position."""
+
+    rows_V: Tensor
+    bags_V: Tensor
+    weights_V: Tensor | None
+    starts_U: Tensor  # where the ids of each distinct row begin
+
+
+class BagNumbers:
+    """Numbers the bags of features whose tables are stacked into one matrix.
+
+    Bags are numbered by row of the batch, then feature, as their gradients lie. A number is packed
+    with the first row of the table into one key.
+
+    Args:
+        tables: the features of each table, side by side.
+        first_rows: of each of these tables in the matrix.
+    """
+
+    def __init__(self, tables: Sequence[range], first_rows: Sequence[int]) -> None:
+        self.tables = tuple(tables)
+        self.features = range(tables[0].start, tables[-1].stop)
+        rows = [row for table, row in zip(tables, first_rows, strict=True) for _ in table]
+        self.first_row_F1 = np.array(rows)[:, None]
+        self._keys_cache = (-1, np.empty(0))  # first: their batch size
+
+    def bits(self, batch_size: int) -> int:
+        """Return how many bits of a key the number of the bag has."""
+        return (batch_size * len(self.features)).bit_length()
+
+    def keys(self, batch_size: int) -> np.ndarray:
+        """Return the keys, [F, B] int64, of the first row of each bag's table."""
+        cached_size, keys_FB = self._keys_cache
+        if cached_size != batch_size:
+            bags_BF = np.arange(batch_size * len(self.features)).reshape(batch_size, -1)
+            keys_FB = np.ascontiguousarray((self.first_row_F1 << self.bits(batch_size)) + bags_BF.T)
+            self._keys_cache = (batch_size, keys_FB)
+        return keys_FB
+
+    def split(self, starts: Sequence[int], num_parts: int) -> list[tuple[range, ...]]:
+        """Divide the tables into so many parts at most, with about as many ids each.
+
+        Args:
+            starts: where the ids of each feature begin, and the end of all.
+            num_parts: at least 1.
+
+        Returns:
+            Tables that lie side by side; no part has no id.
+        """
+        first, last = starts[self.features.start], starts[self.features.stop]
+        parts: list[list[range]] = [[] for _ in range(num_parts)]
+        for table in self.tables:
+            low, high = starts[table.start] - first, starts[table.stop] - first
+            if low < high:
+                middle = (low + high) / 2 / (last - first)
+                parts[int(middle * num_parts)].append(table)
+        return [tuple(part) for part in parts if part]
+
+
+def sort_ids(
+    ids: LookupIds, tables: Sequence[range], numbers: BagNumbers, *, table_by_table: bool
+) -> SortedIds:
+    """Sort the ids of some tables.
+
+    A row and a bag are packed into one key. Equal keys are equal pairs, so the sort need not be
+    stable.
+
+    Args:
+        ids: of all tables.
+        tables: some of those that are numbered, in their order.
+        numbers: of the bags.
+        table_by_table: whether the ids of each table are sorted by themselves, in the caches: in
+            0.8 of the time, unless other threads run Python, for which each sort would wait.
+    """
+    starts = [ids.starts[table.start] for table in tables]
+    first, last = starts[0], ids.starts[tables[-1].stop]
+    bounds = [start - first for start in starts[1:]] if table_by_table else []
+    bits = numbers.bits(ids.batch_size)
+    key_V = _packed(ids, slice(first, last), range(tables[0].start, tables[-1].stop), numbers)
+    if ids.weights_V is None:
+        rows_V, bags_V = _sort_pairs(key_V, bits, bounds)
+        weights_V = None
+    else:
+        bags_V = key_V & ((1 << bits) - 1)
+        position_bits = len(key_V).bit_length()
+        key_V = ((key_V >> bits) << position_bits) | np.arange(len(key_V))
+        rows_V, order_V = _sort_pairs(key_V, position_bits, bounds)
+        bags_V, weights_V = bags_V[order_V], ids.weights_V[first:last][torch.from_numpy(order_V)]
+    is_first_V = np.empty(len(rows_V), dtype=bool)
+    is_first_V[0] = True
+    np.not_equal(rows_V[1:], rows_V[:-1], out=is_first_V[1:])
+    starts_U = np.flatnonzero(is_first_V)
+    return SortedIds(
+        torch.from_numpy(rows_V), torch.from_numpy(bags_V), weights_V, torch.from_numpy(starts_U)
+    )
+
+
+def _packed(ids: LookupIds, part: slice, features: range, numbers: BagNumbers) -> np.ndarray:
+    """Return row and bag of each id of some features as one number, [V]."""
+    size, first = ids.batch_size, numbers.features.start
+    keys_N = numbers.keys(size)[features.start - first : features.stop - first].reshape(-1)
+    lengths_N = np.diff(ids.offsets[features.start * size : features.stop * size + 1].numpy())
+    key_V = ids.values_V[part].numpy() << numbers.bits(size)
+    if len(key_V) != len(keys_N) or lengths_N.min() != 1:
+        keys_N = np.repeat(keys_N, lengths_N)
+    key_V += keys_N
+    return key_V
+
+
+def _sort_pairs(
+    key_V: np.ndarray, bits: int, bounds: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sort keys, which are overwritten, and return their upper and their lower bits.
+
+    Args:
+        key_V: int64.
+        bits: how many the lower ones are.
+        bounds: where keys begin that are larger than all before them.
+    """
+    for keys in np.split(key_V, bounds):
+        keys.sort()
+    high_V = key_V >> bits
+    key_V &= (1 << bits) - 1
+    return high_V, key_V
