@@ -22,7 +22,7 @@ from runner.embeddings.interface import Layout
 from runner.embeddings.row_copies import put_rows, take_rows
 from runner.embeddings.row_update_tables import RowUpdateTables
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
-from runner.embeddings.sorted_ids import BagNumbers, LookupIds, sort_ids
+from runner.embeddings.sorted_ids import BagNumbers, LookupIds, SortedIds, sort_ids
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
 
@@ -138,36 +138,45 @@ class CpuTables(RowUpdateTables):
         size = len(grad_BE)
         ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
         works = []
-        for group in self._groups:
-            grad_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # one row for a bag
-            for tables in group.bags.split(ids.starts, self._num_parts):
-                works.append(partial(self._update_tables, group, tables, ids, grad_ND, update))
+        for groups in self._groups_with_equal_ids(ids):
+            first = groups[0].bags
+            grads = [grad_BE[:, g.columns].reshape(-1, g.dim) for g in groups]  # one row for a bag
+            for tables in first.split(ids.starts, self._num_parts):
+                works.append(partial(self._update_tables, groups, tables, ids, grads, update))
         self._run_all(works)
+
+    def _groups_with_equal_ids(self, ids: LookupIds) -> list[list[_WidthGroup]]:
+        """Return all groups, together those whose ids are sorted once.
+
+        The weights of a first-order term, for one, are tables of their own with the same ids.
+        """
+        found: list[list[_WidthGroup]] = []
+        for group in self._groups:
+            for others in found:
+                if others[0].bags.have_equal_ids(group.bags, ids):
+                    others.append(group)
+                    break
+            else:
+                found.append([group])
+        return found
 
     def _update_tables(
         self,
-        group: _WidthGroup,
+        groups: Sequence[_WidthGroup],
         tables: Sequence[range],
         ids: LookupIds,
-        grad_ND: Tensor,
+        grads: Sequence[Tensor],
         update: UpdateStep,
     ) -> None:
-        """Update the rows of some tables of a group."""
-        found = sort_ids(ids, tables, group.bags, table_by_table=self._num_parts == 1)
+        """Update the rows of some tables of a group, and of others with the same ids."""
+        found = sort_ids(ids, tables, groups[0].bags, table_by_table=self._num_parts == 1)
         rows_U = found.rows_V[found.starts_U]
-        chunk = max(1, _CHUNK_WEIGHTS // group.dim)
-        for start in range(0, len(rows_U), chunk):
-            stop = start + chunk
-            first = int(found.starts_U[start])
-            last = int(found.starts_U[stop]) if stop < len(rows_U) else len(found.rows_V)
-            grad_UD = embedding_bag(
-                found.bags_V[first:last],
-                grad_ND,
-                found.starts_U[start:stop] - first,
-                mode="sum",
-                per_sample_weights=None if found.weights_V is None else found.weights_V[first:last],
-            )
-            self._step_rows(group, rows_U[start:stop], grad_UD, update)
+        for group, grad_ND in zip(groups, grads, strict=True):
+            chunk = max(1, _CHUNK_WEIGHTS // group.dim)
+            for start in range(0, len(rows_U), chunk):
+                rows = slice(start, start + chunk)
+                grad_UD = _sum_gradients(found, rows, grad_ND)
+                self._step_rows(group, rows_U[rows], grad_UD, update)
 
     def _step_rows(
         self, group: _WidthGroup, rows_U: Tensor, grad_UD: Tensor, update: UpdateStep
@@ -181,6 +190,25 @@ class CpuTables(RowUpdateTables):
             weight_UD = group.rounding.round(weight_UD, rows_U, update.step)
         for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
             put_rows(tensor, rows_U, rows)
+
+
+def _sum_gradients(ids: SortedIds, rows: slice, grad_ND: Tensor) -> Tensor:
+    """Return the gradient of some of the distinct rows, [U, D].
+
+    Args:
+        ids: of the batch.
+        rows: which of the distinct rows.
+        grad_ND: the gradient of each bag.
+    """
+    first = int(ids.starts_U[rows.start])
+    last = int(ids.starts_U[rows.stop]) if rows.stop < len(ids.starts_U) else len(ids.rows_V)
+    return embedding_bag(
+        ids.bags_V[first:last],
+        grad_ND,
+        ids.starts_U[rows] - first,
+        mode="sum",
+        per_sample_weights=None if ids.weights_V is None else ids.weights_V[first:last],
+    )
 
 
 def run_one_by_one(works: Iterable[Callable[[], object]]) -> None:

@@ -24,6 +24,12 @@ class LookupIds:
     starts: list[int]  # F + 1: where the ids of each feature begin, and the end of all
     batch_size: int
 
+    def of(self, features: range) -> tuple[Tensor, Tensor]:
+        """Return the ids of some features, and where those of each bag begin among them."""
+        first, last = self.starts[features.start], self.starts[features.stop]
+        bags = slice(features.start * self.batch_size, features.stop * self.batch_size + 1)
+        return self.values_V[first:last], self.offsets[bags] - first
+
 
 @dataclass(frozen=True)
 class SortedIds:
@@ -65,6 +71,14 @@ class BagNumbers:
             keys_FB = np.ascontiguousarray((self.first_row_F1 << self.bits(batch_size)) + bags_BF.T)
             self._keys_cache = (batch_size, keys_FB)
         return keys_FB
+
+    def have_equal_ids(self, other: BagNumbers, ids: LookupIds) -> bool:
+        """Return whether both number the same bags, with equal ids of tables of equal sizes."""
+        return (
+            ids.weights_V is None
+            and np.array_equal(self.first_row_F1, other.first_row_F1)
+            and all(map(torch.equal, ids.of(self.features), ids.of(other.features)))
+        )
 
     def split(self, starts: Sequence[int], num_parts: int) -> list[tuple[range, ...]]:
         """Divide the tables into so many parts at most, with about as many ids each.

@@ -13,7 +13,7 @@ from runner.embeddings.cpu_tables import run_one_by_one
 from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
 from runner.embeddings.interface import make_layout
 from runner.embeddings.row_copies import put_rows, take_rows
-from runner.embeddings.sorted_ids import BagNumbers
+from runner.embeddings.sorted_ids import BagNumbers, sort_ids
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from runner.training.update.row_threads import RowThreads
@@ -381,6 +381,38 @@ def test_ids_sorted_in_parts_give_the_bits_of_ids_sorted_table_by_table(num_part
             pooled.backward(pooled.detach().sign())
     for name, tensor in parts.state().items():
         assert torch.equal(tensor, whole.state()[name]), name
+
+
+@pytest.mark.parametrize("num_parts", [1, 2])
+@pytest.mark.parametrize("differ", ["", "ids", "bags", "weights"])
+def test_tables_with_equal_ids_are_sorted_once_with_the_same_bits(differ, num_parts, monkeypatch):
+    features = ("a", "b", "a1", "b1")  # the last two are of other tables, for a first-order term
+    specs = [TableSpec(name, 5, 8 if len(name) == 1 else 4, (name,)) for name in features]
+    once, apart = (engine_of(CpuTables, settings_of("adam"), specs, features) for _ in range(2))
+    lengths, values = torch.tensor([2, 0, 1, 3, 1, 1]), torch.tensor([4, 1, 4, 0, 2, 2, 3, 1])
+    of_first_order = values.flip(0) if differ == "ids" else values
+    bags = lengths.flip(0) if differ == "bags" else lengths
+    kjt = KeyedJaggedTensor(
+        list(features),
+        torch.cat([values, of_first_order]),
+        weights=torch.rand(16) if differ == "weights" else None,
+        lengths=torch.cat([lengths, bags]),
+    )
+    sorts = []
+    monkeypatch.setattr(
+        "runner.embeddings.cpu_tables.sort_ids",
+        lambda *a, **k: sorts.append(1) or sort_ids(*a, **k),
+    )
+    for tables in (once, apart):
+        tables.use_threads(run_one_by_one, num_parts)
+        for step in (1, 2):
+            tables.set_lr_and_step(0.05, step)
+            pooled = tables(kjt)
+            pooled.backward(pooled.detach().cos())
+        monkeypatch.setattr(BagNumbers, "have_equal_ids", lambda *_: False)
+    assert len(sorts) == 2 * num_parts * ((2 if differ else 1) + 2)
+    for name, tensor in once.state().items():
+        assert torch.equal(tensor, apart.state()[name]), name
 
 
 @pytest.mark.parametrize(
