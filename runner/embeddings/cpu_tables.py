@@ -135,6 +135,8 @@ class CpuTables(RowUpdateTables):
         weights_V: Tensor | None,
         grad_BE: Tensor,
     ) -> None:
+        if values_V.numel() == 0:
+            return
         size = len(grad_BE)
         ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
         works = []
