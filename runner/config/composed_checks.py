@@ -8,24 +8,31 @@ from dataclasses import replace
 from runner.config.compose import ComposedConfig
 from runner.config.proposed_length import AUTO, UNKNOWN_ROWS, automatic_keys, fill_automatic
 from runner.config.rules import check_config, get_key
-from runner.config.rules.loops import many_epochs
+from runner.config.rules.loops import many_epochs, rows_not_told, tells_rows
 from runner.config.settings import ONLINE_LOOP
 from runner.errors import raise_combined
 from runner.rundir.diff import flatten
 
 
-def with_row_count(composed: ComposedConfig, train_rows: int = UNKNOWN_ROWS) -> ComposedConfig:
-    """Return a configuration with what is proposed for so many rows in place of each `auto`."""
+def with_row_count(composed: ComposedConfig, train_rows: int | None = None) -> ComposedConfig:
+    """Return a configuration with what is proposed for so many rows in place of each `auto`.
+
+    Args:
+        composed: the configuration.
+        train_rows: None: they are not counted yet; a dataset that cannot tell them is a mistake.
+    """
     nodes = (composed.config, composed.saved_config, composed.default_config)
     if not any(map(automatic_keys, nodes)):
         return composed
-    problems = composed.problems
-    if (
-        "trainer.max_epochs" in automatic_keys(composed.config)
-        and get_key(composed.config, "loop._target_") == ONLINE_LOOP
-    ):
+    problems, keys = composed.problems, automatic_keys(composed.config)
+    is_online = get_key(composed.config, "loop._target_") == ONLINE_LOOP
+    if is_online and "trainer.max_epochs" in keys:
         problems = (*problems, many_epochs(AUTO))  # as the user has written it
-    config, saved, default = (fill_automatic(node, train_rows) for node in nodes)
+        keys.remove("trainer.max_epochs")
+    if train_rows is None and not tells_rows(composed.config):
+        problems = (*problems, *map(rows_not_told, keys))
+    num_rows = UNKNOWN_ROWS if train_rows is None else train_rows
+    config, saved, default = (fill_automatic(node, num_rows) for node in nodes)
     return replace(
         composed, config=config, saved_config=saved, default_config=default, problems=problems
     )

@@ -23,6 +23,12 @@ from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 SPARSE_NODE = "optimizer.sparse"
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _MOST_NAMES = 4  # of options that a message names
+# What most jobs have, which a message names before options that follow by the alphabet
+COMMON_OPTIONS = {
+    "model": ("dlrm", "dcn", "deepfm", "sasrec"),
+    "dataset": ("parquet", "csv", "tsv", "jsonl"),
+    "search": ("quick", "tpe"),
+}
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 
@@ -75,17 +81,18 @@ def find_options_with_key(key: str, config_dirs: Sequence[str] = ()) -> list[tup
 
 
 def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return the options that have a key, in words and the first as an override, or None.
+    """Return the options that have a key, in words and the most common as an override, or None.
 
     A message about a key that the chosen options lack names them.
     """
     found = find_options_with_key(key, config_dirs)
     if not found:
         return None
-    group, first = found[0]
-    names = [name for other, name in found if other == group]
+    group, _ = found[0]
+    common, names = COMMON_OPTIONS.get(group, ()), [name for g, name in found if g == group]
+    names = [*(n for n in common if n in names), *(n for n in names if n not in common)]
     more = ", ..." if len(names) > _MOST_NAMES else ""
-    return f"{group}={', '.join(names[:_MOST_NAMES])}{more}", f"{group}={first}"
+    return f"{group}={', '.join(names[:_MOST_NAMES])}{more}", f"{group}={names[0]}"
 
 
 def _table_fields() -> list[OptionField]:

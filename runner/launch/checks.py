@@ -11,6 +11,7 @@ from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.proposed_length import automatic_keys
 from runner.config.rules import get_key
 from runner.config.rules.data_fit import find_data_problems
+from runner.config.rules.loops import rows_not_told
 from runner.distributed.world_size import launched_world_size, local_world_size
 from runner.errors import ConfigError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
@@ -41,10 +42,7 @@ def resolve_automatic(
     check_fits_dataset(composed.config)
     rows = count_train_rows(composed.config["dataset"])
     if rows is None:
-        raise ConfigError(
-            f"{keys[0]}=auto: follows from the number of train rows, which a stream and a dataset "
-            "of your own do not tell before the training; give a number"
-        )
+        raise ConfigError(rows_not_told(keys[0]))
     resolved = with_row_count(composed, rows)
     check_composed(resolved, allowed)
     chosen = ", ".join(f"{key}={get_key(resolved.config, key)}" for key in keys)

@@ -6,6 +6,8 @@ import pytest
 
 from runner.__main__ import main
 from runner.config.locations import CONF, PROJECT
+from runner.config.option_fields import COMMON_OPTIONS
+from runner.config.options import list_groups
 
 
 def explain(capsys, *words: str) -> list[str]:
@@ -92,10 +94,27 @@ def test_a_key_that_every_rule_of_tables_has_is_found_although_no_file_sets_it(c
 def test_a_key_of_another_option_names_the_options_that_have_it(capsys):
     assert main(["explain", "dataset.split"]) == 2
     said = capsys.readouterr().err
-    assert "dataset.split is a key of dataset=arrow, avro, csv, jsonl, ...: explain" in said
+    assert "dataset.split is a key of dataset=parquet, csv, tsv, jsonl, ...: explain" in said
     hint = said.split("explain ")[1].split()
     shown = explain(capsys, *hint)
     assert shown[0].startswith("dataset.split: ")
     assert explain(capsys, *reversed(hint)) == shown  # in any order
     assert main(["explain", "dataset=csv"]) == 2
     assert "name a key" in capsys.readouterr().err
+
+
+def test_of_the_options_that_have_a_key_the_most_common_come_first(capsys):
+    for words, said in (
+        (["explain", "dataset.path"], "dataset=parquet, csv, tsv, jsonl, ...: explain"),
+        (["explain", "dataset.column_names"], "dataset=csv, tsv: explain"),
+        (["explain", "model.net.num_heads"], "model=sasrec, autoint, autoint_plus, bert4rec, ..."),
+        (["explain", "optimizer.dense.betas", "optimizer=sgd"], "optimizer=adam, adamw, lamb, "),
+        (["dataset.split={}"], "`python -m runner explain dataset.split dataset=parquet` says"),
+    ):
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_most_common_options_are_there():
+    known = {group: {option.name for option in options} for group, options in list_groups()}
+    assert all(known[group] >= set(names) for group, names in COMMON_OPTIONS.items())

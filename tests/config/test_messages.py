@@ -104,6 +104,10 @@ def command(monkeypatch, capsys, tmp_path):
         (["loop=online", "trainer.max_epochs=auto", "seed=-1"],
          ["2 mistakes", "trainer.max_epochs=auto: loop=online learns from each row once: "
           "trainer.max_epochs=1, or trainer.max_steps=N"]),
+        *((["loop=online", *dataset, "trainer.batch_size=auto", "scheduler.warmup=auto", "seed=-1"],
+           ["3 mistakes", *(f"{key}=auto: follows from the number of train rows, which a stream and"
+                            for key in ("trainer.batch_size", "scheduler.warmup"))])
+          for dataset in (["dataset=folder"], ["dataset._target_=my.Clicks", "--allow", "my"])),
         (["dataset=kafka", "dataset.rows.train=2000"],
          ["there is no key 'dataset.rows.train' here: it is a key of dataset=synthetic; "
           "`python -m runner explain dataset.rows.train dataset=synthetic` says"]),

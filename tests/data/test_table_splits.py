@@ -410,6 +410,42 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert "dataset.test_path=FILE judges all rows" in done.text
 
 
+def test_an_evaluation_of_files_of_their_own_prepares_no_other_rows(tmp_path, path, runner):
+    city, tags = {"encode": "vocabulary"}, {"encode": "vocabulary", "list": True}
+    schema = tmp_path / "s.yaml"
+    schema.write_text(
+        yaml.safe_dump(
+            {
+                "split": {"random": {"train": 0.8, "validation": 0.1, "test": 0.1}},
+                "labels": {"click": {}},
+                "numeric": {"age": {"standardise": True, "default": 30}},
+                "categorical": {"city": city, "tags": tags},
+            }
+        )
+    )
+    train = ("dataset=parquet", f"dataset.schema={schema}", f"dataset.path={path}")
+    # a schedule that needs the number of updates, which follows from the train rows
+    length = ("trainer.batch_size=100", "trainer.max_epochs=1", "scheduler=cosine")
+    net = ("model=wide_and_deep", "trainer.num_threads=1", "report=false")
+    env = {"RUNNER_CACHE": str(tmp_path / "cache")}
+    run = tmp_path / "run"
+    done = runner.run(*train, *length, *net, f"hydra.run.dir={run}", env=env)
+    assert done.code == 0, done.text
+    new = write_parquet(tmp_path / "new", clicks(70, seed=9))
+    metrics, prepared = {}, {}
+    for name, words in {"alone": (), "beside": ("loop.split=[train,test]",)}.items():
+        own = ("loop=eval", f"run={run}", f"dataset.test_path={new}", *words)
+        env = {"RUNNER_CACHE": str(tmp_path / name)}
+        done = runner.run(*own, f"hydra.run.dir={tmp_path / name / 'run'}", env=env)
+        assert done.code == 0, done.text
+        found = json.loads((tmp_path / name / "run" / "result.json").read_text())["metrics"]
+        metrics[name] = {key: value for key, value in found.items() if key.startswith("test/")}
+        prepared[name] = {file.name for file in (tmp_path / name).glob("table-*/*.arrow")}
+    assert prepared["alone"] == {"test-00000.arrow"}
+    assert prepared["beside"] == {"test-00000.arrow", "train-00000.arrow"}
+    assert metrics["alone"] == metrics["beside"] != {}
+
+
 def test_files_of_another_split_among_those_of_training_are_refused(tmp_path):
     for name in ("train", "validation", "test"):
         write_parquet(tmp_path / "rows" / name, clicks(60))

@@ -17,6 +17,7 @@ from runner.config.settings import (
     TUNE_BATCH_SIZE_LOOP,
     TUNE_LR_LOOP,
 )
+from runner.config.targets import is_in_packages
 from runner.errors import unknown_choice, unknown_keys
 from runner.models.row_scope import loss_row_scope
 from runner.rundir.find_checkpoint import why_not_found
@@ -123,6 +124,20 @@ def many_epochs(epochs: int | str) -> str:
     return (
         f"trainer.max_epochs={epochs}: loop=online learns from each row once: "
         "trainer.max_epochs=1, or trainer.max_steps=N"
+    )
+
+
+def tells_rows(config: Config) -> bool:
+    """Return whether the dataset is one of ours, and no stream: its rows can be counted."""
+    target = str(get_key(config, "dataset._target_"))
+    return is_in_packages(target, ("runner",)) and not target.startswith(STREAM_DATASETS)
+
+
+def rows_not_told(key: str) -> str:
+    """Return the message for a key that is `auto` beside a dataset that cannot tell its rows."""
+    return (
+        f"{key}=auto: follows from the number of train rows, which a stream and a dataset of your "
+        "own do not tell before the training; give a number"
     )
 
 

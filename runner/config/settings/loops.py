@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from runner.config_key import setting
@@ -51,6 +52,12 @@ class EvaluateLoopSettings:
         gt=0,
         unit="seconds",
     )
+
+
+def judged_splits(split: str | list[str] | None, known: Container[str]) -> list[str]:
+    """Return the splits that `loop.split` of an evaluation means, of those that a dataset has."""
+    given = split or ("test" if "test" in known else "validation")
+    return [given] if isinstance(given, str) else list(given)
 
 
 @dataclass(frozen=True)

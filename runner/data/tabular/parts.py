@@ -39,6 +39,10 @@ class RewritableTable(Protocol):
     @property
     def files(self) -> Mapping[str, Sequence[DataFile]]: ...
     @property
+    def splits(self) -> Container[str]: ...  # that are prepared
+    @property
+    def files_prepared(self) -> Mapping[str, Sequence[DataFile]]: ...
+    @property
     def schemas(self) -> Mapping[str, pa.Schema]: ...  # path -> the types of a file's columns
     @property
     def row_split(self) -> Split: ...
@@ -73,7 +77,7 @@ class Part:
 def find_parts(table: RewritableTable) -> list[Part]:
     """Return all parts of a table, in the order of their rows."""
     parts: list[Part] = []
-    for split, files in table.files.items():
+    for split, files in table.files_prepared.items():
         for file_number, file in enumerate(files):
             counts = table.rows_of_groups(file)
             pieces = [(0, None)] if counts is None else list(_group_rows(counts))

@@ -70,11 +70,12 @@ def rewrite_table(
         fitted.id_types = next((f["id_types"] for f in rows.facts if f["id_types"]), {})
     names = {}
     for split in SPLITS:
-        if split in {*table.row_split.splits, *table.files}:
+        if split in table.splits:
             names[split] = rows.write_shards(split, folder)
             if not names[split]:
                 raise DataError(_describe_empty_split(table, split, fitted.times))
-    fitted.mean_length = lengths.compute()
+    if "train" in table.splits:  # otherwise they are those of the run
+        fitted.mean_length = lengths.compute()
     fitted.save(folder)
     load_for_parts.cache_clear()  # it maps files that are removed now
     shutil.rmtree(work)

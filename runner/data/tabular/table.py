@@ -76,9 +76,10 @@ def split_files(
     table_recipe: TableRecipe, folder: Path, prepared: PreparedFiles
 ) -> dict[str, list[Path]]:
     """Return the files that are read, by split; the other arguments are of `prepare_table`."""
+    files, splits = table_recipe.files_prepared, prepared.splits.items()
     if prepared.learnt["direct"] and not table_recipe.is_elsewhere:
-        return {s: [Path(f.path) for f in files] for s, files in table_recipe.files.items()}
-    return {s: [folder / name for name in names] for s, names in prepared.splits.items()}
+        return {s: [Path(f.path) for f in files] for s, files in files.items()}
+    return {s: [folder / n for n in names] for s, names in splits if s in table_recipe.splits}
 
 
 def prepare_table(
@@ -90,7 +91,7 @@ def prepare_table(
         engine: what works on the parts of the table; None: this process.
     """
     if table_recipe.learnt:
-        plain = replace(table_recipe, learnt=None)
+        plain = replace(table_recipe, learnt=None, judged=None)
         plain.check()
         folder = cache.cache_root() / f"{plain.name}-{cache_key(plain)}"
         learnt = Path(table_recipe.learnt)

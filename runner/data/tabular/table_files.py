@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -71,6 +71,7 @@ class TableFiles:
     decimal: Annotated[str | None, Key(choices=(".", ","))] = None  # before a fraction
     column_names: Any = None  # of text files whose first line is a row
     learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
+    judged: Sequence[str] | None = None  # splits with files of their own; no other is prepared
 
     @cached_property
     def declared(self) -> Declared:
@@ -165,6 +166,16 @@ class TableFiles:
             )
         check_apart(files)
         return files
+
+    @property
+    def splits(self) -> Collection[str]:
+        """The splits that are prepared."""
+        return self.judged or {*self.row_split.splits, *self.files}
+
+    @property
+    def files_prepared(self) -> dict[str, list[DataFile]]:
+        """The files whose rows are prepared; of the others only the columns are looked at."""
+        return {split: files for split, files in self.files.items() if split in self.splits}
 
     @property
     def _all_files(self) -> list[DataFile]:
@@ -314,9 +325,10 @@ class TableFiles:
 
     def num_rows_estimate(self) -> int:
         """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
+        files = [file for own in self.files_prepared.values() for file in own]
         if self.format == "parquet":
-            return sum(sum(counts) for counts in self.rows_per_group.values())
-        return sum(file.size() // 100 for file in self._all_files)
+            return sum(sum(self.rows_per_group[str(file)]) for file in files)
+        return sum(file.size() // 100 for file in files)
 
     def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
         """Find the parts of large text files, if several workers share them; see `index_texts`."""

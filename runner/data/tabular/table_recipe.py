@@ -55,6 +55,7 @@ class TableRecipe(TableFiles):
             **({"partitions": self.partitions_read} if self.partitions_read else {}),
             **(events.content_fields() if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
+            **({"judged": sorted(self.judged)} if self.judged else {}),
         }
 
     @property
@@ -120,9 +121,9 @@ class TableRecipe(TableFiles):
         if self.is_direct:
             types = id_types(self.declared, next(iter(self.schemas.values())))
             FittedTransforms(id_types=types).save(folder)
-            copies: Mapping[str, Any] = dict.fromkeys(self.files, ())
+            copies: Mapping[str, Any] = dict.fromkeys(self.files_prepared, ())
             if self.is_elsewhere:
-                copies = fetch_files(self.files, self.columns_read, folder, advance)
+                copies = fetch_files(self.files_prepared, self.columns_read, folder, advance)
             return PreparedFiles(copies, {"direct": True}, {})
         if self.declared.interactions is None:
             splits, fitted, bad = rewrite_table(self, folder, advance, engine)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.settings.loops import EVALUATE_LOOP, judged_splits
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.dataset_check import check_dataset
 from runner.data.core.fitted import (
@@ -15,12 +16,14 @@ from runner.data.core.fitted import (
     with_fitted_transforms,
 )
 from runner.data.prepare.fingerprint import build_recipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
 from runner.rundir.readers import read_optional_json
 from runner.rundir.run import FITTED_DIGEST, record_in_meta
 from runner.training.builder.inputs import JobInputs
+from runner.training.builder.model import finds_items
 
 
 def makes_windows(dataset: Mapping[str, Any]) -> bool:
@@ -48,6 +51,8 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     if folder is not None:
         recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
         node = with_fitted_transforms(node, folder / "data", recorded)
+    if inputs.config["loop"]["_target_"] == EVALUATE_LOOP:
+        node = without_unjudged_rows(node, inputs)
     dataset: Dataset = inputs.make_part("dataset", node)
     if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
         check_fitted_transforms(dataset, folder / "data", recorded)
@@ -58,6 +63,8 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         digest = saved_digest(run.dir / "data")
         if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)
+    if "judged" in node:  # one of our own, which need not have train rows
+        return dataset
     check_dataset(
         dataset,
         batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
@@ -68,8 +75,28 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     return dataset
 
 
+def without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[str, Any]:
+    """Return the node of an evaluation's table, set to prepare only the splits that are judged.
+
+    It stays as it is where other rows are needed: where a judged split has no files of its own,
+    the transforms are not those of a run, events become histories, or the model counts items.
+
+    Args:
+        node: the dataset, with the transforms of the run that is evaluated.
+        inputs: of the job.
+    """
+    table = build_recipe(node) if node.get("learnt") else None
+    if type(table) is not TableRecipe or table.declared.interactions is not None:
+        return dict(node)
+    judged = judged_splits(inputs.config["loop"]["split"], table.splits)
+    has_own_files = (table.files.keys() - {"train"}).issuperset(judged)
+    if not has_own_files or finds_items(inputs.config["model"]["net"], inputs.allowed):
+        return dict(node)
+    return {**node, "judged": judged}
+
+
 def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
-    """Return the updates of one epoch; None for a stream, whose length nobody knows.
+    """Return the updates of one epoch; None for a stream, or without train rows.
 
     The last, shorter update counts, unless the dataset drops it.
 

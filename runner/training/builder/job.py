@@ -21,6 +21,7 @@ from runner.config.settings import (
 )
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
+from runner.data.core.dataset_check import is_stream
 from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.initialization import without_initial_weights
@@ -94,7 +95,10 @@ def build_job(
 
     context, task, learning_rates_for = build_learner(inputs, dataset, trains=source is None)
     dataset = with_rows(dataset, context)
-    learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
+    if "train" in dataset.num_rows or is_stream(dataset):
+        learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
+    else:  # an evaluation of other splits, in which nothing learns
+        learning_rates = LearningRates({}, lambda update: 1.0)
     fewer = describe_fewer_negatives(context.model, config["model"]["net"])
     if source is None and fewer is not None:
         view.note(fewer)

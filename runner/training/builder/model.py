@@ -12,6 +12,7 @@ from runner.errors import ConfigError
 from runner.models.argument_types import MOST_UNIFORM
 from runner.models.layers.next_item import NextItemModel
 from runner.models.layers.recommender import Recommender
+from runner.models.layers.retrieval import RetrievalModel
 from runner.models.losses import Loss, check_loss_inputs
 from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
 from runner.training.builder.instantiate import instantiate
@@ -65,6 +66,12 @@ def with_table_widths(
     if annotation in ("TableWidths", TableWidths) and not schema.sequences:
         return {**net, "embedding_dim": resolve_widths(value, num_rows)}
     return {**net, "embedding_dim": one_width(value, num_rows, cls.__name__)}
+
+
+def finds_items(net: Mapping[str, Any], allowed: Sequence[str]) -> bool:
+    """Tell whether `model.net` finds items, and so may count them over the train split."""
+    cls = resolve_part(net["_target_"], allowed, KINDS["model.net"], "model.net")
+    return issubclass(cls, RetrievalModel)
 
 
 def describe_fewer_negatives(model: Recommender, net: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Prediction
+from runner.config.settings.loops import judged_splits
 from runner.errors import ConfigError
 from runner.metrics.hardest import HardestRows
 from runner.metrics.protocol import Metrics
@@ -121,8 +122,7 @@ def select_splits(job: Job) -> list[str]:
         ConfigError: if the dataset lacks one of them.
     """
     known = list(job.dataset.num_rows)
-    given = job.loop_settings["split"] or ("test" if "test" in known else "validation")
-    splits = [given] if isinstance(given, str) else list(given)
+    splits = judged_splits(job.loop_settings["split"], known)
     for split in splits:
         if split not in known:
             raise ConfigError(f"loop.split={split}: the dataset has {', '.join(known)}")
