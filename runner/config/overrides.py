@@ -26,6 +26,7 @@ from runner.optim.dense_arguments import accepted_arguments
 
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
+SPLIT_KEY = "dataset.split"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
 HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
 
@@ -146,7 +147,12 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
     before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
-    if replaces_part(override):
+    if replaces_part(override) or (
+        key == SPLIT_KEY
+        and isinstance(before, DictConfig)
+        and not override.is_delete()
+        and isinstance(override.value(), dict)  # one kind of split excludes another
+    ):
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
         return None
     node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]

@@ -160,3 +160,15 @@ def test_hidden_is_a_name_for_the_widths_of_every_main_mlp(model, own):
 def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model):
     (problem,) = compose([f"model={model}", "model.net.hidden=[7,5]"]).problems
     assert "there is no key 'model.net.hidden'" in problem
+
+
+def test_a_split_on_the_command_line_replaces_that_of_an_experiment(tmp_path):
+    dirs = write_config_folder(
+        tmp_path,
+        experiments__mine="# @package _global_\ndefaults:\n- override /dataset: parquet\n"
+        "dataset:\n  path: x\n  split: {random: {train: 0.9, validation: 0.1}}\n",
+    )
+    given = "dataset.split={time: {validation: 1d, test: 1d}}"
+    composed = compose(["experiments=mine", given], config_dirs=dirs)
+    assert composed.config["dataset"]["split"] == {"time": {"validation": "1d", "test": "1d"}}
+    assert compose(["dataset=synthetic", given]).problems, "such data have no split of rows"

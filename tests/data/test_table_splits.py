@@ -416,14 +416,14 @@ def test_an_evaluation_of_files_of_their_own_prepares_no_other_rows(tmp_path, pa
     schema.write_text(
         yaml.safe_dump(
             {
-                "split": {"random": {"train": 0.8, "validation": 0.1, "test": 0.1}},
                 "labels": {"click": {}},
                 "numeric": {"age": {"standardise": True, "default": 30}},
                 "categorical": {"city": city, "tags": tags},
             }
         )
     )
-    train = ("dataset=parquet", f"dataset.schema={schema}", f"dataset.path={path}")
+    split = "dataset.split={random: {train: 0.8, validation: 0.1, test: 0.1}}"
+    train = ("dataset=parquet", f"dataset.schema={schema}", f"dataset.path={path}", split)
     # a schedule that needs the number of updates, which follows from the train rows
     length = ("trainer.batch_size=100", "trainer.max_epochs=1", "scheduler=cosine")
     net = ("model=wide_and_deep", "trainer.num_threads=1", "report=false")
