@@ -99,7 +99,7 @@ class RunModel:
         restore_context_weights(self.context, checkpoint)
         for root in self.context.root_modules():
             root.eval()
-        self.context.evaluation_weights().__enter__()  # for good: nothing trains here
+        self.context.take_evaluation_weights()
         self.schema = dataset.schema
         self.transforms, self.checkpoint = transforms, checkpoint
         self.columns: Columns = transforms.columns

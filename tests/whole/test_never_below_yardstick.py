@@ -28,6 +28,8 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
@@ -209,6 +211,23 @@ def test_criteo_is_learnt_no_worse_than_by_logistic_regression(tmp_path):
     flags = ("--columns", "label,I{1..13},C{1..26}", "--delimiter", "\t")
     path = str(shared_data("criteo10k/train.txt"))
     assert_not_below(run_two_commands(path, flags, tmp_path))
+
+
+@pytest.mark.long
+def test_what_two_ids_tell_together_is_learnt_before_users_are_learnt_by_heart(tmp_path):
+    rng, num_rows = np.random.default_rng(21), 15_000
+    sizes = {"layout": 12, "topic": 12, "slot": 8}
+    ids = {name: rng.integers(0, size, num_rows) for name, size in sizes.items()}
+    shares = 1 / np.arange(1, 2001) ** 0.9
+    ids["user"] = rng.choice(2000, num_rows, p=shares / shares.sum())
+    pairs, others = rng.normal(size=(12, 12)), rng.normal(size=(12, 8))
+    logits_N = 0.9 * pairs[ids["layout"], ids["topic"]] + 0.6 * others[ids["topic"], ids["slot"]]
+    logits_N += 0.4 * rng.normal(size=2000)[ids["user"]] - 0.5
+    columns = {name: pa.array([f"{name}{n}" for n in found_N]) for name, found_N in ids.items()}
+    columns["click"] = pa.array((rng.random(num_rows) < 1 / (1 + np.exp(-logits_N))).astype(int))
+    pq.write_table(pa.table(columns), tmp_path / "clicks.parquet")
+    found = run_two_commands(str(tmp_path / "clicks.parquet"), (), tmp_path)
+    assert found.ours > found.tuned + 0.09, found
 
 
 PAGE = """# Two commands beside logistic regression

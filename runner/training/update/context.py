@@ -164,6 +164,11 @@ class Context:
             return nullcontext()
         return self.ema.average_parameters()
 
+    def take_evaluation_weights(self) -> None:
+        """Give the model the weights for evaluations for good, where nothing trains any more."""
+        if self.ema is not None and self.ema.use_in_evaluation:
+            self.ema.swap()
+
     def total_weight(self, batch: Batch) -> Tensor:
         """Return the weight of all rows of an update, over micro-batches and ranks; above 0.
 

@@ -52,13 +52,14 @@ class MovingAverage:
     @contextmanager
     def average_parameters(self) -> Iterator[None]:
         """Within the block the averages are the parameters of the model."""
-        self._swap()
+        self.swap()
         try:
             yield
         finally:
-            self._swap()
+            self.swap()
 
-    def _swap(self) -> None:
+    def swap(self) -> None:
+        """Exchange the averages and the parameters of the model."""
         for name, parameter in self._parameters.items():
             data = parameter.data
             parameter.data = self.averages[name]

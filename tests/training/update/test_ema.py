@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from runner import load
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.state import TrainState
@@ -117,6 +118,8 @@ def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runn
     ours, average = ("dense/top.0.weight", "ema/top.0.weight")
     found = read_tensors(saved, [ours, average])
     assert not torch.equal(found[ours], found[average])
+    scoring = load(run, allow=["tests"]).model("last")  # nothing else is kept of what loaded it
+    assert torch.equal(scoring.get_parameter("top.0.weight"), found[average])
 
     def evaluated(*more: str) -> float:
         folder = tmp_path / f"eval{len(more)}"
