@@ -57,9 +57,7 @@ class DLRM(DeepModel):
         vectors_BE = self.embedding_drop(embeddings.pooled_BE)
         if self.num_dense:
             bottom_BD = self.bottom(batch.dense_BD, batch.weights_B)
-            # the dot products of a CPU stay in float32 under autocast
-            dtype = vectors_BE.dtype if vectors_BE.is_cpu else bottom_BD.dtype
-            vectors_BE = torch.cat((bottom_BD.to(dtype), vectors_BE.to(dtype)), dim=1)
+            vectors_BE = torch.cat((bottom_BD, vectors_BE.to(bottom_BD.dtype)), dim=1)
         pairs_BP = self.interaction(torch.unflatten(vectors_BE, 1, (-1, self.embedding_dim)))
         if self.num_dense:
             pairs_BP = torch.cat((bottom_BD, pairs_BP), dim=1)

@@ -22,8 +22,8 @@ ALIGNED = 4  # vectors, for MKL's code for AVX2
 class DotInteraction(nn.Module):
     """The strict lower triangle of X X^T: [B, N, D] to [B, N (N - 1) / 2].
 
-    Under autocast the products of a GPU are of low precision. Those of a CPU stay in float32: they
-    are small, and torch picks pairs out of 16-bit numbers in four times the time.
+    Under autocast vectors and results are of low precision. A CPU multiplies in float32 between:
+    the products are small, and torch picks pairs out of 16-bit numbers in four times the time.
     """
 
     lower_P: Tensor
@@ -46,8 +46,15 @@ class DotInteraction(nn.Module):
 
     def forward(self, x_BND: Tensor) -> Tensor:
         kind = x_BND.device.type
-        if torch.is_autocast_enabled(kind):  # a product into a given buffer is not cast by torch
-            x_BND = x_BND.float() if kind == "cpu" else x_BND.to(torch.get_autocast_dtype(kind))
+        if not torch.is_autocast_enabled(kind):
+            return self._pairs(x_BND)
+        # a product into a given buffer is not cast by torch
+        low_BND = x_BND.to(torch.get_autocast_dtype(kind))
+        if kind != "cpu":
+            return self._pairs(low_BND)
+        return self._pairs(low_BND.float()).to(low_BND.dtype)
+
+    def _pairs(self, x_BND: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # what is exported needs operators of torch alone
             pairs_BNN = torch.bmm(x_BND, x_BND.transpose(1, 2))
             return pairs_BNN.flatten(1).index_select(1, self.lower_P)
