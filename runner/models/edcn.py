@@ -19,7 +19,6 @@ from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers, mlp
 
 
@@ -79,7 +78,7 @@ class EDCN(DeepModel):
             mlp(width, [width], replace(self.hidden, dropout=rate)) for rate in rates
         )
         self.bridges = nn.ModuleList(Bridge(width, bridge) for _ in rates)
-        self.head = Linear(3 * width, len(schema.tasks))
+        self.head = nn.Linear(3 * width, len(schema.tasks))
         init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

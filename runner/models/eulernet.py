@@ -17,7 +17,6 @@ from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, SomeW
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers
 from runner.models.layers.recommender import EmbeddingModel
 
@@ -68,7 +67,7 @@ class EulerNet(EmbeddingModel):
                 for before, after in pairwise([self.fields.num_fields, *orders])
             )
         )
-        self.head = Linear(orders[-1] * embedding_dim, len(schema.tasks))
+        self.head = nn.Linear(orders[-1] * embedding_dim, len(schema.tasks))
         init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

@@ -18,7 +18,7 @@ from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.linear import Linear, StackedLinear
+from runner.models.layers.linear import StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers
 
 
@@ -71,7 +71,7 @@ class FinalNet(DeepModel):
             blocks.append(final_block(width, second, self.hidden, residual))
         self.blocks = nn.ModuleList(blocks)
         lasts = [widths[-1] for widths in (first, second) if widths]
-        self.heads = nn.ModuleList(Linear(last, len(schema.tasks)) for last in lasts)
+        self.heads = nn.ModuleList(nn.Linear(last, len(schema.tasks)) for last in lasts)
         init_linear_layers(self, self.linear_init)
 
     @property

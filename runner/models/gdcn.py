@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
@@ -13,7 +14,6 @@ from runner.models.layers.cross import GatedCross
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers, mlp
 
 
@@ -54,7 +54,7 @@ class GDCN(DeepModel):
         self.deep = mlp(width, deep, self.hidden)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
-        self.head = Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
+        self.head = nn.Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
         init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
@@ -12,7 +13,7 @@ from runner.models.layers.cin import CIN
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.linear import FirstOrder, Linear
+from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
 
 
@@ -50,7 +51,7 @@ class XDeepFM(DeepModel):
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
         self.cin = CIN(self.fields.num_fields, cin)
-        self.cin_head = Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
+        self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
         deep = [*deep, num_tasks]
         self.deep = mlp(self.fields.width, deep, self.hidden, last="linear")
         init_linear_layers(self, self.linear_init)

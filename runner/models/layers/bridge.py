@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from runner.config_key import Key, check_arguments, check_value
 from runner.models.argument_types import InnerNorm, NormScope, Positive
-from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import make_inner_norm
 
 BRIDGES = ("hadamard_product", "pointwise_addition", "concatenation", "attention_pooling")
@@ -23,7 +22,7 @@ class CrossStep(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.linear = Linear(width, 1, bias=False)
+        self.linear = nn.Linear(width, 1, bias=False)
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x0_BW: Tensor, x_BW: Tensor) -> Tensor:

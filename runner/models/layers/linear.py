@@ -16,7 +16,6 @@ from runner.models.layers.embedding import LINEAR_COLUMNS
 LEAST_PRODUCT = 1 << 25  # multiplications; smaller ones lose more to the call than they gain
 LEAST_PADDED = 128  # numbers of a row; shorter ones are not padded
 ALIGNED, PADDED = 8, 16  # rows that are no multiple of the first are padded to one of the second
-FEW_OUTPUTS = 4  # to cast the input of fewer to 16 bits takes longer than the product
 
 
 class Linear(nn.Linear):
@@ -26,8 +25,6 @@ class Linear(nn.Linear):
     PyTorch are MKL's, which takes code for AVX2 there, and oneDNN needs 0.84 of its time forward
     and 0.55 to 0.86 for the gradient of the input. Elsewhere rows of odd widths, such as the 429
     of 26 embeddings of 16 and 13 numbers, are written with room after each, see `multiply`.
-
-    Under autocast on a CPU a map to a few numbers stays in float32 where its input is.
 
     The choice depends on the CPU and the sizes and not on a measurement, so that a run repeats to
     the bit. An evaluation keeps PyTorch's products, as an exported graph has them, so that both
@@ -41,9 +38,6 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the linear map of `Linear` of [..., C] by a weight of [W, C] and a bias of [W]."""
-    if _keeps_float32(x, weight):
-        with torch.autocast("cpu", enabled=False):
-            return functional.linear(x, weight, bias)
     by_onednn = takes_onednn(x, weight)
     if by_onednn or _takes_padding(x, weight):
         if not torch.is_grad_enabled():
@@ -71,16 +65,6 @@ def has_faster_onednn() -> bool:
 def takes_onednn(x: Tensor, weight: Tensor) -> bool:
     """Return whether a product that a training's gradient goes through is oneDNN's."""
     return torch.is_grad_enabled() and _is_large_on_cpu(x, weight) and has_faster_onednn()
-
-
-def _keeps_float32(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product stays in float32 though autocast would cast its input."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and weight.shape[0] < FEW_OUTPUTS
-        and torch.is_autocast_enabled("cpu")
-    )
 
 
 def _takes_padding(x: Tensor, weight: Tensor) -> bool:
@@ -190,7 +174,7 @@ class FirstOrder(nn.Module):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        self.dense = Linear(len(schema.dense), 1) if schema.dense else None
+        self.dense = nn.Linear(len(schema.dense), 1) if schema.dense else None
 
     def forward(self, linear_BE: Tensor, dense_B: Tensor) -> Tensor:
         """Return [B, 1].

@@ -144,15 +144,3 @@ def test_the_cpu_alone_decides(monkeypatch, name, takes):
     monkeypatch.setattr(linear, "cpu_name", lambda: name)
     there = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     assert linear.has_faster_onednn.__wrapped__() == (takes and there)
-
-
-@pytest.mark.parametrize(("width", "dtype"), [(1, torch.float32), (4, torch.bfloat16)])
-def test_a_map_to_few_numbers_stays_in_float32_under_autocast(width, dtype):
-    layer, x = Linear(12, width), torch.randn(9, 12)
-    with torch.autocast("cpu", torch.bfloat16):
-        found, of_low = layer(x), layer(x.bfloat16())
-    assert (found.dtype, of_low.dtype) == (dtype, torch.bfloat16)
-    if width == 1:
-        assert torch.equal(found, nn.functional.linear(x, layer.weight, layer.bias))
-    found.float().sum().backward()
-    assert layer.weight.grad.dtype == torch.float32
