@@ -235,10 +235,7 @@ def _width_groups(
         names = STATE_NAMES[settings.kind]
         shapes = [state_shape(settings.kind, name, num_rows, dim) for name in names]
         ends = accumulate((len(t.features) for t in tables), initial=feature)
-        bags = BagNumbers(
-            [range(*pair) for pair in pairwise(ends)],
-            [*accumulate((t.num_rows for t in tables[:-1]), initial=0)],
-        )
+        bags = BagNumbers([range(*pair) for pair in pairwise(ends)], [t.num_rows for t in tables])
         width = len(bags.features) * dim
         groups.append(
             _WidthGroup(

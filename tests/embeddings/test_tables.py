@@ -416,17 +416,23 @@ def test_tables_with_equal_ids_are_sorted_once_with_the_same_bits(differ, num_pa
 
 
 @pytest.mark.parametrize(
-    ("starts", "num_parts", "expected"),
+    ("starts", "num_rows", "num_parts", "expected"),
     [
-        ([0, 10, 20, 30], 1, [[0, 1, 2]]),
-        ([0, 10, 20, 30], 3, [[0], [1], [2]]),
-        ([0, 30, 40, 50], 2, [[0], [1, 2]]),
-        ([0, 0, 40, 40], 2, [[1]]),  # tables without an id are left out
-        ([5, 5, 5, 5], 2, []),
+        ([0, 10, 20, 30], 50, 1, [[0, 1, 2]]),
+        ([0, 10, 20, 30], 50, 3, [[0], [1], [2]]),
+        ([0, 30, 40, 50], 50, 2, [[0], [1, 2]]),
+        ([0, 30, 40, 50], 1, 2, [[0], [1, 2]]),
+        ([0, 30, 60, 105], 1, 2, [[0, 1], [2]]),
+        ([0, 30, 60, 90], (1, 1, 50), 2, [[0, 1], [2]]),  # 32, 32 and 90 in the units of an id
+        ([0, 0, 40, 40], 50, 2, [[1]]),  # tables without an id are left out
+        ([5, 5, 5, 5], 50, 2, []),
     ],
 )
-def test_parts_have_tables_side_by_side_with_about_as_many_ids(starts, num_parts, expected):
-    numbers = BagNumbers([range(f, f + 1) for f in range(3)], [0, 4, 8])
+def test_parts_have_tables_side_by_side_with_about_as_much_work(
+    starts, num_rows, num_parts, expected
+):
+    sizes = num_rows if isinstance(num_rows, tuple) else (num_rows,) * 3
+    numbers = BagNumbers([range(f, f + 1) for f in range(3)], sizes)
     parts = numbers.split(starts, num_parts)
     assert [[table.start for table in part] for part in parts] == expected
 
