@@ -35,7 +35,7 @@ def part_path(folder: Path, number: int) -> Path:
 
 
 def input_fingerprint(files: Sequence[DataFile], partitions: Mapping[str, Any]) -> str:
-    """Return the hash of the names, sizes and both ends of the files, in their order.
+    """Return the hash of the names, sizes and contents of the files, in their order.
 
     Args:
         partitions: the values of their folders that are read, if any are.

@@ -59,20 +59,22 @@ def test_it_follows_content_not_time_or_place(criteo, tmp_path, monkeypatch):
     assert fingerprint_of(moved) != before
 
 
-def test_it_follows_both_ends_of_a_large_file(criteo):
+def test_it_follows_all_of_a_large_file(criteo):
     line = b"0" + b"\t" * 39 + b"\n"
     prints = set()
-    for change in (b"", b"head", b"tail", b"more"):
+    for change in (b"", b"head", b"middle", b"tail", b"more"):
         content = bytearray(line * 100_000)
         if change == b"head":
             content[0:1] = b"1"
+        elif change == b"middle":
+            content[41 * 50_000 : 41 * 50_000 + 1] = b"1"
         elif change == b"tail":
             content[-41:-40] = b"1"
         elif change == b"more":
             content += line
         criteo.write_bytes(content)
         prints.add(fingerprint_of(criteo))
-    assert len(prints) == 4
+    assert len(prints) == 5
 
 
 def test_it_follows_what_shapes_the_batches_and_nothing_else(criteo):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from runner.data.core.file_hashes import hash_file
 from runner.errors import DataError, nearest_hint
 
 EDGE_BYTES = 1 << 20  # as much of a file's head and of its tail is hashed
@@ -18,7 +19,7 @@ def path_setting(key: str, path: object) -> str:
 
 
 def fingerprint_path(path: Path) -> list[Any]:
-    """Return a file's name, its size and a hash of both its ends; of a folder, those of its files.
+    """Return a file's name, its size and a hash of its content; of a folder, those of its files.
 
     Raises:
         DataError: naming what is not there or cannot be read.
@@ -26,18 +27,15 @@ def fingerprint_path(path: Path) -> list[Any]:
     if path.is_dir():
         return [fingerprint_path(p) for p in sorted(path.iterdir()) if p.is_file()]
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            digest = hash_ends(file, size)
+        return [path.name, path.stat().st_size, hash_file(path)]
     except FileNotFoundError:
         raise DataError(f"dataset.path={path}: no such path{nearest_path(path)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return [path.name, size, digest]
 
 
 def hash_ends(file: IO[bytes], size: int) -> str:
-    """Return the SHA-256 of the two ends of a file that was just opened."""
+    """Return the SHA-256 of the two ends of a file that was just opened, on a server."""
     hasher = hashlib.sha256(file.read(EDGE_BYTES))
     file.seek(max(size - EDGE_BYTES, 0))
     hasher.update(file.read(EDGE_BYTES))

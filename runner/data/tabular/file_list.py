@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote
 
+from runner.data.core.file_hashes import hash_file
 from runner.data.core.source_files import hash_ends, nearest_path, path_setting
 from runner.data.tabular.remote_files import RemoteFiles, describe_error, find_remote
 from runner.errors import DataError
@@ -88,13 +89,16 @@ class DataFile:
         return self.remote.size(self.path)
 
     def fingerprint(self) -> list[Any]:
-        """Return what enters the data's fingerprint: name, size and the hash of both ends.
+        """Return what enters the data's fingerprint: name, size and the hash of the content.
 
-        Of an object in a store its ETag stands in place of the hash, so that nothing is read.
+        Of a file on a server both ends are hashed; of an object in a store its ETag stands in place
+        of the hash, so that nothing is read.
         """
         with self.open() as file:
             size = self.size()
-            if self._etags and self._etags[0] and self.remote and self.remote.etag_is_content:
+            if self.remote is None:
+                return [self.name, size, hash_file(Path(self.path))]
+            if self._etags and self._etags[0] and self.remote.etag_is_content:
                 return [self.name, size, f"etag {self._etags[0]}"]
             return [self.name, size, hash_ends(file, size)]
 
