@@ -38,6 +38,13 @@ def test_the_hash_is_that_of_all_bytes_and_a_file_is_read_once(tmp_path, monkeyp
     assert len(reads) == 1
 
 
+def test_a_large_file_is_announced(tmp_path, monkeypatch, reads, capsys):
+    monkeypatch.setattr(file_hashes, "LARGE_BYTES", 4)
+    path = write(tmp_path / "a.csv", b"1234")
+    hash_file(path), hash_file(path), hash_file(write(tmp_path / "b.csv", b"123"))
+    assert capsys.readouterr().err == f"{path}: 0 GB are read once, to know them again\n"
+
+
 def test_another_content_of_the_same_size_has_another_hash(tmp_path, reads):
     path = write(tmp_path / "a.csv", b"before")
     first = hash_file(path)

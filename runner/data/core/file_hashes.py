@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from runner.data.core.cache import cache_root
 
 FOLDER = "file_hashes"
 CHUNK_BYTES = 1 << 22
+LARGE_BYTES = 10**10  # a file that takes so long that one wants to know why
 # A file that was written so lately may be written again without another time of its last change
 SETTLED_S = 2.0
 
@@ -35,6 +37,9 @@ def hash_file(path: Path) -> str:
         remembered = _read(known)
         if remembered[:-1] == state:
             return str(remembered[-1])
+        if state[0] >= LARGE_BYTES:
+            size = f"{state[0] / 1e9:,.0f} GB"
+            print(f"{path}: {size} are read once, to know them again", file=sys.stderr, flush=True)
         hasher = xxhash.xxh3_128()
         while chunk := file.read(CHUNK_BYTES):
             hasher.update(chunk)
