@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.interface import EmbeddingTables, Layout, Placement, permute_columns
+from runner.embeddings.interface import (
+    EmbeddingTables,
+    Layout,
+    Placement,
+    column_orders,
+    permute_columns,
+)
 from runner.optim.settings import SparseSettings
 
 
@@ -36,11 +42,9 @@ class CompositeTables(EmbeddingTables):
         ]
         widths = {name: t.dim for t in layout.tables for name in t.features}
         order = [name for member in members for name in member.layout.feature_order]
-        ends = torch.tensor([widths[name] for name in order]).cumsum(0).tolist()
-        columns = {name: range(end - widths[name], end) for name, end in zip(order, ends)}
-        flat = [c for name in layout.feature_order for c in columns[name]]
-        self._to_output_E = torch.tensor(flat, device=device)
-        self._to_members_E = torch.argsort(self._to_output_E)
+        self._to_output_E, self._to_members_E = column_orders(
+            order, [widths[name] for name in order], layout.feature_order, device
+        )
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
         for member in self._members:

@@ -1,14 +1,14 @@
 """Tables on CPU with our own row updates, for the optimizers that FBGEMM's CPU kernels lack.
 
-The look-up is FBGEMM's. The backward sorts (row, bag) pairs, sums the gradients of equal rows in
-that order, and updates the rows of the batch. A row is summed and updated by one thread: the same
-bits on any number of threads.
+The look-up is FBGEMM's; meanwhile another thread, if there is one, sorts (row, bag) pairs. The
+backward sums the gradients of equal rows in that order, and updates the rows of the batch. A row is
+summed and updated by one thread: the same bits on any number of threads.
 B batch, F features, V values, R rows stored, U distinct rows of a batch, N bags, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -20,9 +20,9 @@ from torch.nn.functional import embedding_bag
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout
 from runner.embeddings.row_copies import put_rows, take_rows
-from runner.embeddings.row_update_tables import RowUpdateTables
+from runner.embeddings.row_update_tables import RowUpdate, RowUpdateTables
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
-from runner.embeddings.sorted_ids import BagNumbers, LookupIds, SortedIds, sort_ids
+from runner.embeddings.sorted_ids import ALIGNED_ROWS, BagNumbers, LookupIds, SortedIds, sort_ids
 from runner.embeddings.stochastic_rounding import RowRounding
 from runner.optim.settings import SparseSettings
 
@@ -127,25 +127,26 @@ class CpuTables(RowUpdateTables):
             pooled_BE[:, group.columns] = by_feature_FBD.transpose(0, 1).reshape(size, -1)
         return pooled_BE
 
-    def _update(
-        self,
-        update: UpdateStep,
-        values_V: Tensor,
-        offsets: Tensor,
-        weights_V: Tensor | None,
-        grad_BE: Tensor,
-    ) -> None:
-        if values_V.numel() == 0:
-            return
-        size = len(grad_BE)
-        ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
-        works = []
-        for groups in self._groups_with_equal_ids(ids):
-            first = groups[0].bags
-            grads = [grad_BE[:, g.columns].reshape(-1, g.dim) for g in groups]  # one row for a bag
-            for tables in first.split(ids.starts, self._num_parts):
-                works.append(partial(self._update_tables, groups, tables, ids, grads, update))
-        self._run_all(works)
+    def _look_up_to_update(
+        self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
+    ) -> tuple[Tensor, RowUpdate]:
+        pooled: list[Tensor] = []
+        found: list[tuple[SortedIds, list[_WidthGroup]]] = []
+
+        @torch.no_grad()
+        def look_up() -> None:
+            pooled.append(self._look_up_only(values_V, offsets, weights_V))
+
+        def sort() -> None:
+            size = (len(offsets) - 1) // len(self.layout.table_of)
+            ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
+            for groups in self._groups_with_equal_ids(ids):
+                if ids.count(groups[0].bags.features):
+                    found.append((sort_ids(ids, groups[0].bags), groups))
+
+        # the look-up alone reads tables, and refuses an id that is outside
+        self._run_all([look_up, sort] if values_V.numel() else [look_up])
+        return pooled[0], partial(self._update, found)
 
     def _groups_with_equal_ids(self, ids: LookupIds) -> list[list[_WidthGroup]]:
         """Return all groups, together those whose ids are sorted once.
@@ -162,23 +163,29 @@ class CpuTables(RowUpdateTables):
                 found.append([group])
         return found
 
-    def _update_tables(
+    def _update(
         self,
-        groups: Sequence[_WidthGroup],
-        tables: Sequence[range],
-        ids: LookupIds,
-        grads: Sequence[Tensor],
+        found: list[tuple[SortedIds, list[_WidthGroup]]],
         update: UpdateStep,
+        grad_BE: Tensor,
     ) -> None:
-        """Update the rows of some tables of a group, and of others with the same ids."""
-        found = sort_ids(ids, tables, groups[0].bags, table_by_table=self._num_parts == 1)
-        rows_U = found.rows_V[found.starts_U]
-        for group, grad_ND in zip(groups, grads, strict=True):
-            chunk = max(1, _CHUNK_WEIGHTS // group.dim)
-            for start in range(0, len(rows_U), chunk):
-                rows = slice(start, start + chunk)
-                grad_UD = _sum_gradients(found, rows, grad_ND)
-                self._step_rows(group, rows_U[rows], grad_UD, update)
+        works = []
+        for ids, groups in found:
+            for group in groups:
+                grad_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # one row for a bag
+                for rows in ids.split(self._num_parts):
+                    works.append(partial(self._update_rows, group, ids, rows, grad_ND, update))
+        self._run_all(works)
+
+    def _update_rows(
+        self, group: _WidthGroup, ids: SortedIds, part: slice, grad_ND: Tensor, update: UpdateStep
+    ) -> None:
+        """Update a part of the distinct rows, so many at a time that they stay in the caches."""
+        chunk = max(1, _CHUNK_WEIGHTS // group.dim // ALIGNED_ROWS) * ALIGNED_ROWS
+        for start in range(part.start, part.stop, chunk):
+            rows = slice(start, min(start + chunk, part.stop))
+            rows_U = ids.rows_U[rows]
+            self._step_rows(group, rows_U, _sum_gradients(ids, rows, grad_ND), update)
 
     def _step_rows(
         self, group: _WidthGroup, rows_U: Tensor, grad_UD: Tensor, update: UpdateStep
@@ -203,7 +210,7 @@ def _sum_gradients(ids: SortedIds, rows: slice, grad_ND: Tensor) -> Tensor:
         grad_ND: the gradient of each bag.
     """
     first = int(ids.starts_U[rows.start])
-    last = int(ids.starts_U[rows.stop]) if rows.stop < len(ids.starts_U) else len(ids.rows_V)
+    last = int(ids.starts_U[rows.stop]) if rows.stop < len(ids.starts_U) else len(ids.bags_V)
     return embedding_bag(
         ids.bags_V[first:last],
         grad_ND,

@@ -7,12 +7,14 @@ R rows, D width, B batch, E width of all pooled embeddings.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout
-from runner.embeddings.row_update_tables import RowUpdateTables
+from runner.embeddings.row_update_tables import RowUpdate, RowUpdateTables
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
 from runner.optim.settings import SparseSettings
 
@@ -44,12 +46,18 @@ class DenseTables(RowUpdateTables):
     def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         return self._weights[0]._look_up(values_V, offsets, weights_V)
 
+    def _look_up_to_update(
+        self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
+    ) -> tuple[Tensor, RowUpdate]:
+        ids = values_V, offsets, weights_V
+        return self._look_up_only(*ids), partial(self._update, *ids)
+
     def _update(
         self,
-        update: UpdateStep,
         values_V: Tensor,
         offsets: Tensor,
         weights_V: Tensor | None,
+        update: UpdateStep,
         grad_BE: Tensor,
     ) -> None:
         with torch.enable_grad():

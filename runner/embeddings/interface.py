@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -123,7 +124,10 @@ class EmbeddingTables(nn.Module):
         self._keys = list(layout.feature_order)
         self._order = list(layout.engine_order)
         self._order_F = torch.tensor(self._order, dtype=torch.int32, device=device)
-        self._to_output, self._to_engine = _column_orders(layout, device)
+        in_engine = [self._keys[f] for f in self._order]
+        self._to_output, self._to_engine = column_orders(
+            in_engine, layout.widths, self._keys, device
+        )
         self._scale_row_E = _scale_rows(layout, device)
 
     @property
@@ -264,16 +268,21 @@ class _PermuteColumns(torch.autograd.Function):
         return grad_BE.index_select(1, ctx.inverse_E), None, None
 
 
-def _column_orders(layout: Layout, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the column orders (engine -> output, output -> engine)."""
-    widths = layout.widths
-    starts = [sum(widths[:i]) for i in range(len(widths))]
-    position = {f: i for i, f in enumerate(layout.engine_order)}
-    columns = [
-        starts[position[f]] + d for f in range(len(widths)) for d in range(widths[position[f]])
-    ]
-    to_output = torch.tensor(columns, device=device)
-    return to_output, torch.argsort(to_output)
+def column_orders(
+    keys: Sequence[str], widths: Sequence[int], wanted: Sequence[str], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the orders of columns (given -> wanted, wanted -> given) for `permute_columns`.
+
+    Args:
+        keys: names of the blocks of columns, side by side.
+        widths: of these blocks.
+        wanted: the same names in another order.
+        device: of the orders.
+    """
+    ends = accumulate(widths)
+    columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths, strict=True)}
+    order = torch.tensor([c for k in wanted for c in columns[k]], device=device)
+    return order, torch.argsort(order)
 
 
 def _scale_rows(layout: Layout, device: torch.device) -> Tensor | None:

@@ -5,6 +5,7 @@ B batch, E width of all pooled embeddings, V values of a jagged tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from runner.embeddings.interface import EmbeddingTables, Layout
 from runner.embeddings.row_updates import UpdateStep
 from runner.optim.settings import SparseSettings
+
+RowUpdate = Callable[[UpdateStep, Tensor], None]  # the tensor is the gradient, [B, E]
 
 
 class RowUpdateTables(EmbeddingTables):
@@ -29,6 +32,8 @@ class RowUpdateTables(EmbeddingTables):
         self._next_update = UpdateStep(self.settings, lr, step)
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self._look_up_only(values_V, offsets, weights_V)
         pooled_BE: Tensor = _LookupWithUpdate.apply(  # type: ignore[no-untyped-call]
             self._anchor, self, values_V, offsets, weights_V
         )
@@ -37,14 +42,10 @@ class RowUpdateTables(EmbeddingTables):
     def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         raise NotImplementedError
 
-    def _update(
-        self,
-        update: UpdateStep,
-        values_V: Tensor,
-        offsets: Tensor,
-        weights_V: Tensor | None,
-        grad_BE: Tensor,
-    ) -> None:
+    def _look_up_to_update(
+        self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
+    ) -> tuple[Tensor, RowUpdate]:
+        """Return the pooled embeddings, and what updates the rows that were looked up."""
         raise NotImplementedError
 
 
@@ -60,14 +61,14 @@ class _LookupWithUpdate(torch.autograd.Function):
         offsets: Tensor,
         weights_V: Tensor | None,
     ) -> Tensor:
-        ctx.tables = tables
-        ctx.looked_up = (tables._next_update, values_V, offsets, weights_V)
-        return tables._look_up_only(values_V, offsets, weights_V)
+        pooled_BE, update = tables._look_up_to_update(values_V, offsets, weights_V)
+        ctx.update, ctx.step = update, tables._next_update
+        return pooled_BE
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
         assert not ctx.needs_input_grad[4], "the weights of ids get no gradient from these tables"
-        assert ctx.looked_up[0].step > 0, "set_lr_and_step() comes before the look-up"
-        ctx.tables._update(*ctx.looked_up, grad_BE)
+        assert ctx.step.step > 0, "set_lr_and_step() comes before the look-up"
+        ctx.update(ctx.step, grad_BE)
         return None, None, None, None, None

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+# Torch rounds the last numbers of an array, too few for its vector registers, in another way than
+# the others, which are a multiple of 64 at most. So rows that are updated apart begin at one
+ALIGNED_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class LookupIds:
     starts: list[int]  # F + 1: where the ids of each feature begin, and the end of all
     batch_size: int
 
+    def count(self, features: range) -> int:
+        """Return how many ids some features have."""
+        return self.starts[features.stop] - self.starts[features.start]
+
     def of(self, features: range) -> tuple[Tensor, Tensor]:
         """Return the ids of some features, and where those of each bag begin among them."""
         first, last = self.starts[features.start], self.starts[features.stop]
@@ -34,12 +42,25 @@ class LookupIds:
 
 @dataclass(frozen=True)
 class SortedIds:
-    """The ids of some tables, ordered by row, then bag, then position."""
+    """Ids, ordered by row, then bag, then position."""
 
-    rows_V: Tensor
+    rows_U: Tensor  # the distinct rows
+    starts_U: Tensor  # where the ids of each begin
     bags_V: Tensor
     weights_V: Tensor | None
-    starts_U: Tensor  # where the ids of each distinct row begin
+
+    def split(self, num_parts: int) -> list[slice]:
+        """Divide the distinct rows into so many parts at most, whose updates take about as long.
+
+        All but the last have a multiple of `ALIGNED_ROWS`.
+        """
+        num_rows = len(self.rows_U)
+        # to update a row takes twice as long as to add the gradient of an id
+        cost_U = self.starts_U.numpy() + 2 * np.arange(num_rows)
+        ends = np.linspace(0, cost_U[-1], num_parts + 1)[1:-1]
+        inner = (np.searchsorted(cost_U, ends) / ALIGNED_ROWS).round().astype(int) * ALIGNED_ROWS
+        bounds = np.unique([0, *np.minimum(inner, num_rows), num_rows])
+        return [slice(*pair) for pair in pairwise(bounds.tolist())]
 
 
 class BagNumbers:
@@ -54,7 +75,7 @@ class BagNumbers:
     """
 
     def __init__(self, tables: Sequence[range], num_rows: Sequence[int]) -> None:
-        self.tables, self._num_rows = tuple(tables), tuple(num_rows)
+        self.tables = tuple(tables)
         self.features = range(tables[0].start, tables[-1].stop)
         first_rows = accumulate(num_rows[:-1], initial=0)
         rows = [row for table, row in zip(tables, first_rows, strict=True) for _ in table]
@@ -82,47 +103,18 @@ class BagNumbers:
             and all(map(torch.equal, ids.of(self.features), ids.of(other.features)))
         )
 
-    def split(self, starts: Sequence[int], num_parts: int) -> list[tuple[range, ...]]:
-        """Divide the tables into so many parts at most, whose updates take about as long.
 
-        Args:
-            starts: where the ids of each feature begin, and the end of all.
-            num_parts: at least 1.
-
-        Returns:
-            Tables that lie side by side; no part has no id.
-        """
-        num_ids = [starts[table.stop] - starts[table.start] for table in self.tables]
-        # To update a row takes twice as long as to sort an id
-        costs = [n + 2 * min(n, rows) for n, rows in zip(num_ids, self._num_rows, strict=True)]
-        ends = list(accumulate(costs))
-        parts: list[list[range]] = [[] for _ in range(num_parts)]
-        for table, cost, end in zip(self.tables, costs, ends, strict=True):
-            if cost:
-                parts[int((end - cost / 2) / ends[-1] * num_parts)].append(table)
-        return [tuple(part) for part in parts if part]
-
-
-def sort_ids(
-    ids: LookupIds, tables: Sequence[range], numbers: BagNumbers, *, table_by_table: bool
-) -> SortedIds:
-    """Sort the ids of some tables.
+def sort_ids(ids: LookupIds, numbers: BagNumbers) -> SortedIds:
+    """Sort the ids of the numbered bags, of which there is one at least.
 
     A row and a bag are packed into one key. Equal keys are equal pairs, so the sort need not be
-    stable.
-
-    Args:
-        ids: of all tables.
-        tables: some of those that are numbered, in their order.
-        numbers: of the bags.
-        table_by_table: whether the ids of each table are sorted by themselves, in the caches: in
-            0.8 of the time, unless other threads run Python, for which each sort would wait.
+    stable. The ids of each table are sorted by themselves, in the caches: in 0.8 of the time.
     """
-    starts = [ids.starts[table.start] for table in tables]
-    first, last = starts[0], ids.starts[tables[-1].stop]
-    bounds = [start - first for start in starts[1:]] if table_by_table else []
+    features = numbers.features
+    first, last = ids.starts[features.start], ids.starts[features.stop]
+    bounds = [ids.starts[table.start] - first for table in numbers.tables[1:]]
     bits = numbers.bits(ids.batch_size)
-    key_V = _packed(ids, slice(first, last), range(tables[0].start, tables[-1].stop), numbers)
+    key_V = _packed(ids, numbers)
     if ids.weights_V is None:
         rows_V, bags_V = _sort_pairs(key_V, bits, bounds)
         weights_V = None
@@ -137,16 +129,20 @@ def sort_ids(
     np.not_equal(rows_V[1:], rows_V[:-1], out=is_first_V[1:])
     starts_U = np.flatnonzero(is_first_V)
     return SortedIds(
-        torch.from_numpy(rows_V), torch.from_numpy(bags_V), weights_V, torch.from_numpy(starts_U)
+        torch.from_numpy(rows_V[starts_U]),
+        torch.from_numpy(starts_U),
+        torch.from_numpy(bags_V),
+        weights_V,
     )
 
 
-def _packed(ids: LookupIds, part: slice, features: range, numbers: BagNumbers) -> np.ndarray:
-    """Return row and bag of each id of some features as one number, [V]."""
-    size, first = ids.batch_size, numbers.features.start
-    keys_N = numbers.keys(size)[features.start - first : features.stop - first].reshape(-1)
+def _packed(ids: LookupIds, numbers: BagNumbers) -> np.ndarray:
+    """Return row and bag of each id as one number, [V]."""
+    size, features = ids.batch_size, numbers.features
+    keys_N = numbers.keys(size).reshape(-1)
     lengths_N = np.diff(ids.offsets[features.start * size : features.stop * size + 1].numpy())
-    key_V = ids.values_V[part].numpy() << numbers.bits(size)
+    values_V = ids.values_V[ids.starts[features.start] : ids.starts[features.stop]]
+    key_V = values_V.numpy() << numbers.bits(size)
     if len(key_V) != len(keys_N) or lengths_N.min() != 1:
         keys_N = np.repeat(keys_N, lengths_N)
     key_V += keys_N

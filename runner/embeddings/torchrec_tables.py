@@ -5,7 +5,7 @@ B batch of this rank, F features, E width of all pooled embeddings, R rows, D wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, set_kernel_step
-from runner.embeddings.interface import EmbeddingTables, Layout, Placement, permute_columns
+from runner.embeddings.interface import (
+    EmbeddingTables,
+    Layout,
+    Placement,
+    column_orders,
+    permute_columns,
+)
 from runner.embeddings.planner import (
     ROW_SHARDING_TYPES,
     FusedSharder,
@@ -147,19 +153,12 @@ class TorchRecTables(EmbeddingTables):
         # TorchRec's pipeline has the ids already, and the forward that it sets ignores its input
         pooled = module(kjt if _is_pipelined(module) else self.torchrec_inputs(kjt)[0])
         if self._column_orders is None:
-            self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
+            # TorchRec returns the columns in the order of its plan
+            self._column_orders = column_orders(
+                pooled.keys(), pooled.length_per_key(), self._keys, self._device
+            )
         pooled_BE = permute_columns(pooled.values()[:size], *self._column_orders)
         return self._apply_mean_pooling(pooled_BE, kjt)
-
-    def _orders(self, keys: Sequence[str], widths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the column orders (plan -> features, features -> plan).
-
-        TorchRec returns the columns in the order of its plan.
-        """
-        ends = torch.tensor(widths).cumsum(0).tolist()
-        columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths)}
-        order = torch.tensor([c for k in self._keys for c in columns[k]], device=self._device)
-        return order, torch.argsort(order)
 
 
 def _is_pipelined(module: nn.Module) -> bool:

@@ -13,7 +13,8 @@ from runner.embeddings.cpu_tables import run_one_by_one
 from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
 from runner.embeddings.interface import make_layout
 from runner.embeddings.row_copies import put_rows, take_rows
-from runner.embeddings.sorted_ids import BagNumbers, sort_ids
+from runner.embeddings.row_updates import STATE_NAMES
+from runner.embeddings.sorted_ids import BagNumbers, SortedIds, sort_ids
 from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from runner.training.update.row_threads import RowThreads
@@ -368,24 +369,31 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("num_parts", [2, 3, 9])
-def test_ids_sorted_in_parts_give_the_bits_of_ids_sorted_table_by_table(num_parts, weighted):
-    features = ("s1", "s2", "b", "a")
-    parts, whole = (engine_of(CpuTables, settings_of("adam"), SPECS, features) for _ in range(2))
+@pytest.mark.parametrize("kind", sorted(STATE_NAMES))
+def test_rows_updated_in_parts_have_the_bits_of_all_at_once(kind, num_parts, weighted, monkeypatch):
+    features = ("a", "b", "c")
+    specs = [TableSpec(n, r, d, (n,)) for n, r, d in (("a", 900, 4), ("b", 77, 20), ("c", 400, 4))]
+    parts, whole = (engine_of(CpuTables, settings_of(kind), specs, features) for _ in range(2))
     parts.use_threads(run_one_by_one, num_parts)
-    for tables in (parts, whole):
+    for tables, chunk_weights in ((whole, 524_288), (parts, 800)):
+        monkeypatch.setattr("runner.embeddings.cpu_tables._CHUNK_WEIGHTS", chunk_weights)
         for step in (1, 2, 3):
-            kjt = jagged(step, weighted=weighted)
-            kjt = kjt.permute([FEATURES.index(name) for name in features])
+            rng = torch.Generator().manual_seed(step)
+            lengths = torch.randint(0, 5, (3 * 500,), generator=rng)
+            num_ids = lengths.view(3, 500).sum(1).tolist()
+            ids = [
+                torch.randint(0, r, (n,), generator=rng) for r, n in zip((900, 77, 400), num_ids)
+            ]
+            weights = torch.rand(sum(num_ids), generator=rng) if weighted else None
             tables.set_lr_and_step(0.05, step)
-            pooled = tables(kjt)
-            pooled.backward(pooled.detach().sign())
+            pooled = tables(KeyedJaggedTensor(list(features), torch.cat(ids), weights, lengths))
+            pooled.backward(torch.randn(pooled.shape, generator=rng))
     for name, tensor in parts.state().items():
         assert torch.equal(tensor, whole.state()[name]), name
 
 
-@pytest.mark.parametrize("num_parts", [1, 2])
 @pytest.mark.parametrize("differ", ["", "ids", "bags", "weights"])
-def test_tables_with_equal_ids_are_sorted_once_with_the_same_bits(differ, num_parts, monkeypatch):
+def test_tables_with_equal_ids_are_sorted_once_with_the_same_bits(differ, monkeypatch):
     features = ("a", "b", "a1", "b1")  # the last two are of other tables, for a first-order term
     specs = [TableSpec(name, 5, 8 if len(name) == 1 else 4, (name,)) for name in features]
     once, apart = (engine_of(CpuTables, settings_of("adam"), specs, features) for _ in range(2))
@@ -404,37 +412,35 @@ def test_tables_with_equal_ids_are_sorted_once_with_the_same_bits(differ, num_pa
         lambda *a, **k: sorts.append(1) or sort_ids(*a, **k),
     )
     for tables in (once, apart):
-        tables.use_threads(run_one_by_one, num_parts)
         for step in (1, 2):
             tables.set_lr_and_step(0.05, step)
             pooled = tables(kjt)
             pooled.backward(pooled.detach().cos())
         monkeypatch.setattr(BagNumbers, "have_equal_ids", lambda *_: False)
-    assert len(sorts) == 2 * num_parts * ((2 if differ else 1) + 2)
+    assert len(sorts) == 2 * ((2 if differ else 1) + 2)
     for name, tensor in once.state().items():
         assert torch.equal(tensor, apart.state()[name]), name
 
 
 @pytest.mark.parametrize(
-    ("starts", "num_rows", "num_parts", "expected"),
+    ("ids_of_row", "num_parts", "expected"),
     [
-        ([0, 10, 20, 30], 50, 1, [[0, 1, 2]]),
-        ([0, 10, 20, 30], 50, 3, [[0], [1], [2]]),
-        ([0, 30, 40, 50], 50, 2, [[0], [1, 2]]),
-        ([0, 30, 40, 50], 1, 2, [[0], [1, 2]]),
-        ([0, 30, 60, 105], 1, 2, [[0, 1], [2]]),
-        ([0, 30, 60, 90], (1, 1, 50), 2, [[0, 1], [2]]),  # 32, 32 and 90 in the units of an id
-        ([0, 0, 40, 40], 50, 2, [[1]]),  # tables without an id are left out
-        ([5, 5, 5, 5], 50, 2, []),
+        ([1] * 1000, 1, [1000]),
+        ([1] * 1000, 2, [512, 488]),
+        ([1] * 1000, 4, [256, 256, 256, 232]),
+        ([14] * 128 + [1] * 512, 2, [128, 512]),  # an id costs half of a row
+        ([1] * 100, 4, [64, 36]),
+        ([1] * 63, 4, [63]),
+        ([9], 2, [1]),
     ],
 )
-def test_parts_have_tables_side_by_side_with_about_as_much_work(
-    starts, num_rows, num_parts, expected
-):
-    sizes = num_rows if isinstance(num_rows, tuple) else (num_rows,) * 3
-    numbers = BagNumbers([range(f, f + 1) for f in range(3)], sizes)
-    parts = numbers.split(starts, num_parts)
-    assert [[table.start for table in part] for part in parts] == expected
+def test_parts_have_rows_side_by_side_with_about_as_much_work(ids_of_row, num_parts, expected):
+    starts_U = torch.tensor([0, *ids_of_row]).cumsum(0)[:-1]
+    ids = SortedIds(torch.arange(len(ids_of_row)), starts_U, torch.zeros(sum(ids_of_row)), None)
+    parts = ids.split(num_parts)
+    assert [part.stop - part.start for part in parts] == expected
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == len(ids_of_row)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
