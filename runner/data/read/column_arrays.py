@@ -86,11 +86,21 @@ def read_numbers(
     if default is None:
         missing = values.is_null().to_numpy()
         source.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
-    if not pa.types.is_floating(values.type) and default != int(default):
-        values = values.cast(pa.float64())
+    if not _holds(values.type, default):
+        is_id = isinstance(default, int)  # numbers become float32 anyway
+        values = values.cast(pa.int64() if is_id else pa.float64(), safe=is_id)
     return read_numbers(
         pc.fill_null(values, _make_scalar(default, values.type)), name, default, source
     )
+
+
+def _holds(type_: pa.DataType, value: float) -> bool:
+    if pa.types.is_floating(type_):
+        return True
+    if pa.types.is_boolean(type_) or value != int(value):
+        return value in (0, 1)
+    limits = np.iinfo(str(type_))
+    return limits.min <= value <= limits.max
 
 
 @lru_cache(maxsize=64)
