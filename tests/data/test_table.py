@@ -182,3 +182,35 @@ def test_prepared_ids_have_the_narrowest_type_and_keep_their_values(tmp_path, se
     rows = batch.groups_BG[:, 0].numpy()
     for name in sizes:
         assert batch.sparse[name].values().tolist() == columns[name][rows].tolist()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "num_rows"),
+    [
+        (
+            {"encode": "bucketise", "boundaries": [2, 4, 6]},
+            {"encode": "bucketise", "buckets": 2},
+            5,
+        ),
+        ({"encode": "hour"}, {"encode": "weekday"}, 25),
+        ({"num_rows": 60}, {"num_rows": 40}, 60),
+        ({}, {"num_rows": 40}, 50),
+        ({"encode": "vocabulary"}, {"num_rows": 40}, 52),
+        ({"encode": "vocabulary"}, {"encode": "vocabulary", "default": 70}, 71),
+        ({"encode": "bucketise", "boundaries": [2], "default": 9}, {"encode": "weekday"}, 10),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_shared_table_has_the_rows_that_each_of_its_features_needs(
+    tmp_path, one, other, num_rows, turned
+):
+    values = np.arange(50)
+    table = pa.table(
+        {"y": values % 2, "a": values, "b": pa.array([None, *values[1:40], *[1] * 10])}
+    )
+    settings = {"a": {**one, "table": "t"}, "b": {"default": 0, **other, "table": "t"}}
+    ids = dict(reversed(settings.items())) if turned else settings
+    schema = {"labels": ["y"], "categorical": ids}
+    data = open_dataset(path=write_parquet(tmp_path, table), schema=schema, rewrite="always")
+    assert {column.num_rows for column in data.schema.sparse} == {num_rows}
+    assert next(data.batches("train", batch_size=50)).size == 50
