@@ -185,6 +185,22 @@ def test_prepared_ids_have_the_narrowest_type_and_keep_their_values(tmp_path, se
 
 
 @pytest.mark.parametrize(
+    "settings", [{"encode": "vocabulary"}, {"encode": "growing", "num_rows": 9}, {"default": 7}]
+)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_nan_is_a_missing_id(tmp_path, settings, is_list):
+    found = []
+    for missing in (None, float("nan")):
+        ids = pa.array([1.0, missing, 2.0, 2.0], pa.float64())
+        ids = pa.array([[x] for x in ids.to_pylist()], pa.list_(pa.float64())) if is_list else ids
+        path = write_parquet(tmp_path / str(missing), pa.table({"y": [0, 1, 0, 1], "a": ids}))
+        schema = {"labels": ["y"], "categorical": {"a": {**settings, "list": is_list}}}
+        data = open_dataset(path=path, schema=schema, mix=False)
+        found.append(next(data.batches("train", batch_size=4)).sparse.values().tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
     ("one", "other", "num_rows"),
     [
         (

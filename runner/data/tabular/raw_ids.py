@@ -108,14 +108,14 @@ def read_ids(
 def read_integers(
     column: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read values as integers: texts become their 64-bit hash, floats must be whole.
+    """Read values as integers: texts become their 64-bit hash, floats must be whole or NaN.
 
     Args:
         name: of the column, for messages.
         row_of_value: [V] the row of every value of a list column.
 
     Returns:
-        The values, int64 with 0 where one is missing, and which are missing, bool.
+        The values, int64 with 0 where one is missing, and which are missing or NaN, bool.
 
     Raises:
         DataError: for a float that is not a whole number, unless bad rows are skipped.
@@ -125,6 +125,8 @@ def read_integers(
         return hash_texts(column), missing
     if pt.is_floating(column.type):
         values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)
+        missing = missing | np.isnan(values)
+        values = np.where(missing, 0.0, values)
         whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
         validator.reject(
             name, ~whole, lambda at: f"value {values[at]}: not an integer", row_of_value
