@@ -21,6 +21,7 @@ from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.text_values import (
+    NUMBER_PATTERN,
     match_integers,
     match_unsigned,
     parse_json_lists,
@@ -277,12 +278,15 @@ def _read_parallel_list(
     if is_text(lists.type):
         lists = _as_lists(spec, name, lists, validator)
     flat, found_R1 = _flatten_lists(lists)
-    if is_text(flat.type) or pt.is_timestamp(flat.type):
-        flat = flat.cast(pa.int64() if pt.is_timestamp(flat.type) else pa.float64())
-    values: np.ndarray = (
-        flat.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    )
     lengths_R, found_lengths_R = np.diff(offsets_R1), np.diff(found_R1)
+    row_of_value = np.repeat(np.arange(len(lists)), found_lengths_R)
+    if name == spec.order_by:
+        values = _read_order(flat, name, validator, row_of_value)
+    else:
+        if is_text(flat.type):
+            flat = parse_numbers(flat.cast(pa.string()), name, validator, row_of_value)
+        numbers = flat.cast(pa.float64(), safe=False).fill_null(np.nan)
+        values = numbers.to_numpy(zero_copy_only=False)
     wrong_R = lengths_R != found_lengths_R
     validator.reject(
         name,
@@ -294,6 +298,22 @@ def _read_parallel_list(
     indices = np.repeat(found_R1[:-1] - offsets_R1[:-1], lengths_R) + np.arange(offsets_R1[-1])
     usable = ~np.repeat(wrong_R, lengths_R)
     return np.where(usable, values[np.where(usable, indices, 0)] if len(values) else 0.0, 0.0)
+
+
+def _read_order(
+    flat: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray
+) -> np.ndarray:
+    """Read numbers, and times as seconds since 1970: [V] float64, NaN where one is missing."""
+    if not is_text(flat.type):
+        return parse_times(flat)
+    texts, missing = flat.cast(pa.string()), pa.scalar(None, pa.string())
+    is_number = pc.match_substring_regex(texts, NUMBER_PATTERN)
+    times = parse_times(pc.if_else(is_number, missing, texts))
+    numbers = parse_times(strip_number(pc.if_else(is_number, texts, missing)).cast(pa.float64()))
+    wrong = np.isnan(times) & ~is_number.fill_null(True).to_numpy(zero_copy_only=False)
+    rule = "neither a number nor a time such as 2024-01-16 12:00"
+    validator.reject(name, wrong, lambda at: f"value {texts[at].as_py()!r}: {rule}", row_of_value)
+    return np.where(np.isnan(times), numbers, times)
 
 
 def _truncate_lists(
