@@ -20,11 +20,14 @@ def path_setting(key: str, path: object) -> str:
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of both its ends; of a folder, those of its files.
 
+    Those in folders below it are named by their path from it.
+
     Raises:
         DataError: naming what is not there or cannot be read.
     """
     if path.is_dir():
-        return [fingerprint_path(p) for p in sorted(path.iterdir()) if p.is_file()]
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        return [[str(p.relative_to(path)), *fingerprint_path(p)[1:]] for p in files]
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
