@@ -327,12 +327,14 @@ def test_schema_proposes_what_can_be_read(tmp_path, path, capsys):
         schema_verb([path, "--out", str(out)], ())
 
 
-def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
-    one, two = f"{path}/part-0.parquet", f"{path}/part-1.parquet"
+def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one, two = "~/x/part-0.parquet", f"{path}/part-1.parquet"  # a shell leaves --test=~ as it is
     out = str(tmp_path / "s.yaml")
-    schema_verb([one, "--validation", two, f"--test={two}", "--out", out], ())
+    schema_verb([one, "--validation", two, "--test=~/x/part-1.parquet", "--out", out], ())
     proposed = yaml.safe_load(open(out))  # noqa: SIM115
-    assert "split" not in proposed and proposed["test_path"] == two
+    assert "split" not in proposed and proposed["path"] == f"{path}/part-0.parquet"
+    assert proposed["validation_path"] == proposed["test_path"] == two
     data = open_dataset(path=None, schema=out)
     assert data.num_rows == {"train": 250, "validation": 250, "test": 250}
 
