@@ -117,7 +117,7 @@ def encode_ids(
     Those of a growing table are int64, and NO_ID where one is missing.
     """
     if c.encode == "growing":
-        return _read_raw_ids(values, c, source)
+        return _read_raw_ids(values)
     if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
         return read_numbers(values, c.name, c.default, source)
     if not values.null_count or c.default is None:
@@ -127,9 +127,7 @@ def encode_ids(
     return np.where(missing, c.default, hashed)  # the default is an id: it is not hashed
 
 
-def _read_raw_ids(
-    values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, source: RowSource
-) -> np.ndarray:
+def _read_raw_ids(values: pa.ChunkedArray) -> np.ndarray:
     """Prepared files have NO_ID where a value is missing; those of a user have no value."""
     missing = values.is_null().to_numpy()
     ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)

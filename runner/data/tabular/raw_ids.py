@@ -134,7 +134,7 @@ def read_integers(
         )
         return np.where(whole, values, 0).astype(np.int64), missing
     if not pt.is_integer(column.type):
-        column = column.cast(pa.int64())  # booleans, dates, times
+        column = column.cast(pa.int64())  # booleans, and columns without any value
     return fill_missing(column).to_numpy(zero_copy_only=False).astype(np.int64), missing
 
 
@@ -178,8 +178,7 @@ def _read_values(
         is_number = spec.encode == "as_is" or spec.input == "integer"
         type_ = "integer" if is_number else None if spec.separator else id_types.get(spec.column)
         flat = _as_type(flat, type_, spec.column, validator, row_of_value)
-    values, missing = read_integers(flat, spec.column, validator, row_of_value)
-    return values, missing
+    return read_integers(flat, spec.column, validator, row_of_value)
 
 
 def read_time_column(times: pa.Array, name: str, form: str, validator: RowValidator) -> np.ndarray:
