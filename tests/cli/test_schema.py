@@ -350,9 +350,11 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
         schema([str(tmp_path / "x.xlsx")], ())
 
 
-def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose):
+@pytest.mark.parametrize("missing", ["-", "n/a", "<NA>", "#N/A", "--"])
+def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
     path = tmp_path / "ratings.csv"
-    rows = [f"{n % 2};{n},5;1,{n:03};{'' if n == 3 else n}" for n in range(30)]
+    price = [missing if n == 5 else f"{n},5" for n in range(30)]
+    rows = [f"{n % 2};{price[n]};1,{n:03};{'' if n == 3 else n}" for n in range(30)]
     path.write_text("\n".join(["click;price;thousands;count", *rows, "1;7;1,250;4"]))
     written, told = propose(str(path))
     assert "price: numbers with a decimal comma" in told and written["decimal"] == ","

@@ -106,6 +106,19 @@ def test_defaults_fill_what_is_missing(tmp_path):
     assert batch.sparse["l"].lengths().tolist() == [2, 0]
 
 
+def test_a_default_may_be_beyond_what_the_type_of_its_column_holds(tmp_path):
+    columns = Columns(
+        labels=(LabelColumn("y"),),
+        numeric=(NumericColumn("x", default=-1.0), NumericColumn("b", default=2.0)),
+        categorical=(CategoricalColumn("a", 1000, default=300),),
+    )
+    small = pa.array([3, None], pa.uint8())
+    whole = pa.table({"y": [0, 1], "x": small, "b": pa.array([True, None]), "a": small})
+    batch = read(dataset(write(tmp_path, whole), columns), batch_size=2, seed=None)[0]
+    assert batch.dense_BD.tolist() == [[3.0, 1.0], [-1.0, 2.0]]
+    assert batch.sparse["a"].values().tolist() == [3, 300]
+
+
 def test_a_missing_column_names_the_nearest(tmp_path):
     paths = write(
         tmp_path,

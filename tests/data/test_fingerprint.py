@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import dataset_settings, small_synthetic
@@ -105,6 +106,22 @@ def test_a_dataset_of_somebody_else_is_known_by_settings_and_content(tmp_path):
     assert fingerprint(settings) != before
     with pytest.raises(DataError, match="no such path"):
         fingerprint({**settings, "path": str(tmp_path / "y")})
+
+
+def test_a_folder_of_somebody_else_is_known_by_the_files_at_any_depth(tmp_path):
+    below = tmp_path / "x" / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / "x" / "top").write_text("0")
+    found = []
+    for name, text in (("one", "1"), ("one", "2"), ("two", "2")):
+        (below / name).write_text(text)
+        found.append(fingerprint({"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x")}))
+    (below / "one").unlink()
+    below.rename(tmp_path / "x" / "a" / "c")
+    found.append(fingerprint({"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x")}))
+    assert len({*found}) == 4
+    content = fingerprint_path(tmp_path / "x" / "a" / "c")
+    assert content == [["two", 1, content[0][2]]]  # as before there were folders in it
 
 
 @pytest.mark.parametrize(

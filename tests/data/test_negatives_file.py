@@ -103,6 +103,7 @@ WRONG = {
     "no items": ({"user": [103], "negative": ["hat"]}, "has no column 'negatives'.*'negative'"),
     "no key": ({"usr": [103], "negatives": ["hat"]}, "one column whose ids.*nearest: 'user'"),
     "two keys": ({"user": [103], "shop": [1], "negatives": ["hat"]}, "it has user, shop"),
+    "no rows": ({"user": pa.array([], pa.int64()), "negatives": []}, "hard.csv: has no rows"),
     "a growing key": ({"guest": [1], "negatives": ["hat"]}, "no rows before the training"),
 }
 

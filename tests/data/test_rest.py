@@ -11,6 +11,7 @@ import torch
 
 from runner.batch import DataPosition
 from runner.config.settings import TrainerSettings
+from runner.data.core.columns import Columns, LabelColumn, NumericColumn
 from runner.errors import ConfigError
 from runner.training.builder import count_steps_per_epoch
 from runner.training.steps import count_examples
@@ -66,6 +67,17 @@ def test_all_ranks_make_the_same_updates_under_each_policy(paths, rest, world_si
         assert (weight[empty] == 0).all()
         lengths = batch.sparse.lengths().view(len(batch.sparse.keys()), -1)
         assert (lengths[:, empty] == 0).all(), "a row of padding touches a table"
+
+
+@pytest.mark.parametrize("rest", ["short", "pad"])
+def test_a_table_without_ids_ends_as_others_do(tmp_path, rest):
+    columns = Columns(labels=(LabelColumn("click"),), numeric=(NumericColumn("age"),))
+    data = dataset(write(tmp_path, table(BATCH + 1)), columns, rest=rest)
+    last = updates(data, 2)[-1]
+    size = BATCH // 2 if rest == "pad" else 1
+    assert [batch.size for batch in last] == [size] * 2
+    assert sum(batch.weights_B.sum() for batch in last) == 1
+    assert all(batch.sparse.stride() == size for batch in last)
 
 
 @pytest.mark.parametrize("rest", ["short", "drop", "pad"])

@@ -41,6 +41,14 @@ def growing(**settings):
         ({"categorical": {"c": {"num_rows": 1e30}}}, "c.num_rows=1e+30: expected a whole number"),
         ({"categorical": {"c": {"num_rows": 0}}}, "c.num_rows=0: must be at least 1"),
         ({"categorical": {"c": {"num_rows": 5, "default": 5}}}, "must be below num_rows=5"),
+        (
+            {"categorical": {"c": {"encode": "vocabulary", "num_rows": 5}}},
+            "c.num_rows=5: its table has as many rows as its values need; leave it out",
+        ),
+        (
+            {"categorical": {"c": {"encode": "bucketise", "buckets": 3, "num_rows": 5}}},
+            "c.num_rows=5: its table has as many rows as its buckets need; leave it out",
+        ),
         ({"numeric": {"x": {"clip": [5, 1]}}}, "x.clip=[5, 1]: the first must be below the second"),
         ({"numeric": {"x": {"clip": [float("nan"), 1]}}}, "x.clip[0]=nan: must be a finite number"),
         ({"numeric": {"x": {"clip": [1]}}}, "x.clip=[1]: needs 2 items"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections import Counter
 
@@ -12,6 +13,7 @@ import pytest
 from runner.data.core.blocks import read_blocks
 from runner.data.core.transforms import hash_ids
 from runner.data.tabular.hash_text import hash_texts
+from runner.errors import DataError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
 ROWS = 600
@@ -182,3 +184,97 @@ def test_prepared_ids_have_the_narrowest_type_and_keep_their_values(tmp_path, se
     rows = batch.groups_BG[:, 0].numpy()
     for name in sizes:
         assert batch.sparse[name].values().tolist() == columns[name][rows].tolist()
+
+
+DAYS = [[datetime.date(2024, 1, 3), datetime.date(2023, 12, 31), None], [datetime.date(1969, 1, 1)]]
+ORDERS = {
+    "numbers": pa.array([[7, -1, None], [0]], pa.list_(pa.int32())),
+    "dates": pa.array(DAYS, pa.list_(pa.date32())),
+    "times": pa.array(DAYS, pa.list_(pa.date32())).cast(pa.list_(pa.timestamp("us"))),
+    "durations": pa.array([[7, -1, None], [0]], pa.list_(pa.duration("s"))),
+    "texts of numbers": pa.array([["1e1", " +9.5", None], [".5"]]),
+    "texts of times": pa.array([["2024-01-03 10:00", "2024-01-03T09:00Z", None], ["1969-01-01"]]),
+    "joined times": pa.array(["2024-01-03|2023-12-31|2025-01-01", "1969-01-01"]),
+}
+
+
+def open_ordered(folder, order, **settings):
+    history = {"num_rows": 9, "max_length": 2, "order_by": "when"}
+    ids = pa.array([[1, 2, 3], [4]])
+    if pa.types.is_string(order.type):
+        ids, history["separator"] = pa.array(["1|2|3", "4"]), "|"
+    path = write_parquet(folder, pa.table({"y": [0, 1], "history": ids, "when": order}))
+    schema = {"labels": ["y"], "sequences": {"history": history}}
+    return open_dataset(path=path, schema=schema, mix=False, **settings)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_sequence_stands_in_the_order_of_numbers_or_times(tmp_path, order):
+    batch = next(open_ordered(tmp_path, order).batches("train", batch_size=2))
+    assert batch.sequences["history"].values().tolist() == [1, 3, 4]  # the last two of 2, 1, 3
+
+
+def test_what_gives_no_order_is_named_or_skipped(tmp_path):
+    order = pa.array([["2024-01-03", "soon", None], ["7"]])
+    with pytest.raises(DataError, match="row 0, column 'when': value 'soon': neither a number nor"):
+        open_ordered(tmp_path, order)
+    assert open_ordered(tmp_path, order, on_bad_rows="skip").bad_rows["count"] == 1
+    weights = {"column": "history", "separator": "|", "num_rows": 9, "weights": "when"}
+    table = pa.table({"y": [0], "history": ["1|2"], "when": ["1.5|2024-01-03"]})
+    with pytest.raises(DataError, match="row 0, column 'when': '2024-01-03' is not a number"):
+        open_dataset(
+            path=write_parquet(tmp_path / "weights", table),
+            schema={"labels": ["y"], "categorical": {"h": weights}},
+        )
+    with pytest.raises(
+        DataError, match=r"'when' has type list<.*expected a list of numbers or tim"
+    ):
+        open_ordered(tmp_path / "lists", pa.array([[[1], [2], [3]], [[4]]]))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"encode": "vocabulary"}, {"encode": "growing", "num_rows": 9}, {"default": 7}]
+)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_nan_is_a_missing_id(tmp_path, settings, is_list):
+    found = []
+    for missing in (None, float("nan")):
+        ids = pa.array([1.0, missing, 2.0, 2.0], pa.float64())
+        ids = pa.array([[x] for x in ids.to_pylist()], pa.list_(pa.float64())) if is_list else ids
+        path = write_parquet(tmp_path / str(missing), pa.table({"y": [0, 1, 0, 1], "a": ids}))
+        schema = {"labels": ["y"], "categorical": {"a": {**settings, "list": is_list}}}
+        data = open_dataset(path=path, schema=schema, mix=False)
+        found.append(next(data.batches("train", batch_size=4)).sparse.values().tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "num_rows"),
+    [
+        (
+            {"encode": "bucketise", "boundaries": [2, 4, 6]},
+            {"encode": "bucketise", "buckets": 2},
+            5,
+        ),
+        ({"encode": "hour"}, {"encode": "weekday"}, 25),
+        ({"num_rows": 60}, {"num_rows": 40}, 60),
+        ({}, {"num_rows": 40}, 50),
+        ({"encode": "vocabulary"}, {"num_rows": 40}, 52),
+        ({"encode": "vocabulary"}, {"encode": "vocabulary", "default": 70}, 71),
+        ({"encode": "bucketise", "boundaries": [2], "default": 9}, {"encode": "weekday"}, 10),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_shared_table_has_the_rows_that_each_of_its_features_needs(
+    tmp_path, one, other, num_rows, turned
+):
+    values = np.arange(50)
+    table = pa.table(
+        {"y": values % 2, "a": values, "b": pa.array([None, *values[1:40], *[1] * 10])}
+    )
+    settings = {"a": {**one, "table": "t"}, "b": {"default": 0, **other, "table": "t"}}
+    ids = dict(reversed(settings.items())) if turned else settings
+    schema = {"labels": ["y"], "categorical": ids}
+    data = open_dataset(path=write_parquet(tmp_path, table), schema=schema, rewrite="always")
+    assert {column.num_rows for column in data.schema.sparse} == {num_rows}
+    assert next(data.batches("train", batch_size=50)).size == 50

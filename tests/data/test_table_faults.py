@@ -50,6 +50,7 @@ BAD = [
     ("user", 2**63 - 1, "value 9223372036854775807"),
     ("user", None, "missing and has no default"),
     ("user", 3.5, "value 3.5: not an integer"),
+    ("user", float("nan"), "missing and has no default"),
     ("history", [3, 40], "value 40"),
     ("history", [None], "missing"),
     ("tag_weights", [1.0] * 7, "7 values, but"),

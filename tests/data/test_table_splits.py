@@ -81,6 +81,28 @@ def test_a_split_by_column(path, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("written", [None, "True", "true", "TRUE"])
+def test_a_split_by_true_and_false_takes_them_however_they_are_written(tmp_path, written):
+    is_test = pa.array([n % 5 == 0 for n in range(ROWS)])
+    if written:
+        texts = [{"True": str, "true": str.lower, "TRUE": str.upper}[written]("False"), written]
+        is_test = pa.array([texts[value] for value in is_test.to_pylist()])
+    path = write_parquet(tmp_path / "b", clicks(ROWS).append_column("is_test", is_test), 2)
+    data = open_dataset(path=path, split={"column": "is_test", "train": [False], "test": True})
+    assert ids(data, "test") == set(range(0, ROWS, 5))
+    assert data.num_rows == {"train": ROWS * 4 // 5, "test": ROWS // 5}
+
+
+def test_a_split_whose_values_are_not_there_is_told_with_those_that_are(path):
+    split = {"column": "fold", "train": ["zero"], "test": [1]}
+    told = (
+        r"the train split has no rows \(split column: fold, train: \['zero'\], test: \['1'\]\); "
+        "the column has values that `split` does not list: '0', '2', '3', '4'"
+    )
+    with pytest.raises(DataError, match=told):
+        open_dataset(path=path, split=split, schema={"labels": ["click"]})
+
+
 @pytest.mark.parametrize(
     ("split", "bounds"),
     [
@@ -305,12 +327,14 @@ def test_schema_proposes_what_can_be_read(tmp_path, path, capsys):
         schema_verb([path, "--out", str(out)], ())
 
 
-def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
-    one, two = f"{path}/part-0.parquet", f"{path}/part-1.parquet"
+def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one, two = "~/x/part-0.parquet", f"{path}/part-1.parquet"  # a shell leaves --test=~ as it is
     out = str(tmp_path / "s.yaml")
-    schema_verb([one, "--validation", two, f"--test={two}", "--out", out], ())
+    schema_verb([one, "--validation", two, "--test=~/x/part-1.parquet", "--out", out], ())
     proposed = yaml.safe_load(open(out))  # noqa: SIM115
-    assert "split" not in proposed and proposed["test_path"] == two
+    assert "split" not in proposed and proposed["path"] == f"{path}/part-0.parquet"
+    assert proposed["validation_path"] == proposed["test_path"] == two
     data = open_dataset(path=None, schema=out)
     assert data.num_rows == {"train": 250, "validation": 250, "test": 250}
 

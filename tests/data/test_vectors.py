@@ -15,16 +15,18 @@ import pytest
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.streaming.messages import MessageDecoder
+from runner.data.tabular.keep_features import keep_features
 from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.server.columns import example_request, make_table, served_columns
 from runner.serving.server.tensors import parse_request
-from tests.data.clicks import open_dataset
+from tests.data.clicks import open_dataset, recipe_settings, write_parquet
 from tests.data.streaming.test_messages import messages_of
 
 ROWS, SIZE = 200, 5
@@ -204,3 +206,10 @@ def test_a_table_of_vectors_alone_gets_ids_that_a_model_can_learn_from(tmp_path,
     wanted = np.searchsorted([2.0, 4.0], vectors.ravel(), "right")
     assert batch.sparse["v"].values().tolist() == wanted.tolist()
     assert batch.sparse["v"].lengths().tolist() == [SIZE] * ROWS
+
+
+def test_a_shortened_schema_keeps_a_vector_of_which_an_element_is_kept(tmp_path, vectors):
+    path = write_parquet(tmp_path / "x", pa.table({"y": [0] * ROWS, "v": list(vectors)}))
+    schema = {"labels": ["y"], "numeric": {"v": {"size": SIZE}, "w": {"size": 2}, "x": {}}}
+    recipe = TableRecipe(**recipe_settings(path=path, schema=schema))
+    assert keep_features(recipe, ["v[3]", "x"])["numeric"] == {"v": {"size": SIZE}, "x": {}}

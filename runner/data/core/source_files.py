@@ -21,11 +21,14 @@ def path_setting(key: str, path: object) -> str:
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of its content; of a folder, those of its files.
 
+    Those in folders below it are named by their path from it.
+
     Raises:
         DataError: naming what is not there or cannot be read.
     """
     if path.is_dir():
-        return [fingerprint_path(p) for p in sorted(path.iterdir()) if p.is_file()]
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        return [[str(p.relative_to(path)), *fingerprint_path(p)[1:]] for p in files]
     try:
         return [path.name, path.stat().st_size, hash_file(path)]
     except FileNotFoundError:

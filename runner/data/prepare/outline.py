@@ -11,7 +11,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe
 
-_ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
+ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def outline_schema(recipe: Any) -> SchemaOutline | None:
     Args:
         recipe: see `declared_columns`.
     """
-    columns = declared_columns(recipe, _ANY_SIZE)
+    columns = declared_columns(recipe, ANY_SIZE)
     if columns is None:
         return None
     return SchemaOutline(

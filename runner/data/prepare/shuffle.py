@@ -51,7 +51,7 @@ class SpilledRows:
     """A file of rows on their way to a split's files."""
 
     path: Path
-    blocks: tuple[tuple[int, int], ...] = ()  # bucket and rows of each block
+    blocks: tuple[tuple[int, int], ...]  # bucket and rows of each block
 
     def bytes_per_row(self) -> float:
         return self.path.stat().st_size / sum(rows for _, rows in self.blocks)

@@ -55,7 +55,7 @@ def collate(
     batch_slice: BatchSlice,
     sparse_keys: list[str],
     cursor: DataPosition,
-    sequence_keys: Sequence[str] = (),
+    sequence_keys: Sequence[str],
 ) -> Batch:
     """Put one batch together.
 

@@ -86,11 +86,21 @@ def read_numbers(
     if default is None:
         missing = values.is_null().to_numpy()
         source.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
-    if not pa.types.is_floating(values.type) and default != int(default):
-        values = values.cast(pa.float64())
+    if not _holds(values.type, default):
+        is_id = isinstance(default, int)  # numbers become float32 anyway
+        values = values.cast(pa.int64() if is_id else pa.float64(), safe=is_id)
     return read_numbers(
         pc.fill_null(values, _make_scalar(default, values.type)), name, default, source
     )
+
+
+def _holds(type_: pa.DataType, value: float) -> bool:
+    if pa.types.is_floating(type_):
+        return True
+    if pa.types.is_boolean(type_) or value != int(value):
+        return value in (0, 1)
+    limits = np.iinfo(str(type_))
+    return limits.min <= value <= limits.max
 
 
 @lru_cache(maxsize=64)
@@ -107,7 +117,7 @@ def encode_ids(
     Those of a growing table are int64, and NO_ID where one is missing.
     """
     if c.encode == "growing":
-        return _read_raw_ids(values, c, source)
+        return _read_raw_ids(values)
     if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
         return read_numbers(values, c.name, c.default, source)
     if not values.null_count or c.default is None:
@@ -117,9 +127,7 @@ def encode_ids(
     return np.where(missing, c.default, hashed)  # the default is an id: it is not hashed
 
 
-def _read_raw_ids(
-    values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, source: RowSource
-) -> np.ndarray:
+def _read_raw_ids(values: pa.ChunkedArray) -> np.ndarray:
     """Prepared files have NO_ID where a value is missing; those of a user have no value."""
     missing = values.is_null().to_numpy()
     ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)

@@ -49,7 +49,7 @@ def drop_ids(batch: Batch) -> Batch:
 def _pad_kjt(kjt: KeyedJaggedTensor, num_kept: int, num_empty: int) -> KeyedJaggedTensor:
     """Keep `num_kept` rows, which must be all or 0, and append `num_empty` rows without ids."""
     weights = kjt.weights_or_none()
-    lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)[:, :num_kept]
+    lengths_FB = kjt.lengths().view(len(kjt.keys()), kjt.stride())[:, :num_kept]
     return KeyedJaggedTensor(
         keys=kjt.keys(),
         values=kjt.values() if num_kept else kjt.values()[:0],

@@ -22,7 +22,6 @@ ORDER_VERSION = 1  # raise it when the order changes; it is part of a run's sign
 class EpochPlan:
     """The K windows of one epoch; an offset is a position in the epoch's sequence of examples."""
 
-    index: BlockIndex
     seed: int | None  # None: file order
     epoch: int
     block_N: np.ndarray  # block numbers in this epoch's order
@@ -65,7 +64,7 @@ def plan_epoch(index: BlockIndex, *, seed: int | None, epoch: int, window_rows: 
     if seed is not None:
         block_N = _generator(seed, epoch, BLOCK_PERMUTATION, 0).permutation(index.num_blocks)
     ends = np.concatenate([[0], np.cumsum(index.rows_N[block_N])])
-    return EpochPlan(index, seed, epoch, block_N, first_K1, ends[first_K1])
+    return EpochPlan(seed, epoch, block_N, first_K1, ends[first_K1])
 
 
 def _generator(seed: int, epoch: int, kind: int, number: int) -> np.random.Generator:

@@ -17,12 +17,9 @@ _END = object()
 def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
     """Yield the items of `source` while a thread computes up to `depth` of them in advance.
 
-    With depth 0 there is no thread. An exception in the source is raised where its item would have
-    come. Closing the iterator, or dropping it, ends the thread.
+    An exception in the source is raised where its item would have come. Closing the iterator, or
+    dropping it, ends the thread. The depth is 1 at least.
     """
-    if depth <= 0:
-        yield from source
-        return
     items: _Queue = queue.Queue(maxsize=depth)
     stop = threading.Event()
     thread = threading.Thread(

@@ -11,6 +11,7 @@ import numpy as np
 
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.outline import ANY_SIZE
 from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.tabular.bad_rows import RowValidator
@@ -27,8 +28,6 @@ from runner.data.tabular.read_files import (
 from runner.data.tabular.times import TIME_PARTS
 from runner.errors import ConfigError, DataError
 
-_ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
-
 
 def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) -> Columns:
     """Return the columns of encoded rows; without fitted transforms, tables have any size.
@@ -43,7 +42,7 @@ def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) 
                 f"dataset.schema: {spec.name}: num_rows is not set; a stream does not end, so "
                 "that its largest id is never known"
             )
-    fitted = fitted or FittedTransforms(num_rows=defaultdict(lambda: _ANY_SIZE))
+    fitted = fitted or FittedTransforms(num_rows=defaultdict(lambda: ANY_SIZE))
     return rewritten_columns(declared, fitted, has_weights=False)
 
 

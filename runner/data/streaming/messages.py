@@ -76,6 +76,7 @@ class MessageDecoder:
                 "which a topic has not yet: dataset.learnt=RUN/data takes those of a run, and "
                 "`encode: growing` or `hash` needs none"
             )
+        declared = replace(declared, carried=())  # which no batch holds
         fitted = FittedTransforms.load(Path(learnt)) if learnt else FittedTransforms()
         fitted = with_declared_sizes(fitted, declared)
         types = message_types(declared, fitted.id_types)
@@ -160,7 +161,8 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     """Return the type of each column in a message whose rows are encoded.
 
     Ids are whole numbers, unless the declaration has `input: string` or a separator, or they were
-    texts in the training. Times are texts, into which numbers are made.
+    texts in the training. Groups that are no ids are whole numbers. Times are texts, into which
+    numbers are made.
 
     Args:
         declared: all columns.
@@ -175,13 +177,14 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
         single = pa.string() if number.input else pa.float64()
         types[number.column] = vector if number.size else single
     types |= {declared.weight: pa.float64()} if declared.weight else {}
-    types |= dict.fromkeys(declared.groups, pa.int64())
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):
             type_ = _id_type(spec, known.get(column))
             is_list = spec.is_list and not spec.separator and not spec.cross
             types.setdefault(column, pa.list_(type_) if is_list else type_)
         types |= {c: pa.list_(pa.float64()) for c in (spec.weights, spec.order_by) if c}
+    for name in declared.groups:
+        types.setdefault(name, pa.int64())
     return pa.schema(types | dict.fromkeys(declared.time_forms, pa.string()))
 
 
@@ -191,7 +194,9 @@ def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
     if spec.encode == "bucketise":
         return pa.float64()
     is_text = spec.separator or "string" in (spec.input, known)
-    return pa.string() if is_text else pa.int64()
+    if is_text:
+        return pa.string()
+    return pa.uint64() if known == "unsigned" else pa.int64()
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,15 @@ def check_column_types(
             else:
                 is_empty = is_input and pt.is_null(type_)
                 require(column, is_empty or _is_id(type_), "an integer or a text")
-        for column in (spec.weights, spec.order_by):
-            if column:
-                type_ = file_schema.field(column).type
-                fits = is_list(type_) or ((bool(spec.separator) or is_input) and is_text(type_))
-                require(column, fits, "a list, as long as the ids")
+        for column in filter(None, (spec.weights, spec.order_by)):
+            type_ = file_schema.field(column).type
+            fits = (bool(spec.separator) or is_input) and is_text(type_)
+            if is_list(type_):
+                type_ = type_.value_type
+                fits = _is_number(type_) or is_text(type_) or pt.is_null(type_)
+                fits |= column == spec.order_by and (is_temporal(type_) or is_seconds(type_))
+            what = "numbers or times" if column == spec.order_by else "numbers"
+            require(column, fits, f"a list of {what}, as long as the ids")
     for column in declared.groups:
         require(column, _is_id(file_schema.field(column).type), "an integer or a text")
 

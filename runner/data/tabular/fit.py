@@ -155,24 +155,27 @@ class TransformFitter:
             name = spec.table_name
             if spec.encode == "vocabulary" and name not in fitted.vocabularies:
                 fitted.vocabularies[name] = self.vocabulary(name, spec.min_count)
-                fitted.num_rows[name] = FIRST_VALUE_ID + len(fitted.vocabularies[name])
-                continue
-            if spec.encode == "bucketise":
+            elif spec.encode == "bucketise":
                 boundaries = list(spec.boundaries)
                 if spec.buckets:
                     shares = np.arange(1, spec.buckets) / spec.buckets
                     boundaries = np.unique(self.sample(spec.name).quantiles(shares)).tolist()
                 fitted.boundaries[spec.name] = boundaries
-                fitted.num_rows[name] = len(boundaries) + 2  # one more row for missing values
-            elif spec.num_rows is None and spec.encode == "as_is":
-                # a default beyond the largest id gives missing values a row of their own
-                num_rows = max(self._largest.get(name, 0) + 1, (spec.default or 0) + 1)
-                fitted.num_rows[name] = max(num_rows, fitted.num_rows.get(name, 0))
-            elif spec.encode in TIME_PARTS:  # one more row for missing times
-                fitted.num_rows[name] = spec.num_rows or TIME_PARTS[spec.encode] + 1
-            elif spec.num_rows is not None:
-                fitted.num_rows[name] = spec.num_rows
+            num_rows = max(self._size_of(spec, fitted), (spec.default or 0) + 1)
+            fitted.num_rows[name] = max(num_rows, fitted.num_rows.get(name, 0))
         return fitted
+
+    def _size_of(self, spec: IdSpec, fitted: FittedTransforms) -> int:
+        """Return the rows that a feature needs of its table, whatever its default is."""
+        if spec.encode == "vocabulary":
+            return FIRST_VALUE_ID + len(fitted.vocabularies[spec.table_name])
+        if spec.encode == "bucketise":
+            return len(fitted.boundaries[spec.name]) + 2  # one more row for missing values
+        if spec.num_rows is not None:
+            return spec.num_rows
+        if spec.encode in TIME_PARTS:
+            return TIME_PARTS[spec.encode] + 1  # one more row for missing times
+        return self._largest.get(spec.table_name, 0) + 1
 
 
 def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedTransforms:

@@ -21,8 +21,10 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
 
     Args:
         recipe: of the table.
-        names: of the features that are kept.
+        names: of the features that are kept; a vector is kept with all its elements.
     """
+    vectors = [s.name for s in recipe.declared.numeric if s.size and s.name in names]
+    names = {*names, *(name.rpartition("[")[0] for name in vectors)}
     content: dict[str, Any] = {}
     for key, value in recipe.schema_content.items():
         content[key] = _keep(value or {}, names) if key in FEATURE_ROLES else value

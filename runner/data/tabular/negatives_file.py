@@ -70,8 +70,8 @@ def read_negatives(
         item: name of the feature whose ids are items.
 
     Raises:
-        DataError: for a file without these columns, and for the first id, with file, row and
-            column, that the training does not know.
+        DataError: for a file without these columns or without rows, and for the first id, with
+            file, row and column, that the training does not know.
     """
     of_item = next(spec for spec in specs if spec.name == item)
     format_ = next((f for f, endings in SUFFIXES.items() if path.endswith(endings)), "parquet")
@@ -91,6 +91,8 @@ def read_negatives(
             keys_V, items_V = _encode(chunk, key, negatives, fitted)
             keys.append(keys_V)
             items.append(items_V)
+    if not keys:
+        raise DataError(f"{path}: has no rows")
     keys_V = np.concatenate(keys)
     counts_K = np.bincount(keys_V, minlength=fitted.num_rows[key.table_name])
     offsets_K1 = np.concatenate([[0], np.cumsum(counts_K)])

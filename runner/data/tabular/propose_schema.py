@@ -112,7 +112,9 @@ def propose_schema(
     columns = _compute_columns(sample, notes)
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
-    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items()}
+    places = {
+        k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
+    }
     interactions: Mapping[str, Any] | None = None
     num_untimed = 0
     if events := _choose_events(columns, hints, notes):

@@ -21,6 +21,7 @@ from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.text_values import (
+    NUMBER_PATTERN,
     match_integers,
     match_unsigned,
     parse_json_lists,
@@ -108,14 +109,14 @@ def read_ids(
 def read_integers(
     column: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read values as integers: texts become their 64-bit hash, floats must be whole.
+    """Read values as integers: texts become their 64-bit hash, floats must be whole or NaN.
 
     Args:
         name: of the column, for messages.
         row_of_value: [V] the row of every value of a list column.
 
     Returns:
-        The values, int64 with 0 where one is missing, and which are missing, bool.
+        The values, int64 with 0 where one is missing, and which are missing or NaN, bool.
 
     Raises:
         DataError: for a float that is not a whole number, unless bad rows are skipped.
@@ -125,13 +126,15 @@ def read_integers(
         return hash_texts(column), missing
     if pt.is_floating(column.type):
         values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)
+        missing = missing | np.isnan(values)
+        values = np.where(missing, 0.0, values)
         whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
         validator.reject(
             name, ~whole, lambda at: f"value {values[at]}: not an integer", row_of_value
         )
         return np.where(whole, values, 0).astype(np.int64), missing
     if not pt.is_integer(column.type):
-        column = column.cast(pa.int64())  # booleans, dates, times
+        column = column.cast(pa.int64())  # booleans, and columns without any value
     return fill_missing(column).to_numpy(zero_copy_only=False).astype(np.int64), missing
 
 
@@ -175,8 +178,7 @@ def _read_values(
         is_number = spec.encode == "as_is" or spec.input == "integer"
         type_ = "integer" if is_number else None if spec.separator else id_types.get(spec.column)
         flat = _as_type(flat, type_, spec.column, validator, row_of_value)
-    values, missing = read_integers(flat, spec.column, validator, row_of_value)
-    return values, missing
+    return read_integers(flat, spec.column, validator, row_of_value)
 
 
 def read_time_column(times: pa.Array, name: str, form: str, validator: RowValidator) -> np.ndarray:
@@ -275,12 +277,15 @@ def _read_parallel_list(
     if is_text(lists.type):
         lists = _as_lists(spec, name, lists, validator)
     flat, found_R1 = _flatten_lists(lists)
-    if is_text(flat.type) or pt.is_timestamp(flat.type):
-        flat = flat.cast(pa.int64() if pt.is_timestamp(flat.type) else pa.float64())
-    values: np.ndarray = (
-        flat.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    )
     lengths_R, found_lengths_R = np.diff(offsets_R1), np.diff(found_R1)
+    row_of_value = np.repeat(np.arange(len(lists)), found_lengths_R)
+    if name == spec.order_by:
+        values = _read_order(flat, name, validator, row_of_value)
+    else:
+        if is_text(flat.type):
+            flat = parse_numbers(flat.cast(pa.string()), name, validator, row_of_value)
+        numbers = flat.cast(pa.float64(), safe=False).fill_null(np.nan)
+        values = numbers.to_numpy(zero_copy_only=False)
     wrong_R = lengths_R != found_lengths_R
     validator.reject(
         name,
@@ -292,6 +297,22 @@ def _read_parallel_list(
     indices = np.repeat(found_R1[:-1] - offsets_R1[:-1], lengths_R) + np.arange(offsets_R1[-1])
     usable = ~np.repeat(wrong_R, lengths_R)
     return np.where(usable, values[np.where(usable, indices, 0)] if len(values) else 0.0, 0.0)
+
+
+def _read_order(
+    flat: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray
+) -> np.ndarray:
+    """Read numbers, and times as seconds since 1970: [V] float64, NaN where one is missing."""
+    if not is_text(flat.type):
+        return parse_times(flat)
+    texts, missing = flat.cast(pa.string()), pa.scalar(None, pa.string())
+    is_number = pc.match_substring_regex(texts, NUMBER_PATTERN)
+    times = parse_times(pc.if_else(is_number, missing, texts))
+    numbers = parse_times(strip_number(pc.if_else(is_number, texts, missing)).cast(pa.float64()))
+    wrong = np.isnan(times) & ~is_number.fill_null(True).to_numpy(zero_copy_only=False)
+    rule = "neither a number nor a time such as 2024-01-16 12:00"
+    validator.reject(name, wrong, lambda at: f"value {texts[at].as_py()!r}: {rule}", row_of_value)
+    return np.where(np.isnan(times), numbers, times)
 
 
 def _truncate_lists(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ def rewrite_table(
         if split in table.splits:
             names[split] = rows.write_shards(split, folder)
             if not names[split]:
-                raise DataError(_describe_empty_split(table, split, fitted.times))
+                others = bad.values_of_no_split
+                raise DataError(_describe_empty_split(table, split, fitted.times, others))
     if "train" in table.splits:  # otherwise they are those of the run
         fitted.mean_length = lengths.compute()
     fitted.save(folder)
@@ -237,8 +238,12 @@ class _EncodedRows:
         return max(1, min(fit, engine.num_workers))
 
 
-def _describe_empty_split(table: RewritableTable, split: str, starts: Mapping[str, float]) -> str:
-    if files := table.files.get(split):
+def _describe_empty_split(
+    table: RewritableTable, split: str, starts: Mapping[str, float], others: Sequence[str]
+) -> str:
+    """Return a message; `others` are values of the column of the split that it does not list."""
+    files = table.files.get(split)
+    if files and (split != "train" or table.row_split.kind == "whole"):
         return f"the {split} split has no rows: {files[0]}; name a file with rows"
     if table.learnt and starts:
         listed = ", ".join(
@@ -249,6 +254,12 @@ def _describe_empty_split(table: RewritableTable, split: str, starts: Mapping[st
             f"{table.files['train'][0]}: has no rows of the {split} split, since these are other "
             f"data than the run was trained on: {listed} began by {table.row_split.column}; "
             "dataset.test_path=FILE judges all rows of a file"
+        )
+    if others:
+        listed = ", ".join(map(repr, others))
+        return (
+            f"the {split} split has no rows ({describe_split(table.row_split)}); the column has "
+            f"values that `split` does not list: {listed}"
         )
     return (
         f"the {split} split has no rows ({describe_split(table.row_split)}); a larger table, or a "

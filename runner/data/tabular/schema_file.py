@@ -284,6 +284,12 @@ def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
         yield f"{where}.num_rows: a cross is always hashed, which needs the number of rows"
     if len(spec.cross) == 1 or (spec.cross and spec.is_list):
         yield f"{where}.cross={list(spec.cross)}: expected two or more columns with one id a row"
+    counted = {"vocabulary": "values", "bucketise": "buckets"}.get(spec.encode)
+    if counted and spec.num_rows is not None:
+        yield (
+            f"{where}.num_rows={spec.num_rows}: its table has as many rows as its {counted} need; "
+            "leave it out"
+        )
     if spec.encode == "bucketise" and bool(spec.boundaries) == bool(spec.buckets):
         yield f"{where}: bucketise needs either boundaries or a number of buckets"
     if list(spec.boundaries) != sorted(set(spec.boundaries)):

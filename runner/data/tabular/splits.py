@@ -323,10 +323,18 @@ class SplitAssigner:
             return {"train": np.ones(num_rows, bool)}
         texts = single_array(chunk.table, str(split.column)).cast(pa.string())
         masks = {
-            name: pa.compute.is_in(texts, pa.array(values, pa.string()))
+            name: pa.compute.is_in(texts, pa.array(_with_spellings(values), pa.string()))
             for name, values in split.of.items()
         }
         return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
+
+
+def _with_spellings(values: Sequence[str]) -> list[str]:
+    """Return texts, and those of other programs for true and false, which YAML reads as one."""
+    found = list(values)
+    for value in {"True", "False"} & {*values}:
+        found += [value.lower(), value.upper()]
+    return found
 
 
 def _reject_rows(chunk: RowChunk, split: Split, none_R: np.ndarray) -> RowChunk:

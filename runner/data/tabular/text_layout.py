@@ -26,13 +26,14 @@ from runner.data.tabular.read_text import (
     read_text_chunks,
 )
 from runner.data.tabular.schema_file import is_delimiter
+from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
-MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "\\N", "?", "-")
+MISSING = ("", *MISSING_NUMBERS)
 
 
 def find_layout(

@@ -27,7 +27,7 @@ JSON_VALUES = (str, int, float, type(None))
 
 
 def cast_texts(
-    table: pa.Table, types: Mapping[str, pa.DataType], decimal: str = "."
+    table: pa.Table, types: Mapping[str, pa.DataType], decimal: str
 ) -> tuple[pa.Table, dict[str, pa.Array]]:
     """Cast texts to their types. A text that does not fit becomes missing and is returned.
 

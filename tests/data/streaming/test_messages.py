@@ -128,6 +128,30 @@ def test_growing_texts_need_nothing_that_is_fitted():
     assert decoder.fitted.id_types == {"item": "string"}
 
 
+def test_groups_have_the_type_of_their_ids_and_carried_columns_are_left_out():
+    schema = {
+        "labels": ["click"],
+        "categorical": {"user": {"encode": "hash", "num_rows": 9, "input": "string"}},
+        "groups": ["user", "session"],
+        "carried": ["request"],
+    }
+    decoder = MessageDecoder.of("clicks", parse_schema(schema), None)
+    row = {"click": 1, "user": "ann", "session": 2**60}
+    found = decoder.decode(messages_of([row | {"request": "r1"}, row]), 0)
+    assert found.groups_WG.tolist() == [[hash_texts(pa.array(["ann"]))[0], 2**60]] * 2
+
+
+def test_ids_that_were_unsigned_in_the_training_may_be(tmp_path):
+    vocabulary = np.sort(np.array([2**63 + 5, 7], np.uint64).view(np.int64))
+    FittedTransforms(
+        num_rows={"user": 4}, id_types={"user": "unsigned"}, vocabularies={"user": vocabulary}
+    ).save(tmp_path)
+    schema = {"labels": ["click"], "categorical": {"user": {"encode": "vocabulary"}}}
+    decoder = MessageDecoder.of("clicks", parse_schema(schema), str(tmp_path))
+    rows = [{"click": 1, "user": user} for user in (7, 2**63 + 5, 2**64 - 1, None)]
+    assert decoder.decode(messages_of(rows), 0).ids_FW.tolist() == [[3, 2, 0, 1]]
+
+
 def test_what_must_be_fitted_comes_from_a_run():
     with pytest.raises(ConfigError, match=r"dataset\.learnt=RUN/data takes those of a run"):
         MessageDecoder.of("clicks", parse_schema(SCHEMA), None)
