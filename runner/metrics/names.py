@@ -43,6 +43,7 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
+ROW_KEYS = ("split", "step", "examples")  # of a row of metrics.jsonl, beside its metrics
 TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
 # of the lists that a model recommends, and which values are better

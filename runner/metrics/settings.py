@@ -14,9 +14,9 @@ from runner.errors import ConfigError, nearest_hint, raise_combined
 from runner.metrics.names import (
     ITEM_POPULARITY,
     METRICS,
+    ROW_KEYS,
     SEPARATE_METRICS,
     check_names,
-    find_metric,
     get_metric,
     parse_cutoff,
 )
@@ -105,11 +105,12 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
             check_names(f"metrics.{key}", names)
+        taken = ["loss", *METRICS, *SEPARATE_METRICS, *ROW_KEYS]
         for name in self.own:
-            if not name.isidentifier() or name == "loss" or find_metric(name) is not None:
+            if not name.isidentifier() or name in taken:
                 raise ConfigError(
                     f"metrics.own.{name}: names a new metric: letters, digits and _, and none of "
-                    f"ours: {', '.join(['loss', *METRICS, *SEPARATE_METRICS])}"
+                    f"ours: {', '.join(taken)}"
                 )
         for name in self.train:
             if get_metric(name).needs in ("groups", "users", "lists"):

@@ -178,6 +178,7 @@ def test_a_metric_that_does_not_fit_is_told_before_training(metric, said):
         ({"eval": ["f1"]}, "'f1' must end in a probability between 0 and 1, such as 'f1@0.5'"),
         ({"eval": ["acu/click"]}, "unknown metric 'acu/click'; nearest"),
         ({"eval": [], "own": {"auc": {}}}, "metrics.own.auc: names a new metric"),
+        ({"eval": [], "own": {"step": {}}}, "metrics.own.step: names a new metric.*, split, step"),
         ({"eval": [], "own": {"a/b": {}}}, "metrics.own.a/b: names a new metric"),
     ],
 )
