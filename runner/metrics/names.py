@@ -77,8 +77,11 @@ def evaluation_name(split: str) -> str:
 
 
 def parse_cutoff(name: str) -> tuple[str, int | None]:
-    """Split ndcg@10 into ('ndcg', 10); the cutoff is None if it is not a whole number from 1."""
-    kind, _, cutoff = name.partition("@")
+    """Split ndcg@10, or ndcg@10/click, into ('ndcg', 10).
+
+    The cutoff is None if it is not a whole number from 1.
+    """
+    kind, _, cutoff = split_task(name)[0].partition("@")
     return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
 
 
