@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -43,6 +43,12 @@ class MetricCollection:
             for prefix, metrics in self._by_prefix.items()
             for name, tensor in metrics.state().items()
         }
+
+    def loss_parts(self) -> tuple[str, ...]:
+        return self._by_prefix[""].loss_parts()
+
+    def restore_loss_parts(self, names: Sequence[str]) -> None:
+        self._by_prefix[""].restore_loss_parts(names)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         for metrics, tensors in self._split_state(state):

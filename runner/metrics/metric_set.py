@@ -101,6 +101,7 @@ class MetricSet:
         # checkpoint may copy into this tensor before, so it has room for the most parts.
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
+        self._restored_loss_names: tuple[str, ...] = ()  # of the updates before a resume
         self._buffer = None if exact else RowBuffer(len(tasks), device)
         self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
         self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
@@ -298,6 +299,12 @@ class MetricSet:
             state |= self._buffer.state()
         return state | (self._scores.state() if self._scores is not None else {})
 
+    def loss_parts(self) -> tuple[str, ...]:
+        return self._loss_names or self._restored_loss_names
+
+    def restore_loss_parts(self, names: Sequence[str]) -> None:
+        self._restored_loss_names = tuple(names)
+
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Replace the state by one that `state()` returned; results are equal to the last digit."""
         self.reset()
@@ -332,9 +339,8 @@ class MetricSet:
     def _loss_results(self) -> dict[str, float]:
         weight, *parts = self._losses_P.tolist()  # sync
         results = {"loss": ratio(sum(parts), weight)}
-        if len(self._loss_names) > 1:
-            for name, part in zip(self._loss_names, parts):
-                results[f"loss/{name}"] = ratio(part, weight)
+        if len(names := self.loss_parts()) > 1:
+            results |= {f"loss/{name}": ratio(part, weight) for name, part in zip(names, parts)}
         return results
 
     def _curve_results(

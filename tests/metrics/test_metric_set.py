@@ -404,6 +404,21 @@ def test_a_restored_set_counts_the_losses_that_waited():
     assert restored.compute()["loss"] == metrics.compute()["loss"]
 
 
+def test_a_restored_set_names_the_parts_of_the_loss_until_an_update_has_others():
+    metrics, restored = metric_set(exact=False), metric_set(exact=False)
+    assert metrics.loss_parts() == ()
+    metrics.update(prediction(*rows(3, 100)), {"click": torch.rand(100), "l2": torch.rand(100)})
+    for name, tensor in restored.state().items():
+        tensor.copy_(metrics.state()[name])
+    restored.restore_loss_parts(metrics.loss_parts())
+    assert restored.loss_parts() == ("click", "l2")
+    assert restored.compute() == metrics.compute()
+    restored.reset()  # as at each row of the log
+    restored.update(prediction(*rows(3, 100)), {"click": torch.rand(100), "l1": torch.rand(100)})
+    assert restored.loss_parts() == ("click", "l1")
+    assert "loss/l1" in restored.compute()
+
+
 def test_scores_of_plain_rows_are_sorted_like_any_others():
     rng = np.random.default_rng(0)
     scores_N = rng.normal(size=1000).round(1).astype(np.float32)

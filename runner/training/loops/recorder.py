@@ -210,6 +210,7 @@ class Recorder:
                     metrics_bytes=metrics_bytes,
                     metrics_sha256=metrics_sha256,
                     signature=job.run.signature,
+                    loss_parts=job.train_metrics.loss_parts(),
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
                     schedules=job.learning_rates.states(),
