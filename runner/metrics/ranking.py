@@ -113,9 +113,11 @@ class PerUserMetrics(Metrics):
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
             tasks, why = (self._tasks[column] for column in self._columns), "no row has label 1"
             return tuple(
-                undefined_note(names_for_task(self._names, task), task, self._tasks, why)
+                undefined_note(names, task, self._tasks, why)
                 for task, labels_N in zip(tasks, labels_NT.T)
-                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
+                if (names := names_for_task(self._names, task))
+                and not (labels_N > 0.5).any()  # sync
+                and not labels_N.isnan().any()
             )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self.names())}: undefined {beyond}",)
