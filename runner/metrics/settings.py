@@ -51,10 +51,10 @@ class MetricSettings:
     )
     exact_auroc_rows: int = setting(
         5_000_000,
-        "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they are "
-        "binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the device "
-        "(8 more with gauc) and 77 on the host while metrics are computed; 5 million rows take 60 "
-        "MB and 0.4 GB, and 1 s",
+        "Up to so many rows of a split, over all ranks, auc and pr_auc are exact. With more they "
+        "are binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the "
+        "device (8 more with gauc) and 77 on the host while metrics are computed; 5 million rows "
+        "take 60 MB and 0.4 GB, and 1 s",
         ge=0,
         unit="rows",
         note="0: always binned",
@@ -93,8 +93,9 @@ class MetricSettings:
     max_slices: int = setting(50, "more values of it in the validation split are an error", ge=1)
     hardest_rows: int = setting(
         0,
-        "so many rows of each split of the last evaluation, those with the largest loss, are "
-        "listed by their number in hardest.json and in the report; 0: none",
+        "so many rows of a split, those with the largest loss, are listed by their number in "
+        "hardest.json and in the report: of validation at the best evaluation, and of each split "
+        "that is evaluated at the end or by loop=eval; 0: none",
         ge=0,
         le=10_000,
         unit="rows",
