@@ -305,26 +305,16 @@ class MetricSet:
     def restore_loss_parts(self, names: Sequence[str]) -> None:
         self._restored_loss_names = tuple(names)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the state by one that `state()` returned; results are equal to the last digit."""
-        self.reset()
-        self._add_sums(state)
-        if self._buffer is not None:
-            self._buffer.load(state)
-
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""
         self._flush()
-        self._add_sums(state)
-        if self._buffer is not None:
-            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
-
-    def _add_sums(self, state: Mapping[str, Tensor]) -> None:
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
         self._losses_P += state["losses"].to(self._device)
         if self._scores is not None:
             self._scores.merge(state)
+        if self._buffer is not None:
+            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
 
     def _check_names(self, losses: Mapping[str, Tensor]) -> None:
         names = tuple(losses)

@@ -276,7 +276,7 @@ def test_train_metrics_keep_live_states_of_one_shape():
     metrics.update(p, no_loss(p))
     assert {n: (t.shape, t.data_ptr()) for n, t in metrics.state().items()} == before
     other = make_metrics(schema(), CPU, settings, False)
-    other.load(metrics.state())
+    other.merge(metrics.state())
     assert other.compute() == metrics.compute()
     metrics.reset()
     assert math.isnan(metrics.compute()["ece"])
