@@ -82,11 +82,6 @@ class RowBuffer:
         self._rows_CN[:, int(self._count) :] = 0  # equal runs have equal checkpoints
         return {"pending": self._rows_CN, "pending_count": self._count}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        self.clear()
-        self._rows_CN.copy_(state["pending"])
-        self._count.copy_(state["pending_count"])
-
     def _flush(self) -> None:
         if not self._batches:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -44,21 +44,17 @@ class MetricCollection:
             for name, tensor in metrics.state().items()
         }
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        for metrics, tensors in self._split_state(state):
-            metrics.load(tensors)
+    def loss_parts(self) -> tuple[str, ...]:
+        return self._by_prefix[""].loss_parts()
+
+    def restore_loss_parts(self, names: Sequence[str]) -> None:
+        self._by_prefix[""].restore_loss_parts(names)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        for metrics, tensors in self._split_state(state):
-            metrics.merge(tensors)
-
-    def _split_state(
-        self, state: Mapping[str, Tensor]
-    ) -> Iterator[tuple[Metrics, Mapping[str, Tensor]]]:
         prefixes = tuple(prefix for prefix in self._by_prefix if prefix)
         for prefix, metrics in self._by_prefix.items():
             if prefix:
                 names = [name for name in state if name.startswith(prefix)]
             else:
                 names = [name for name in state if not name.startswith(prefixes)]
-            yield metrics, {name.removeprefix(prefix): state[name] for name in names}
+            metrics.merge({name.removeprefix(prefix): state[name] for name in names})

@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.batch import Prediction, TaskSpec
 from runner.metrics.names import parse_cutoff
 from runner.metrics.protocol import Metrics
-from runner.metrics.result_keys import UNDEFINED_NOTE, result_key
+from runner.metrics.result_keys import UNDEFINED_NOTE, names_for_task, result_key
 
 # in `Prediction.aux` of a model with an open catalogue
 LISTS_KEY = "top_BK"  # the ids of the best items, best first
@@ -37,8 +37,9 @@ class RecommendedLists(Metrics):
         self, names: Sequence[str], tasks: Sequence[TaskSpec], *, device: torch.device
     ) -> None:
         [column] = [i for i, task in enumerate(tasks) if task.kind == "binary"][:1]
-        self._names, self._tasks, self._column = tuple(names), tuple(tasks), column
-        self._cutoffs = sorted({int(parse_cutoff(name)[1] or 0) for name in names})
+        self._names, self._tasks = names_for_task(names, tasks[column]), tuple(tasks)
+        self._column = column
+        self._cutoffs = sorted({int(parse_cutoff(name)[1] or 0) for name in self._names})
         self._device = device
         self.reset()
 

@@ -101,6 +101,7 @@ class MetricSet:
         # checkpoint may copy into this tensor before, so it has room for the most parts.
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
+        self._restored_loss_names: tuple[str, ...] = ()  # of the updates before a resume
         self._buffer = None if exact else RowBuffer(len(tasks), device)
         self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
         self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
@@ -298,26 +299,22 @@ class MetricSet:
             state |= self._buffer.state()
         return state | (self._scores.state() if self._scores is not None else {})
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the state by one that `state()` returned; results are equal to the last digit."""
-        self.reset()
-        self._add_sums(state)
-        if self._buffer is not None:
-            self._buffer.load(state)
+    def loss_parts(self) -> tuple[str, ...]:
+        return self._loss_names or self._restored_loss_names
+
+    def restore_loss_parts(self, names: Sequence[str]) -> None:
+        self._restored_loss_names = tuple(names)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""
         self._flush()
-        self._add_sums(state)
-        if self._buffer is not None:
-            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
-
-    def _add_sums(self, state: Mapping[str, Tensor]) -> None:
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
         self._losses_P += state["losses"].to(self._device)
         if self._scores is not None:
             self._scores.merge(state)
+        if self._buffer is not None:
+            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
 
     def _check_names(self, losses: Mapping[str, Tensor]) -> None:
         names = tuple(losses)
@@ -332,9 +329,8 @@ class MetricSet:
     def _loss_results(self) -> dict[str, float]:
         weight, *parts = self._losses_P.tolist()  # sync
         results = {"loss": ratio(sum(parts), weight)}
-        if len(self._loss_names) > 1:
-            for name, part in zip(self._loss_names, parts):
-                results[f"loss/{name}"] = ratio(part, weight)
+        if len(names := self.loss_parts()) > 1:
+            results |= {f"loss/{name}": ratio(part, weight) for name, part in zip(names, parts)}
         return results
 
     def _curve_results(

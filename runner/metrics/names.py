@@ -43,6 +43,7 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
+ROW_KEYS = ("split", "step", "examples")  # of a row of metrics.jsonl, beside its metrics
 TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
 # of the lists that a model recommends, and which values are better
@@ -76,8 +77,11 @@ def evaluation_name(split: str) -> str:
 
 
 def parse_cutoff(name: str) -> tuple[str, int | None]:
-    """Split ndcg@10 into ('ndcg', 10); the cutoff is None if it is not a whole number from 1."""
-    kind, _, cutoff = name.partition("@")
+    """Split ndcg@10, or ndcg@10/click, into ('ndcg', 10).
+
+    The cutoff is None if it is not a whole number from 1.
+    """
+    kind, _, cutoff = split_task(name)[0].partition("@")
     return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
 
 

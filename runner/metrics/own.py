@@ -47,7 +47,8 @@ class OwnMetrics(Metrics):
     Implements `Metrics`. The target is the label, a whole number for a binary task. Rows of
     weight 0 are left out; all others count once, since classes of torchmetrics take no weights.
     States of several ranks are put together as torchmetrics does it: by each state's
-    `dist_reduce_fx`. A NaN among a task's logits or labels makes its metrics NaN.
+    `dist_reduce_fx`. A NaN among a task's logits or labels makes its metrics NaN, and so does a
+    class that raises, which `notes` tells.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class OwnMetrics(Metrics):
         # rows, rows whose weight is not 1, rows with NaN, of each task
         self._counts_3T = torch.zeros(3, len(self._tasks), device=self._device, dtype=torch.int64)
         self._merged: list[Mapping[str, Tensor]] = []
+        self._raised: dict[tuple[str, int], str] = {}  # what `update` of a class has raised
         self._undefined: dict[tuple[str, int], str] = {}  # why, as `compute` has found
 
     def names(self) -> list[str]:
@@ -87,27 +89,39 @@ class OwnMetrics(Metrics):
         self._counts_3T[0] += len(weights_B)
         self._counts_3T[1] += (weights_B != 1).sum()
         self._counts_3T[2] += nan_BT.sum(0)
-        for (_, index), metric in self._metrics.items():
+        for (name, index), metric in self._metrics.items():
             good_B = ~nan_BT[:, index]
             scores_B, labels_B = logits_BT[good_B, index], labels_BT[good_B, index]
-            if len(scores_B):
+            if not len(scores_B) or (name, index) in self._raised:
+                continue
+            try:
                 metric.update(*_arguments(self._tasks[index].kind, scores_B, labels_B))
+            except Exception as error:
+                self._raised[name, index] = _describe(error)
 
     def compute(self) -> dict[str, float]:
         parts = [self.state(), *self._merged]
-        counts_3T = torch.stack([part["counts"].to(self._device) for part in parts]).sum(0).tolist()
-        values = {}
-        self._undefined = {}
-        for (name, index), metric in self._metrics.items():
-            rows, _, nan_rows = (row[index] for row in counts_3T)
-            values[name, index] = math.nan
-            if rows and not nan_rows:
-                used = [part for part in parts if int(part["counts"][0, index])]
-                values[name, index] = float(_combine(metric, f"{name}/{index}", used).compute())
-            if math.isnan(values[name, index]) and not nan_rows:
-                why = "its class returns NaN for these rows" if rows else NO_ROW
-                self._undefined[name, index] = why
-        return self._named_results(values)
+        found = {key: self._compute_one(*key, parts) for key in self._metrics}
+        self._undefined = {key: why for key, (_, why) in found.items() if why}
+        return self._named_results({key: value for key, (value, _) in found.items()})
+
+    def _compute_one(
+        self, name: str, index: int, parts: Sequence[Mapping[str, Tensor]]
+    ) -> tuple[float, str]:
+        """Return a metric of a task, and why it is undefined; empty where it is not, or by NaN."""
+        used = [part for part in parts if int(part["counts"][0, index])]
+        if any(int(part["counts"][2, index]) for part in used):
+            return math.nan, ""
+        if not used:
+            return math.nan, NO_ROW
+        if any(int(part[f"raised/{name}/{index}"]) for part in used):
+            return math.nan, self._raised.get((name, index), "its class raises on another rank")
+        try:
+            combined = _combine(self._metrics[name, index], f"{name}/{index}", used)
+            value = float(combined.compute())
+        except Exception as error:
+            return math.nan, _describe(error)
+        return value, "its class returns NaN for these rows" if math.isnan(value) else ""
 
     def notes(self) -> tuple[str, ...]:
         """Return what must be said beside the results of `compute`."""
@@ -124,6 +138,7 @@ class OwnMetrics(Metrics):
     def state(self) -> dict[str, Tensor]:
         state = {"counts": self._counts_3T}
         for (name, index), metric in self._metrics.items():
+            state[f"raised/{name}/{index}"] = torch.tensor((name, index) in self._raised)
             for key in metric._defaults:
                 value = getattr(metric, key)
                 if isinstance(value, list):
@@ -170,6 +185,10 @@ def _prepare(metric: Metric, device: torch.device) -> Metric:
     # its own exchange between ranks would wait in compute(), which only rank 0 calls
     metric.sync_on_compute = metric._to_sync = False
     return metric.to(device)
+
+
+def _describe(error: Exception) -> str:
+    return f"its class raises {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _arguments(kind: str, scores_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -39,10 +39,12 @@ class Metrics(Protocol):
         """Return tensors by name. Those of training are live, and their shapes never change."""
         ...
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the state by one that `state()` returned."""
-        self.reset()
-        self.merge(state)
+    def loss_parts(self) -> tuple[str, ...]:
+        """Return the names of the parts of the loss; empty where no update has brought them."""
+        return ()
+
+    def restore_loss_parts(self, names: Sequence[str]) -> None:
+        """Take names that `loss_parts` returned, for results before the next update brings them."""
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""

@@ -26,10 +26,14 @@ Flags = NDArray[np.bool_]
 class PerUserMetrics(Metrics):
     """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
-    Implements `Metrics`. A user is a value of a group column. Users without a row of label 1 are
-    left out, and all others count alike: rows of weight 0 are left out, and other weights do not
-    matter. Of rows with equal scores, those of label 0 rank first. A NaN among a task's scores or
-    labels makes all its metrics NaN.
+    Implements `Metrics`. A user is a value of a group column. Among themselves, all rows of a user
+    are one list, in which several can be right. Among all items, each row of label 1 has a list of
+    its own, in which its own item alone is right, and a user's value is the mean over the user's
+    lists; so hit_rate@k is recall@k there (see `compute_ranking_metrics`).
+
+    Users without a row of label 1 are left out, and all others count alike: rows of weight 0 are
+    left out, and other weights do not matter. Of rows with equal scores, those of label 0 rank
+    first. A NaN among a task's scores or labels makes all its metrics NaN.
 
     Up to `row_limit` rows are kept, 4 (2T + 1) + 8 bytes each; with more, all metrics are NaN.
 
@@ -109,9 +113,11 @@ class PerUserMetrics(Metrics):
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
             tasks, why = (self._tasks[column] for column in self._columns), "no row has label 1"
             return tuple(
-                undefined_note(names_for_task(self._names, task), task, self._tasks, why)
+                undefined_note(names, task, self._tasks, why)
                 for task, labels_N in zip(tasks, labels_NT.T)
-                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
+                if (names := names_for_task(self._names, task))
+                and not (labels_N > 0.5).any()  # sync
+                and not labels_N.isnan().any()
             )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self.names())}: undefined {beyond}",)
@@ -144,7 +150,7 @@ class PerUserMetrics(Metrics):
             users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
         else:
             users_P, ranks_P = rank_within_groups(groups_N, scores_N, positive_N)
-        return compute_ranking_metrics(names, users_P, ranks_P)
+        return compute_ranking_metrics(names, users_P, ranks_P, one_list=not self._full)
 
 
 def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> tuple[Ints, Floats]:
@@ -159,17 +165,22 @@ def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> t
 
 
 def compute_ranking_metrics(
-    names: Sequence[str], users_P: Ints, ranks_P: Floats
+    names: Sequence[str], users_P: Ints, ranks_P: Floats, *, one_list: bool
 ) -> dict[str, float]:
     """Compute means over users from the ranks of their positive rows; NaN without a positive.
 
-    For a user with R positives, ndcg@k is the sum of 1 / log2(rank + 1) over the ranks up to k,
-    divided by the same sum over the ranks 1 to min(k, R); recall@k is the number of ranks up to k,
-    divided by R; hit_rate@k is 1 if there is such a rank; mrr is 1 / the first rank.
+    With one list, a user with R positives has as ndcg@k the sum of 1 / log2(rank + 1) over the
+    ranks up to k, divided by the same sum over the ranks 1 to min(k, R); recall@k is the number of
+    ranks up to k, divided by R; hit_rate@k is 1 if there is such a rank; mrr is 1 / the first rank.
+
+    Otherwise each positive is the only right row of its list, and what a user has is the mean over
+    these lists: of 1 / log2(rank + 1) for a rank up to k, else 0, as ndcg@k; of 1 for a rank up to
+    k, else 0, as recall@k and as hit_rate@k; of 1 / rank as mrr.
 
     Args:
         users_P: the user of every positive row.
         ranks_P: its rank, from 1.
+        one_list: whether the rows of a user are ranked together; False: each has a list of its own.
     """
     if not len(users_P):
         return dict.fromkeys(names, math.nan)
@@ -180,17 +191,18 @@ def compute_ranking_metrics(
     ideal = np.concatenate(([0.0], np.cumsum(1 / np.log2(2.0 + np.arange(total_U.max())))))
     results = {}
     for name in names:
-        if name == "mrr":
-            results[name] = float((1 / ranks_P[first_U]).mean())
-            continue
-        kind, k = parse_cutoff(name)
-        assert k is not None, name
-        inside_P = ranks_P <= k
-        if kind == "ndcg":
-            gains_U = np.add.reduceat(np.where(inside_P, 1 / np.log2(ranks_P + 1), 0.0), first_U)
-            values_U = gains_U / ideal[np.minimum(total_U, k)]
+        kind, cutoff = parse_cutoff(name)
+        k = cutoff or math.inf  # mrr has none
+        gain_P = {"mrr": 1 / ranks_P, "ndcg": 1 / np.log2(ranks_P + 1)}.get(kind, 1.0)
+        gain_P = np.where(ranks_P <= k, gain_P, 0.0)
+        values_U = np.add.reduceat(gain_P, first_U)
+        if kind == "recall" or not one_list:
+            values_U = values_U / total_U
+        elif kind == "mrr":
+            values_U = gain_P[first_U]
+        elif kind == "ndcg":
+            values_U = values_U / ideal[np.minimum(total_U, k).astype(int)]
         else:
-            hits_U = np.add.reduceat(inside_P.astype(np.float64), first_U)
-            values_U = hits_U / total_U if kind == "recall" else np.minimum(hits_U, 1.0)
+            values_U = np.minimum(values_U, 1.0)
         results[name] = float(values_U.mean())
     return results

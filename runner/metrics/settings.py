@@ -14,9 +14,9 @@ from runner.errors import ConfigError, nearest_hint, raise_combined
 from runner.metrics.names import (
     ITEM_POPULARITY,
     METRICS,
+    ROW_KEYS,
     SEPARATE_METRICS,
     check_names,
-    find_metric,
     get_metric,
     parse_cutoff,
 )
@@ -51,10 +51,10 @@ class MetricSettings:
     )
     exact_auroc_rows: int = setting(
         5_000_000,
-        "Up to so many rows of a split on each rank, auc and pr_auc are exact. With more they are "
-        "binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the device "
-        "(8 more with gauc) and 77 on the host while metrics are computed; 5 million rows take 60 "
-        "MB and 0.4 GB, and 1 s",
+        "Up to so many rows of a split, over all ranks, auc and pr_auc are exact. With more they "
+        "are binned, and a bound of the error is printed. A row takes 4 + 8 bytes a task on the "
+        "device (8 more with gauc) and 77 on the host while metrics are computed; 5 million rows "
+        "take 60 MB and 0.4 GB, and 1 s",
         ge=0,
         unit="rows",
         note="0: always binned",
@@ -93,8 +93,9 @@ class MetricSettings:
     max_slices: int = setting(50, "more values of it in the validation split are an error", ge=1)
     hardest_rows: int = setting(
         0,
-        "so many rows of each split of the last evaluation, those with the largest loss, are "
-        "listed by their number in hardest.json and in the report; 0: none",
+        "so many rows of a split, those with the largest loss, are listed by their number in "
+        "hardest.json and in the report: of validation at the best evaluation, and of each split "
+        "that is evaluated at the end or by loop=eval; 0: none",
         ge=0,
         le=10_000,
         unit="rows",
@@ -105,11 +106,12 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
             check_names(f"metrics.{key}", names)
+        taken = ["loss", *METRICS, *SEPARATE_METRICS, *ROW_KEYS]
         for name in self.own:
-            if not name.isidentifier() or name == "loss" or find_metric(name) is not None:
+            if not name.isidentifier() or name in taken:
                 raise ConfigError(
                     f"metrics.own.{name}: names a new metric: letters, digits and _, and none of "
-                    f"ours: {', '.join(['loss', *METRICS, *SEPARATE_METRICS])}"
+                    f"ours: {', '.join(taken)}"
                 )
         for name in self.train:
             if get_metric(name).needs in ("groups", "users", "lists"):

@@ -15,7 +15,7 @@ import torch
 
 from runner.errors import UserError
 from runner.metrics.factory import make_metrics
-from runner.metrics.names import parse_cutoff
+from runner.metrics.names import parse_cutoff, split_task
 from runner.reporting.console import View
 from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import find_item_feature
@@ -67,8 +67,8 @@ def evaluate_index(
         evaluated = evaluate_split(job, split)
     assert evaluated is not None
     found = _evaluate_through(job, scorer, index, split)
-    names = job.metric_settings.ranking_metrics  # of all rows, not of slices
-    shown = [key for key in evaluated if key in found and key.partition("/")[0] in names]
+    names = {split_task(name)[0] for name in job.metric_settings.ranking_metrics}
+    shown = [key for key in evaluated if key in found and split_task(key)[0] in names]
     return {
         "split": split,
         "evaluated": {key: evaluated[key] for key in shown},

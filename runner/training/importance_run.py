@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from runner.data.prepare.progress import show_progress
 from runner.errors import ConfigError
-from runner.metrics.names import find_metric, split_task
+from runner.metrics.names import find_metric
 from runner.reporting.console import View
 from runner.training.builder import build_job
 from runner.training.feature_importance import (
@@ -69,7 +69,7 @@ def measure_importance(
     with job.context.evaluation_weights():
         cut = Cut.of(job, split, num_rows or _affordable_rows(job, split))
         base = measure_rows(job, cut)
-        metric = _monitored_metric(job, base)
+        metric, direction = _monitored_metric(job, base)
         permuted = partial(metrics_permuted, seed=int(config["seed"]))
         measures: dict[str, Measure] = {"at_mean": metrics_at_mean, "permuted": permuted}
         found: dict[str, list[float]] = {}
@@ -83,7 +83,7 @@ def measure_importance(
                     found[column] = []
                     for feature in features:
                         after = measures[column](job, cut, feature)[metric]
-                        found[column].append(_lost(metric, base[metric], after))
+                        found[column].append(_lost(direction, base[metric], after))
                         advance(1)
             seconds[column] = round(time.monotonic() - started, 3)
     leading = found[METHODS[method][0]]
@@ -122,17 +122,21 @@ def _affordable_rows(job: Job, split: str) -> int:
     return min(DEFAULT_ROWS, max(1024, MAX_CUT_BYTES // max(1, row_bytes)))
 
 
-def _monitored_metric(job: Job, base: Mapping[str, float]) -> str:
-    """Return the metric by which the run's best checkpoint was chosen, else the loss."""
-    monitor = (job.config["checkpoint"].get("monitor") or {}).get("metric") or ""
-    name = str(monitor).partition("/")[2]
-    return name if name in base else "loss"
+def _monitored_metric(job: Job, base: Mapping[str, float]) -> tuple[str, str]:
+    """Return the metric by which the run's best checkpoint was chosen, else the loss.
+
+    What is better of it is beside it: max, min or one (nearer to 1).
+    """
+    monitor = job.checkpoint.monitor
+    name = monitor.metric.partition("/")[2]
+    if name not in base:
+        return "loss", "min"
+    known = find_metric(name)  # None: the loss, or a metric of one's own
+    return name, monitor.direction if known is None else known.direction
 
 
-def _lost(metric: str, before: float, after: float) -> float:
+def _lost(direction: str, before: float, after: float) -> float:
     """Return how much worse a metric has become; negative where it is better."""
-    known = find_metric(split_task(metric)[0])
-    direction = "min" if known is None else known.direction
     if direction == "one":
         return abs(after - 1) - abs(before - 1)
     return before - after if direction == "max" else after - before

@@ -67,6 +67,14 @@ def test_metrics_of_lists_equal_their_definitions(k):
     assert found[f"gini@{k}"] == pytest.approx(gini, abs=1e-9)
 
 
+def test_metrics_of_lists_may_name_the_task():
+    names = [f"{name}/click" for name in NAMES]
+    metrics = empty((*names, "gini@5"), candidates="full")  # twice the same
+    metrics.update(lists(), no_loss(lists()))
+    assert metrics.compute() == whole(lists()).compute()
+    assert MetricSettings(eval=names, train=[], candidates="full").list_length == 5
+
+
 def test_equal_lists_have_the_least_gini_and_one_item_the_most():
     p = lists()
     p.aux["top_BK"] = torch.arange(ROWS * 5).view(ROWS, 5) % NUM_ITEMS

@@ -275,10 +275,8 @@ def test_any_split_into_batches_gives_the_same_numbers(exact, sizes):
             assert found[name] == pytest.approx(value, rel=1e-12), name
 
 
-@pytest.mark.parametrize(
-    ("exact", "way"), [(True, "load"), (False, "load"), (False, "copy into live tensors")]
-)
-def test_a_state_cut_in_the_middle_and_restored_equals_to_the_last_digit(exact, way):
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_state_cut_in_the_middle_and_restored_equals_to_the_last_digit(exact):
     def batch(k):
         return prediction(*rows(k, 500)), {"click": torch.rand(500), "norm": torch.rand(500)}
 
@@ -290,9 +288,10 @@ def test_a_state_cut_in_the_middle_and_restored_equals_to_the_last_digit(exact, 
         if k == 3:
             saved = {name: tensor.clone() for name, tensor in first.state().items()}
             second.update(*batches[0])  # what was in it before must be gone
-            if way == "load":
-                second.load(saved)
-            else:
+            if exact:
+                second.reset()
+                second.merge(saved)
+            else:  # as a checkpoint does
                 for name, tensor in second.state().items():
                     tensor.copy_(saved[name])
         (first if k < 3 else second).update(rows_seen, losses)
@@ -391,7 +390,7 @@ def test_rows_that_wait_are_counted_whenever_someone_looks():
         at += size
         seen = measured(*(column[:at] for column in whole), exact=False)
         halfway = metric_set(exact=False)
-        halfway.load(metrics.state())
+        halfway.merge(metrics.state())
         for name, value in seen.items():
             assert halfway.compute()[name] == pytest.approx(value, rel=1e-9), (name, at)
 
@@ -402,6 +401,21 @@ def test_a_restored_set_counts_the_losses_that_waited():
     for name, tensor in restored.state().items():
         tensor.copy_(metrics.state()[name])
     assert restored.compute()["loss"] == metrics.compute()["loss"]
+
+
+def test_a_restored_set_names_the_parts_of_the_loss_until_an_update_has_others():
+    metrics, restored = metric_set(exact=False), metric_set(exact=False)
+    assert metrics.loss_parts() == ()
+    metrics.update(prediction(*rows(3, 100)), {"click": torch.rand(100), "l2": torch.rand(100)})
+    for name, tensor in restored.state().items():
+        tensor.copy_(metrics.state()[name])
+    restored.restore_loss_parts(metrics.loss_parts())
+    assert restored.loss_parts() == ("click", "l2")
+    assert restored.compute() == metrics.compute()
+    restored.reset()  # as at each row of the log
+    restored.update(prediction(*rows(3, 100)), {"click": torch.rand(100), "l1": torch.rand(100)})
+    assert restored.loss_parts() == ("click", "l1")
+    assert "loss/l1" in restored.compute()
 
 
 def test_scores_of_plain_rows_are_sorted_like_any_others():

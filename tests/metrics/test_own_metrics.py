@@ -157,6 +157,37 @@ def test_rows_with_other_weights_are_told_and_rows_of_nan_make_nan():
     assert all(math.isnan(none[metric.name]) for metric in OF_CLICK)
 
 
+class RefusesHighScores(classification.BinaryAccuracy):
+    def update(self, preds, target):
+        if (preds > 0.9).any():
+            raise RuntimeError("a score\n is too high")
+        super().update(preds, target)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_class_that_raises_is_undefined_and_a_note_says_what_it_raised(rank):
+    raising = [own("r2", regression.R2Score, ["rating"])]  # it needs two rows
+    raising += [own("high", RefusesHighScores, ["click"]), own("fine", regression.MeanSquaredError)]
+    logits = torch.tensor([[0.0, 1.0], [5.0, 2.0], [0.0, 3.0]])
+    rows = Prediction(logits, torch.ones(3, 2), torch.ones(3), torch.zeros(3, 0).long())
+    ranks = [metrics_of([CLICK, RATING], own=raising) for _ in range(2)]
+    ranks[rank].update(rows_of(rows, slice(1, 2)), {})
+    ranks[0].merge(ranks[1].state())
+    found = ranks[0].compute()
+    assert math.isnan(found["r2/rating"]) and math.isnan(found["high/click"])
+    assert found["fine/rating"] == 1
+    why = "RuntimeError: a score is too high" if rank == 0 else "on another rank"
+    assert ranks[0].notes() == (
+        "r2/rating, r2: undefined, since its class raises ValueError: Needs at least two samples "
+        "to calculate r2 score. (rating)",
+        f"high/click, high: undefined, since its class raises {why} (click)",
+    )
+    ranks[0].reset()
+    ranks[0].update(rows_of(rows, slice(0, 1)), {})
+    ranks[0].update(rows_of(rows, slice(2, 3)), {})
+    assert ranks[0].compute()["high/click"] == 0 and len(ranks[0].notes()) == 0
+
+
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
@@ -178,6 +209,7 @@ def test_a_metric_that_does_not_fit_is_told_before_training(metric, said):
         ({"eval": ["f1"]}, "'f1' must end in a probability between 0 and 1, such as 'f1@0.5'"),
         ({"eval": ["acu/click"]}, "unknown metric 'acu/click'; nearest"),
         ({"eval": [], "own": {"auc": {}}}, "metrics.own.auc: names a new metric"),
+        ({"eval": [], "own": {"step": {}}}, "metrics.own.step: names a new metric.*, split, step"),
         ({"eval": [], "own": {"a/b": {}}}, "metrics.own.a/b: names a new metric"),
     ],
 )

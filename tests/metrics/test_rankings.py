@@ -19,6 +19,7 @@ from torchmetrics.retrieval import (
 from runner.batch import Prediction, Schema, TaskSpec
 from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
+from runner.metrics.ranking import compute_ranking_metrics
 from runner.metrics.settings import MetricSettings
 from runner.metrics.slices import attach_slice_values
 
@@ -180,19 +181,36 @@ def test_any_split_into_batches_and_ranks_gives_the_same(full, num_parts):
         assert value == pytest.approx(expected[name], rel=1e-9, nan_ok=True), name
 
 
-def test_full_rankings_are_those_of_the_models_ranks_by_user():
+def test_full_rankings_are_those_of_the_models_ranks_and_a_user_is_the_mean_of_its_lists():
     #  user 1: items at ranks 1 and 4; user 2: at 3; user 3: label 0; user 4: weight 0
     ranks = [4.0, 1.0, 3.0, math.nan, 1.0]
     p = prediction(np.zeros(5), [1, 1, 1, 0, 1], [1, 1, 1, 1, 0], [1, 1, 2, 3, 4], ranks)
-    found = measured(p, candidates="full")
-    ideal = 1 + 1 / math.log2(3)
-    assert found["ndcg@5"] == pytest.approx(((1 + 1 / math.log2(5)) / ideal + 0.5) / 2)
-    assert found["ndcg@1"] == pytest.approx(1 / 2)
+    found = measured(p, candidates="full", names=(*RANKINGS, "recall@3", "hit_rate@3"))
+    assert found["ndcg@5"] == pytest.approx(((1 / math.log2(5) + 1) / 2 + 1 / math.log2(4)) / 2)
+    assert found["ndcg@1"] == pytest.approx((1 / 2 + 0) / 2)
     assert (found["recall@5"], found["hit_rate@5"]) == (1, 1)
-    assert found["mrr"] == pytest.approx((1 + 1 / 3) / 2)
+    assert found["recall@3"] == found["hit_rate@3"] == pytest.approx((1 / 2 + 1) / 2)
+    assert found["mrr"] == pytest.approx(((1 / 4 + 1) / 2 + 1 / 3) / 2)
     alone = measured(p, candidates="full", groups=())  # each row by itself
     assert alone["mrr"] == pytest.approx((1 / 4 + 1 + 1 / 3) / 3)
     assert measured(p, candidates="full", per_event=True) == pytest.approx(alone, nan_ok=True)
+
+
+def test_full_rankings_that_are_all_perfect_are_one_however_many_events_a_user_has():
+    p = prediction(np.zeros(6), np.ones(6), users=[1, 1, 1, 2, 2, 3], ranks=np.ones(6))
+    found = measured(p, candidates="full")
+    assert {found[name] for name in RANKINGS} == {1.0}
+
+
+def test_full_rankings_of_users_with_one_event_are_those_of_one_list_to_the_last_bit():
+    random = np.random.default_rng(0)
+    ranks = np.append(random.integers(1, 30, 998).astype(float), [math.inf, math.inf])
+    users = random.permutation(1000)
+    lists, alone = (
+        compute_ranking_metrics(RANKINGS, users, ranks, one_list=one_list)
+        for one_list in (True, False)
+    )
+    assert lists == alone
 
 
 def test_what_is_undefined_or_broken_is_nan():
@@ -258,7 +276,7 @@ def test_train_metrics_keep_live_states_of_one_shape():
     metrics.update(p, no_loss(p))
     assert {n: (t.shape, t.data_ptr()) for n, t in metrics.state().items()} == before
     other = make_metrics(schema(), CPU, settings, False)
-    other.load(metrics.state())
+    other.merge(metrics.state())
     assert other.compute() == metrics.compute()
     metrics.reset()
     assert math.isnan(metrics.compute()["ece"])

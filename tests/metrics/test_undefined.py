@@ -92,3 +92,15 @@ def test_no_metric_of_any_task_is_nan_without_a_reason(labels, weight, row_limit
     metrics.update(Prediction(logits_BT, labels_BT, torch.full((4,), float(weight)), users_BG), {})
     undefined = {n for n, v in metrics.compute().items() if math.isnan(v)}
     assert undefined == explained_metrics(metrics.notes())
+
+
+def test_a_task_without_a_metric_of_rankings_has_no_note():
+    tasks = (TaskSpec("click"), TaskSpec("buy"))
+    settings = MetricSettings(eval=["recall@2/click"], train=[])
+    schema = replace(SCHEMA, tasks=tasks)
+    metrics = make_metrics(schema, torch.device("cpu"), settings, True)
+    labels_BT = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    rows = Prediction(torch.zeros(2, 2), labels_BT, torch.ones(2), torch.ones(2, 1).long())
+    metrics.update(rows, {})
+    assert metrics.notes() == ()
+    assert set(metrics.compute()) == {"loss", "recall@2/click", "recall@2"}

@@ -125,6 +125,19 @@ def test_a_permuted_column_loses_what_predictions_of_the_permuted_file_lose(run,
         assert column(facts, "permuted")[name] == pytest.approx(base - auc, abs=1e-6), name
 
 
+def test_a_metric_of_ones_own_loses_in_the_direction_of_the_monitor(runner, run, facts, tmp_path):
+    target = tmp_path / "importance.json"
+    done = runner.run(
+        *("importance", str(run), "--method", "permutation", "--json", str(target)),
+        "+metrics.own.my_auc={_target_: torchmetrics.classification.BinaryAUROC}",
+        "checkpoint.monitor.metric=validation/my_auc",
+    )
+    assert done.code == 0, done.text
+    own = json.loads(target.read_text())
+    assert own["metric"] == "my_auc"
+    assert column(own, "permuted") == pytest.approx(column(facts, "permuted"), abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def job(run):
     config = compose_job(["loop=eval", f"run={run}", "trainer.num_threads=1"]).config

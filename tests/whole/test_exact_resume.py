@@ -90,6 +90,22 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     assert_same(run, untouched)
 
 
+@pytest.mark.long
+def test_a_row_of_updates_before_a_resume_alone_has_the_parts_of_their_loss(runner, tmp_path):
+    """The evaluation of step 11 comes before another update, and ends the training."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    asker = "{_target_: tests.training.callbacks.user_callbacks.Asker, step: 11, what: pause"
+    own = ("trainer.early_stop.threshold=0.01", "trainer.penalties=[{pattern: top, l2: 0.001}]")
+    own = (*own, f"+callbacks.asker={asker}, event: on_evaluation_start}}")
+    assert train(runner, whole, *own, "callbacks.asker.step=99").code == 0
+    assert "saving and leaving" in train(runner, run, *own).text
+    done = runner.run(*TRACED[:2], "resume", str(run), "callbacks.asker.step=99")
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert "loss/l2" in next(r for r in rows if (r["split"], r["step"]) == ("train", 11))
+    assert differences(run, whole) == []
+
+
 def untouched_and_resumed(runner: Zygote, folder: Path, own: tuple[str, ...]) -> tuple[Path, Path]:
     """Train without a kill, and with one and a resume; both must be the same."""
     whole, run = folder / "whole", folder / "run"

@@ -291,6 +291,10 @@ REFUSED = {
         ("model=sasrec", "model.net.uniform=5", *FULL, "metrics.eval=[recall@5,ndcg@41]"),
         r"'ndcg@41' asks for the first 41 of 40 items \(item\); at most ndcg@40",
     ),
+    "more of a task than there are items": (
+        ("model=sasrec", "model.net.uniform=5", *FULL, "metrics.eval=[recall@5,ndcg@41/label]"),
+        r"'ndcg@41/label' asks for the first 41 of 40 items \(item\); at most ndcg@40",
+    ),
     "a metric that is not measured": (
         ("model=din", "metrics.eval=[recall@5]", "checkpoint.monitor.metric=validation/recall@50"),
         "validation/recall@50: metrics.eval does not list it; nearest: 'recall@5'",

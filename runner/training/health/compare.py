@@ -9,6 +9,7 @@ from typing import Any
 from runner.data.core.cache import get_or_prepare, read_contents
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import hash_json
+from runner.metrics.names import split_task
 from runner.models.layers.retrieval import RetrievalModel
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
@@ -20,7 +21,7 @@ from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 _OFF = "trainer.yardstick=false measures neither"
-VERSION = 4  # of what the cache keeps: another one is measured again
+VERSION = 5  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
@@ -120,8 +121,7 @@ def _cached(
 
 
 def _ranking_metrics(job: Job) -> tuple[str, ...]:
-    """Return the metrics of a model that ranks items, whose yardstick is popularity."""
-    if not isinstance(job.context.model, RetrievalModel):
+    """Return the metrics, without tasks, of a model that ranks items: popularity is beside it."""
+    if not isinstance(job.context.model, RetrievalModel) or "train" not in job.dataset.num_rows:
         return ()
-    names = job.metric_settings.ranking_metrics
-    return tuple(names) if "train" in job.dataset.num_rows else ()
+    return tuple(split_task(name)[0] for name in job.metric_settings.ranking_metrics)

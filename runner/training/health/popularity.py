@@ -15,6 +15,7 @@ import torch
 
 from runner.batch import Batch, Prediction
 from runner.metrics.factory import make_metrics
+from runner.metrics.names import split_task
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.sequences import single_ids
 from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids, find_seen_items
@@ -58,6 +59,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     metrics: dict[str, float] = {}
     shares: dict[str, float] = {}
     rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists
+    names = {split_task(name)[0] for name in settings.ranking_metrics}
     for split in splits:
         measured = make_metrics(job.dataset.schema, job.device, rankings, True)
         num_own = 0
@@ -66,7 +68,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
             num_own += int(own_B.sum())
         shares[split] = num_own / job.dataset.num_rows[split]
         for key, value in measured.compute().items():
-            if key.partition("/")[0] in settings.ranking_metrics and not np.isnan(value):
+            if split_task(key)[0] in names and not np.isnan(value):
                 metrics[f"{split}/{key}"] = value
     return {
         "name": NAME,

@@ -129,8 +129,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding
-    half_epoch = rows / job.trainer.batch_size / 2
-    if state.best is not None and 0 < state.best.step <= min(half_epoch, state.step - 1):
+    best = state.best
+    if best is not None and 0 < best.step < state.step and best.examples <= rows / 2:
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
     tasks = job.dataset.schema.tasks
     fits = len(tasks) == 1 or all(task.kind == "binary" for task in tasks)

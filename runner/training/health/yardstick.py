@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from runner.batch import TaskSpec
 from runner.metrics.curves import group_by_score, roc_auc
-from runner.metrics.result_keys import result_key
+from runner.metrics.result_keys import add_task_means, result_key
 from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import fit_numbers, judge_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
@@ -55,32 +54,23 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     metrics: dict[str, float] = {}
     fit, judge = (fit_tasks, _judge) if is_binary else (fit_numbers, judge_numbers)
     fits, l2 = fit(matrix_of, train, samples.get("validation"), columns)
-    for index, (weights_C, intercept) in zip(columns, fits):
-        for split, x_NC in judged.items():
-            predicted_N = x_NC @ weights_C + intercept
+    names = ("auc", "log_loss") if is_binary else ("mse", "mae")
+    for split, x_NC in judged.items():
+        values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
+        for index, (weights_C, intercept) in zip(columns, fits):
             task = schema.tasks[index]
-            for name, value in judge(predicted_N, samples[split], index).items():
-                metrics[f"{split}/{result_key(name, task, schema.tasks)}"] = value
+            found = judge(x_NC @ weights_C + intercept, samples[split], index)
+            values |= {result_key(name, task, schema.tasks): v for name, v in found.items()}
+        values = add_task_means(values, names, schema.tasks)
+        metrics |= {f"{split}/{key}": v for key, v in values.items() if not math.isnan(v)}
     return {
         "name": NAME if is_binary else NAME_OF_NUMBERS,
-        "metrics": {
-            k: v for k, v in with_means(metrics, schema.tasks).items() if not math.isnan(v)
-        },
+        "metrics": metrics,
         "penalty": l2,
         "train_rows": train.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
         "findings": [*([_NO_GAIN] if l2 is None else []), *find_in_data(schema, train, samples)],
     }
-
-
-def with_means(metrics: Mapping[str, float], tasks: Sequence[TaskSpec]) -> dict[str, float]:
-    """Add the means over several tasks, as results have them."""
-    if len(tasks) == 1:
-        return dict(metrics)
-    by_name: dict[str, list[float]] = {}
-    for key, value in metrics.items():
-        by_name.setdefault(key.rpartition("/")[0], []).append(value)
-    return {**{name: float(np.mean(values)) for name, values in by_name.items()}, **metrics}
 
 
 def _judge(logits_N: Floats, sample: Sample, index: int) -> dict[str, float]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.intervals import Interval, Progress, is_due
 from runner.distributed.ranks import Ranks
+from runner.metrics.names import ROW_KEYS
 from runner.reporting.trackers import Histogram
 from runner.rundir.secrets import mask_secrets
 from runner.training.callbacks.callback_set import EVENTS
@@ -77,7 +78,11 @@ class TrainingHandle:
         """Write a row of metrics.jsonl, and send it to the trackers.
 
         Only for numbers that are the same in two equal runs; see `log_speed`.
+
+        Raises:
+            ValueError: for a number under the name of another key of the row.
         """
+        refuse_taken_names("training.log", numbers, ROW_KEYS)
         write_metrics_row(self.job, split, self.state.step, self.state.examples, numbers)
 
     @property
@@ -209,6 +214,19 @@ class CallbackRunner:
 def current_progress(state: TrainState) -> Progress:
     """Return how far the training has come, in all units of intervals."""
     return Progress(state.step, state.examples, state.cursor.epoch, state.active_s)
+
+
+def refuse_taken_names(call: str, numbers: Iterable[str], taken: Iterable[str]) -> None:
+    """Check that numbers for a row of metrics.jsonl have names that are free in it.
+
+    Raises:
+        ValueError: for one that is another key of the row.
+    """
+    if clashes := sorted({*numbers} & {*taken}):
+        raise ValueError(
+            f"{call}: {clashes[0]!r} is another key of the row in metrics.jsonl; log the number "
+            "under a name of its own"
+        )
 
 
 def write_metrics_row(

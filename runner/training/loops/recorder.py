@@ -13,9 +13,15 @@ import torch
 from runner.config.early_stopping import is_better
 from runner.config.intervals import Interval, is_due
 from runner.distributed.ranks import Ranks
+from runner.metrics.names import ROW_KEYS
 from runner.metrics.protocol import Metrics
 from runner.training.job import Job, Result
-from runner.training.loops.events import CallbackRunner, current_progress, write_metrics_row
+from runner.training.loops.events import (
+    CallbackRunner,
+    current_progress,
+    refuse_taken_names,
+    write_metrics_row,
+)
 from runner.training.loops.run_facts import write_calibration
 from runner.training.loops.start import list_resume_changes
 from runner.training.loops.verdict import undefined_results
@@ -77,7 +83,7 @@ class Recorder:
         Collective. Synchronises.
 
         Raises:
-            ValueError: if the task logs a number under the name of a metric.
+            ValueError: if the task logs a number under the name of another key of the row.
         """
         job, state = self.job, self.state
         metrics, _ = reduce_metrics(job.train_metrics, job.context.ranks)  # sync
@@ -88,8 +94,7 @@ class Recorder:
             rates["total_steps"] = current_total_steps(job, state)
         numbers = job.context.logged_means.means(job.context.ranks)  # sync
         job.context.logged_means.reset()
-        if clashes := sorted(numbers.keys() & metrics.keys()):
-            raise ValueError(f"ctx.log({clashes[0]!r}, ...): is the name of a metric")
+        refuse_taken_names("ctx.log", numbers, (*metrics, *rates, *ROW_KEYS))
         metrics |= numbers
         state.train_metrics, state.logged_step = metrics, state.step
         write_metrics_row(job, self.split, state.step, state.examples, metrics | rates)
@@ -205,6 +210,7 @@ class Recorder:
                     metrics_bytes=metrics_bytes,
                     metrics_sha256=metrics_sha256,
                     signature=job.run.signature,
+                    loss_parts=job.train_metrics.loss_parts(),
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
                     schedules=job.learning_rates.states(),

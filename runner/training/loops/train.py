@@ -80,15 +80,25 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     """
     state.evaluation_due = True
     results: dict[str, dict[str, float]] = {}
+    hardest = hardest_rows(job)
     for split in [s for s in job.trainer.eval_splits if s in job.dataset.num_rows]:
         recorder.callback_runner.call("on_evaluation_start", evaluation_name(split))
         hold = recorder.hold_metrics if split == "validation" else None
         keep = partial(recorder.notes.__setitem__, evaluation_name(split))
-        metrics = evaluate_split(job, split, stop=stop, on_metrics=hold, on_notes=keep)
+        metrics = evaluate_split(
+            job,
+            split,
+            stop=stop,
+            on_metrics=hold,
+            on_notes=keep,
+            hardest=hardest if split == "validation" else None,
+        )
         if metrics is None:
             return
         results[evaluation_name(split)] = metrics
     improved = recorder.record_evaluation(results)
+    if improved:
+        write_hardest(job, "validation", state.step, hardest)
     if results:
         apply_plateau_rules(job, state, results)
     state.evaluation_due = False

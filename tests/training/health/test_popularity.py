@@ -87,7 +87,8 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     done = runner.run(
         f"model={model}", "dataset=amazon_beauty", f"dataset.path={tmp_path}",
         "dataset.negatives={train: 0, validation: 0, test: 0}", "trainer.batch_size=64",
-        "metrics.eval=[recall@5,ndcg@5,coverage@5]", "metrics.train=[]", "metrics.candidates=full",
+        "metrics.eval=[recall@5/label,ndcg@5,coverage@5]", "metrics.train=[]",
+        "metrics.candidates=full",
         "checkpoint.monitor={metric: validation/recall@5, direction: max}",
         "trainer.num_threads=1", "model.net.uniform=4", f"hydra.run.dir={run}",
     )  # fmt: skip

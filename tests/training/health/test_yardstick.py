@@ -217,6 +217,16 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert said is not None and "; only 2 updates" in said and "trainer." not in said
 
 
+@pytest.mark.parametrize(("best_step", "is_early"), [(12, True), (50, False)])
+def test_a_best_within_half_an_epoch_is_told_by_the_rows_that_the_run_had_seen(best_step, is_early):
+    yardstick = {"name": "logistic regression", "metrics": {"test/auc": 0.70}}
+    of_many_parts = job(10_000, batch_size=100, accumulate=4)  # 25 updates are an epoch
+    best = BestEvaluation(best_step, 400 * best_step, 0.6)
+    state = TrainState(step=1000, best=best)
+    said = explain_below(of_many_parts, state, {"test/auc": 0.6}, yardstick, [])
+    assert said is not None and ("within half an epoch" in said) == is_early
+
+
 def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
     yardstick = {"name": "popularity", "metrics": {"test/recall@10": 0.2}}
     of_places = job()

@@ -18,7 +18,12 @@ from runner.distributed.ranks import SINGLE_PROCESS
 from runner.reporting.trackers import Trackers
 from runner.training.callbacks import Callbacks
 from runner.training.job import Cadence
-from runner.training.loops.events import CallbackError, CallbackRunner
+from runner.training.loops.events import (
+    CallbackError,
+    CallbackRunner,
+    PendingRequests,
+    TrainingHandle,
+)
 from runner.training.loops.train import train
 from runner.training.state import TrainState
 from runner.training.steps import steps
@@ -81,6 +86,23 @@ def test_every_event_comes_at_its_time(tmp_path):
         [10, "evaluation", "test", "auc"],
         [10, "run_end", "completed"],
     ]
+
+
+@pytest.mark.parametrize("name", ["split", "step", "examples", "loss", "lr/dense"])
+def test_a_number_of_the_task_cannot_take_the_name_of_another_key_of_the_row(name):
+    job = job_of()
+    job.context.log(name, 7.0)
+    with pytest.raises(ValueError, match=f"^ctx.log: '{name}' is another key of the row"):
+        train(job)
+
+
+def test_a_number_of_a_callback_cannot_take_the_name_of_a_key_of_every_row():
+    job = job_of()
+    stop = StopSignal(SINGLE_PROCESS)
+    handle = TrainingHandle(job, TrainState(), stop, PendingRequests())
+    handle.log("mine", {"loss": 1.0})
+    with pytest.raises(ValueError, match=r"^training\.log: 'step' is another key"):
+        handle.log("mine", {"loss": 1.0, "step": 2.0})
 
 
 def test_a_resume_within_an_epoch_does_not_start_it_again(tmp_path):
