@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `
 _MAX_DEPTH = 4
 # Files of a run that was killed before it had a `meta.json`.
 _TRACES = {".lock", "config.yaml", "log.txt"}
+# settings that name the run whose weights or tables another run began with
+_STARTED_FROM = re.compile(r"checkpoint\.(init_from|init_tables\..+\.from)")
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,10 @@ def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
     """Return runs that others need, for a warm start or an evaluation: needed -> who needs it."""
     needed: dict[Path, Path] = {}
     for run in runs:
+        identity = run.meta.get("identity") or {}
         paths = [
             (run.meta.get("source") or {}).get("path"),
-            (run.meta.get("identity") or {}).get("checkpoint.init_from"),
+            *(path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)),
         ]
         for text in paths:
             if text:

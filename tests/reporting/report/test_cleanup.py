@@ -65,6 +65,8 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     warm = make_run(runs / "weights", status="failed")
     path = str(checkpoint(warm) / "checkpoints" / "step-20")
     make_run(runs / "warm", identity={"checkpoint.init_from": path})
+    tables = make_run(runs / "tables", status="failed")
+    make_run(runs / "lent", identity={"checkpoint.init_tables.user.from": str(tables)})
     lock = FolderLock(used)
     try:
         code, out, _ = command("clean", "--yes")
@@ -73,7 +75,8 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     assert code == 0
     assert "source: eval builds on it" in out
     assert "weights: warm builds on it" in out
-    assert {"used", "source", "weights"} <= {p.name for p in runs.iterdir()}
+    assert "tables: lent builds on it" in out
+    assert {"used", "source", "weights", "tables"} <= {p.name for p in runs.iterdir()}
 
 
 def test_a_sweep_is_left_alone(command, tmp_path):
