@@ -126,6 +126,17 @@ def test_a_point_chosen_twice_is_run_once_and_ends_both_trials(tmp_path):
     assert sorted(starts(tmp_path).values()) == [1, 1]
 
 
+def test_a_point_chosen_again_while_a_resumed_job_runs_does_not_start_the_job_twice(tmp_path):
+    request = {"sampler": "random", "fixed": ["steps=3", "step_s=0.05"], "slots": 2}
+    assert search_run(tmp_path, {"x": "choice(0.1)"}, num_trials=1, **request) == 0
+    (result,) = tmp_path.glob("*/result.json")
+    result.unlink()  # as a kill of the sweep leaves its job
+    (result.parent / "checkpoint").write_text("0")
+    assert search_run(tmp_path, {"x": "choice(0.1)"}, num_trials=4, **request) == 0
+    assert list(starts(tmp_path).values()) == [2]
+    assert [(t.state.name, t.value) for t in study(tmp_path).trials] == [("COMPLETE", 0.8)] * 4
+
+
 def test_a_trial_that_fails_counts_and_is_tried_again_by_the_next_start(tmp_path, capsys):
     space = {"x": "choice(0.1, 0.5)", "do": "choice(ok, sigkill_once)"}
     request = {"sampler": "grid", "num_trials": None}
