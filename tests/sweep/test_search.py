@@ -64,6 +64,16 @@ def test_a_grid_is_every_combination_once(tmp_path):
     assert len({json.dumps(p) for p in points(tmp_path)}) == 12
 
 
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_a_range_has_the_values_that_its_step_leads_to_however_many_digits(tmp_path, sampler):
+    space = {"x": "range(1000, 1000.5, 0.125)", "z": "range(0.1, 0.7, 0.1)"}
+    assert search_run(tmp_path, space, sampler=sampler, num_trials=24) == 0
+    rows = {(r["x"], r["z"]) for r in board(tmp_path)}
+    assert {x for x, _ in rows} == {"1000.0", "1000.125", "1000.25", "1000.375"}
+    assert {z for _, z in rows} == {"0.1", "0.2", "0.3", "0.4", "0.5", "0.6"}
+    assert len(rows) == 24 or sampler == "random"
+
+
 def test_a_quasi_random_search_covers_every_eighth_of_each_dimension_with_eight_points(tmp_path):
     space = {"x": "interval(0, 1)", "z": "tag(log, interval(1, 256))"}
     assert search_run(tmp_path, space, sampler="quasi-random", num_trials=8) == 0
