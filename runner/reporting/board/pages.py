@@ -24,6 +24,7 @@ from runner.reporting.report.html import (
     render_table_tools,
     status_cell,
 )
+from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import find_log, make_overview_page
 from runner.reporting.report.plotly_run import metric_figures
@@ -163,14 +164,18 @@ def _sweeps(selection: RunSelection) -> str:
             continue
         board = make_overview(RunSelection(tuple(jobs), (), (sweep,)), "").board
         best = next((r for r in board.runs if r.is_completed), None)
-        value = None if best is None else finite_or_none(best.metrics.get(board.monitor[0]))
+        value, by = None, ""
+        if best is not None:
+            value = finite_or_none(best.metrics.get(board.monitor[0]))
+            values = tuple(format_run_settings(best, board.keys))
+            by = board.label(SeedGroup(values, (best,)))
         rows.append(
             [
                 link_cell(f"/sweep?{urlencode({'sweep': str(sweep)})}", sweep.name),
                 Cell(board.counts),
                 Cell(board.monitor[0]),
                 number_cell(value, format_number),
-                Cell("" if best is None else board.label(board.seed_groups[0]), css_class="wide"),
+                Cell(by, css_class="wide"),
             ]
         )
     header = ["sweep", "jobs", "metric", "best", "by"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -79,6 +80,14 @@ def test_it_lists_runs_sweeps_and_what_failed_with_its_last_line(browser, root):
     assert "Over seeds" in browser.page(f"/sweep?sweep={quote(str(grid))}")
     assert "2 runs side by side" in browser.page("/compare?run=good&run=bad")
     assert "<h2>Curves</h2>" in browser.page("/run?run=good")
+
+
+def test_the_best_value_of_a_sweep_has_the_settings_of_its_own_run_beside_it(browser, root):
+    for rate, seed, auc in ((0.1, 1, 0.9), (0.1, 2, 0.5), (0.01, 1, 0.8), (0.01, 2, 0.8)):
+        make_run(root / "s" / f"{rate}-{seed}", identity={"lr": rate}, seed=seed, auc=auc)
+    (root / "s" / "leaderboard.csv").write_text("folder,status,validation/auc\n")
+    row = re.sub(r"(<[^>]*>)+", "|", browser.page("/").partition("<h2>Sweeps</h2>")[2])
+    assert "|s|4 completed|validation/auc|0.90000|lr=0.1|" in row
 
 
 def test_a_page_changes_with_its_run_and_is_sent_only_then(browser, root):
