@@ -13,13 +13,14 @@ from runner.rundir.readers import parse_number
 from runner.rundir.regular_files import read_bytes
 
 LEADERBOARD_FILE = "leaderboard.csv"
+SWEEP_MARKS = {"study.db", LEADERBOARD_FILE}  # of which a sweep has one at least
 _NAMED = 3  # jobs that a message names
 
 
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is the directory of a sweep."""
     return not (folder / "meta.json").exists() and any(
-        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
+        (folder / name).exists() for name in SWEEP_MARKS
     )
 
 

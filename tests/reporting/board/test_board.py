@@ -17,7 +17,7 @@ from runner.cli.board import board
 from runner.errors import UserError
 from runner.reporting.board.server import Board
 from runner.rundir.lock import FolderLock
-from tests.reporting.report.run_directories import make_grid, make_run
+from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
 
 HOSTILE = {
     "shape": {"meta.json": '{"signature": "x", "identity": [1]}'},
@@ -185,6 +185,22 @@ def test_a_damaged_run_leaves_the_others_in_sight(browser, root, kind):
     answer, text = browser.ask("/run?run=bad")
     assert answer.status in (200, 404, 500)
     assert "<h1>" in text
+
+
+def test_what_cannot_be_read_has_a_page_that_says_so(browser, root, monkeypatch):
+    make_run(root / "good", auc=0.654321)
+    forbid_reading(monkeypatch, root / "locked")
+    text = browser.page("/")
+    assert "0.65432" in text
+    assert f"{root / 'locked'}: cannot be read: Permission denied" in text
+    monkeypatch.setattr("runner.reporting.board.server.make_board_run_page", refuse)
+    answer, text = browser.ask("/run?run=good")
+    assert answer.status == 500
+    assert "Permission denied" in text
+
+
+def refuse(run):
+    raise PermissionError("Permission denied")
 
 
 def test_no_request_writes_anything(browser, root):

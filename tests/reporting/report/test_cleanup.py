@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.lock import FolderLock
 from tests.fake_job import fake_command
-from tests.reporting.report.run_directories import make_run
+from tests.reporting.report.run_directories import forbid_reading, make_run
 
 
 @pytest.fixture
@@ -153,6 +153,15 @@ def test_a_folder_that_became_empty_is_deleted_too(command, runs):
 )
 def test_mistakes_are_reported(command, words, message):
     assert message in command.refused(*words)
+
+
+def test_a_folder_of_somebody_else_is_told_and_the_others_are_cleaned(command, runs, monkeypatch):
+    make_run(runs / "bad", status="failed")
+    forbid_reading(monkeypatch, runs / "locked")
+    code, out, _ = command("clean", "--yes")
+    assert code == 0
+    assert "locked: cannot be read: Permission denied" in out
+    assert "deleted 1 of 1" in out
 
 
 def test_a_damaged_run_is_left_for_a_person_to_judge(command, runs):

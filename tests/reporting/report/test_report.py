@@ -21,7 +21,7 @@ from runner.reporting.report.records import read_run
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
-from tests.reporting.report.run_directories import make_grid, make_run
+from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
 
 
 @pytest.fixture
@@ -129,6 +129,15 @@ def test_runs_are_shown_even_if_another_folder_holds_none(command, tmp_path):
     code, out, _ = command("report", "good", "nowhere")
     assert code == 0
     assert "nowhere: no such run directory" in out
+    assert "0.70000" in out
+
+
+def test_runs_are_shown_even_if_a_folder_beside_them_cannot_be_read(command, tmp_path, monkeypatch):
+    make_run(tmp_path / "runs" / "good")
+    forbid_reading(monkeypatch, tmp_path / "runs" / "locked")
+    code, out, _ = command("report", "runs")
+    assert code == 0
+    assert "runs/locked: cannot be read: Permission denied" in out
     assert "0.70000" in out
 
 
