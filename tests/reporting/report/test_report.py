@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.reporting.report import records
+from runner.reporting.report.diff import compare_runs
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.leaderboard import Leaderboard, rank_runs, write_leaderboard
 from runner.reporting.report.overview import make_overview
@@ -290,6 +291,15 @@ def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures
     assert "2 completed, 1 pruned" in out
     assert "pruned: c" not in out
     assert "judged by test/auc" in (sweep / "report.html").read_text()
+
+
+def test_runs_without_rows_and_checkpoints_are_not_called_identical(tmp_path):
+    folders = [make_run(tmp_path / name, status=None, num_rows=0) for name in ("a", "b")]
+    comparison = compare_runs(*folders)
+    assert not comparison.is_identical
+    assert comparison.different == (
+        "neither has a row of metrics or a checkpoint that could be compared",
+    )
 
 
 @pytest.mark.parametrize(("direction", "best"), [("max", "b"), ("min", "a")])
