@@ -27,6 +27,7 @@ from runner.reporting.report.html import (
 from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import find_log, make_overview_page
+from runner.reporting.report.plotly_curves import read_curves
 from runner.reporting.report.plotly_run import metric_figures
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_page import make_run_page
@@ -137,7 +138,8 @@ def _running(page: Page, run: RunRecord) -> str:
     if "examples_per_s" in speed:
         facts.append(("examples a second", f"{speed['examples_per_s']:,.0f}"))
     facts += [(name, format_number(value)) for name, value in list(run.metrics.items())[:5]]
-    figures = dict(islice(metric_figures(run).items(), _FIGURES_SHOWN))
+    drawn = metric_figures(read_curves(run), best=run.best_step)
+    figures = dict(islice(drawn.items(), _FIGURES_SHOWN))
     link = f'<p><a href="{escape(LINKS.run(run))}">the whole run</a></p>'
     return link + render_facts(facts) + page.add_grid(figures)
 
