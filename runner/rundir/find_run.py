@@ -9,8 +9,7 @@ from runner.errors import ConfigError, UserError
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
 from runner.rundir.sweep_folder import find_best_job, is_sweep
-
-MAX_DEPTH = 4  # folders between the given one and a run's
+from runner.rundir.walk import runs_below
 
 
 def find_run(folder: str | Path) -> Path:
@@ -29,11 +28,8 @@ def find_run(folder: str | Path) -> Path:
         folder, choice = find_best_job(folder)
         print(choice, file=sys.stderr, flush=True)
     elif folder.is_dir() and not (folder / "meta.json").exists():
-        patterns = ("*/" * depth + "meta.json" for depth in range(1, MAX_DEPTH + 1))
-        found = [p for pattern in patterns for p in folder.glob(pattern)]
-        runs = [p.parent for p in found if read_meta(p.parent).get("kind") == "train"]
-        if runs:
-            newest = max(runs, key=lambda run: (run / "meta.json").stat().st_mtime)
+        newest = next((run for run in runs_below(folder) if _is_training(run)), None)
+        if newest is not None:
             print(f"{folder}: its newest training is taken: {newest}", file=sys.stderr, flush=True)
             folder = newest
     if not folder.exists() and folder.name == "latest":
@@ -46,3 +42,12 @@ def find_run(folder: str | Path) -> Path:
         training = (meta.get("source") or {}).get("path")
         raise ConfigError(f"run={folder}: is itself an evaluation of {training}; name that run")
     return folder.absolute()
+
+
+def _is_training(run: Path) -> bool:
+    """Whether a run is a training; one that is damaged is passed over, and told."""
+    try:
+        return read_meta(run).get("kind") == "train"
+    except UserError as error:
+        print(f"{error}; it is passed over", file=sys.stderr, flush=True)
+        return False

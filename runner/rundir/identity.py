@@ -103,7 +103,7 @@ _ENDED = {
 }  # status -> how a message says it
 
 
-def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
+def why_not_done(run_dir: Path, result: Mapping[str, Any]) -> str | None:
     """Return why a run that has a completed result is not done: its last checkpoint is not whole.
 
     Returns:

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.regular_files import MAX_LOG_BYTES, open_regular, read_bytes, replacing, unshare
+from runner.rundir.regular_files import (
+    MAX_JSON_BYTES,
+    MAX_LOG_BYTES,
+    open_regular,
+    read_bytes,
+    replacing,
+    unshare,
+)
 from runner.rundir.secrets import mask_secrets, mask_values
 
-_MAX_ROW_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def stringify_non_finite(value: Any) -> Any:
@@ -147,7 +154,7 @@ class JsonlFile:
         digest = hashlib.sha256()
         if num_bytes:
             with open(open_regular(self.path), "rb") as file:
-                while num_bytes and (chunk := file.read(min(num_bytes, _MAX_ROW_BYTES))):
+                while num_bytes and (chunk := file.read(min(num_bytes, _CHUNK_BYTES))):
                     digest.update(chunk)
                     num_bytes -= len(chunk)
         return digest
@@ -168,16 +175,19 @@ class JsonlFile:
         self._drop_torn_row()
 
     def _drop_torn_row(self) -> None:
-        size = self.size()
+        size = end = self.size()
         if size == 0:
             return
         with open(open_regular(self.path), "rb") as file:
-            start = max(0, size - _MAX_ROW_BYTES)
-            file.seek(start)
-            tail = file.read()
-        if not tail.endswith(b"\n"):
+            at = -1  # of the last line break
+            while end and at < 0:
+                start = max(0, end - _CHUNK_BYTES)
+                file.seek(start)
+                at = file.read(end - start).rfind(b"\n")
+                end = start + at + 1
+        if end < size:
             self._written = None
-            os.truncate(self.path, start + tail.rfind(b"\n") + 1)
+            os.truncate(self.path, end)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -190,7 +200,7 @@ def parse_row(line: str | bytes) -> dict[str, Any] | None:
     """Return the row in a line; None if it is no JSON object."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
@@ -213,7 +223,7 @@ def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     with open(descriptor, "rb") as file:
         if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
             return
-        while line := file.readline(_MAX_ROW_BYTES):
+        while line := file.readline(MAX_JSON_BYTES):
             # without its line break a row may not be whole
             if line.endswith(b"\n") and (row := parse_row(line)) is not None:
                 yield row

@@ -18,7 +18,7 @@ MOST_RUNS_OF_A_NAME = 1000
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
 # those of a sweep. Any other file means that the folder belongs to somebody else.
-_FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log"}
+FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log"}
 _FILES_OF_A_START = (
     "result.json",
     "meta.json",
@@ -75,7 +75,7 @@ def check_not_foreign(folder: Path) -> None:
         UserError: if it is not; nothing has been written into it then.
     """
     names = {p.name for p in folder.iterdir()}
-    foreign = sorted(n for n in names - _FILES_BEFORE_META if not is_temporary(n))
+    foreign = sorted(n for n in names - FILES_BEFORE_META if not is_temporary(n))
     if foreign and "meta.json" not in names:
         raise UserError(
             f"{folder}: not a run directory and not empty ({', '.join(foreign[:5])}); "

@@ -15,6 +15,7 @@ from runner.errors import UserError
 from runner.rundir.regular_files import open_regular, read_bytes
 
 LOCK_FILE = ".lock"
+_NUM_LOOKS, _LOOK_S = 10, 0.01  # of other processes, which a start may meet one after another
 
 
 class LockedError(UserError):
@@ -39,7 +40,7 @@ class FolderLock:
         self.path = folder / LOCK_FILE
         self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take_lock(self._fd)
         except OSError as error:
             os.close(self._fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
@@ -67,6 +68,21 @@ class FolderLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _take_lock(descriptor: int) -> None:
+    """Lock a file. Whoever only looks (`is_locked`) holds its lock for an instant, so try again.
+
+    Raises:
+        OSError: if another process keeps the lock.
+    """
+    for _ in range(_NUM_LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_LOOK_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: Path) -> bool:

@@ -164,7 +164,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         is_whole = result.get("status") == "completed" and result.get("signature") == spec.signature
         # a stream that had ended may have more rows by now
         if is_whole and not result.get("stream_goes_on"):
-            not_done = why_not_done(folder, meta, result)
+            not_done = why_not_done(folder, result)
             if not_done is None:
                 return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {

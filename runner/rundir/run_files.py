@@ -16,6 +16,7 @@ from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.readers import check_shapes, read_signed_meta
 from runner.rundir.regular_files import check_run_files
+from runner.rundir.walk import runs_below
 
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
 # by which a job of a search and its sweep exchange whether it goes on
@@ -51,20 +52,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
                 f"; this is a sweep, whose jobs are runs; `python -m runner resume {folder}` "
                 "continues the whole sweep"
             )
-        elif runs := _runs_below(folder):
-            newest = max(runs, key=lambda run: (run / "meta.json").stat().st_mtime)
+        elif runs := runs_below(folder):
             hint = (
-                f"; it is a folder of runs, of which {newest} is the newest; "
+                f"; it is a folder of runs, of which {runs[0]} is the newest; "
                 f"`python -m runner report {shlex.quote(str(folder))}` lists them"
             )
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     check_run_files(folder)
     return read_signed_meta(folder)
-
-
-def _runs_below(folder: Path) -> list[Path]:
-    found = (p.parent for depth in ("*", "*/*", "*/*/*") for p in folder.glob(f"{depth}/meta.json"))
-    return [run for run in found if not run.is_symlink()]
 
 
 def _runs_nearby(folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+from itertools import groupby
 from pathlib import Path
 
 from runner.errors import UserError
@@ -12,13 +13,14 @@ from runner.rundir.readers import parse_number
 from runner.rundir.regular_files import read_bytes
 
 LEADERBOARD_FILE = "leaderboard.csv"
+SWEEP_MARKS = {"study.db", LEADERBOARD_FILE}  # of which a sweep has one at least
 _NAMED = 3  # jobs that a message names
 
 
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is the directory of a sweep."""
     return not (folder / "meta.json").exists() and any(
-        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
+        (folder / name).exists() for name in SWEEP_MARKS
     )
 
 
@@ -64,6 +66,26 @@ def read_sweep_metric(folder: Path) -> str | None:
         return None
     after = columns.index("status") + 1 if "status" in columns else len(columns)
     return columns[after] if after < len(columns) else None
+
+
+def read_sweep_direction(folder: Path, metric: str) -> str | None:
+    """Return max or min, by the order of the rows of a sweep's `leaderboard.csv`.
+
+    Rows of one status, on the Pareto front or off it, have the best first.
+
+    Args:
+        folder: of the sweep.
+        metric: by which it ranks its jobs.
+
+    Returns:
+        None where no two such rows have different values.
+    """
+    rows = read_leaderboard(folder).values()
+    for _, alike in groupby(rows, key=lambda row: (row.get("status"), row.get("front"))):
+        values = [v for row in alike if (v := parse_number(row.get(metric))) is not None]
+        if values and values[0] != values[-1]:
+            return "max" if values[0] > values[-1] else "min"
+    return None
 
 
 def _read_lines(folder: Path) -> io.StringIO:

@@ -173,7 +173,6 @@ class SearchJobs:
     Attributes:
         trials: the trials that there are.
         trial_numbers: trials of each job, by the job's key, as a point may be chosen twice.
-        previous_jobs: jobs of earlier starts, by the number of the trial.
         plan: the sweep, with the jobs of earlier starts.
     """
 
@@ -196,42 +195,43 @@ class SearchJobs:
             slots=plan.launcher.slots,
         )
         self.trial_numbers: dict[str, list[int]] = {}
+        self._running: set[str] = set()  # keys of the jobs that were given and have not ended
         self._only_error: str | None = None  # of all jobs that ended so far, if they failed alike
         self._failed: list[SweepJob] | None = []  # with it; None once a job has ended otherwise
         trials = self.trials.list_trials()
-        self.previous_jobs = {t.number: self._make_job(t) for t in trials}
-        jobs = {j.key: j for j in self.previous_jobs.values()}
+        jobs = {j.key: j for j in map(self._make_job, trials)}
         self.plan = replace(
             plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(trials))
         )
 
     def jobs(self, state: SweepState) -> Iterator[SweepJob]:
         """Yield jobs of earlier starts that are not done, then new ones until all are chosen."""
-        started: set[str] = set()
-        for number, job in self.previous_jobs.items():
+        for job in self.plan.jobs:
             outcome = state.outcomes[job.key]
             if outcome.is_done:
                 self._failed = None
-                self._end_trial(number, outcome)
-            elif job.key not in started:
-                started.add(job.key)
+                for number in self.trial_numbers[job.key]:
+                    self._end_trial(number, outcome)
+            else:
+                self._running.add(job.key)
                 yield job
         while len(self.trials.list_trials()) < self.plan.num_jobs:
             trial = self.trials.ask()
             job = self._make_job(trial)
+            if job.key in self._running:
+                continue  # the same point again while it runs; `receive_outcome` ends both trials
             if job.key not in state.outcomes:
                 state.add_job(job)
-            elif job.key in started and state.outcomes[job.key].status == "waiting":
-                continue  # the same point again while it runs; `receive_outcome` ends both trials
             outcome = state.outcomes[job.key]
             if outcome.status in ("completed", "pruned", "failed"):
                 self._end_trial(trial.number, outcome)
             else:
-                started.add(job.key)
+                self._running.add(job.key)
                 yield job
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
         """Take a job's outcome and return why the sweep must stop; None if it need not."""
+        self._running.discard(job.key)
         for number in self.trial_numbers[job.key]:
             self._end_trial(number, outcome)
         if self._failed is not None and self._fails_whatever_is_chosen(job, outcome):

@@ -14,6 +14,7 @@ from runner.config.overrides import parse_overrides
 from runner.errors import ConfigError, raise_combined
 
 _DIGITS = 6  # of a chosen number, so that a person can read it; sampler and job get the same
+_STEP_DIGITS = 12  # of one that steps lead to: all that are written, none of those of rounding
 _FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1e-4, 1))"
 
 
@@ -53,7 +54,8 @@ class Dimension:
             return value
         if self.is_whole:
             return round(value)
-        return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
+        digits = _DIGITS if self.step is None else _STEP_DIGITS
+        return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
 
     def value_at(self, fraction: float) -> Any:
         """Return the value at a fraction, from 0 to below 1, of the way through the dimension."""
@@ -164,7 +166,7 @@ def _range(key: str, value: RangeSweep) -> Dimension | None:
     is_whole = all(isinstance(n, int) for n in (start, stop, step))
     count = math.ceil((stop - start) / step - 1e-9)
     log = "log" in value.tags
-    high = float(f"{start + (count - 1) * step:.12g}")
+    high = float(f"{start + (count - 1) * step:.{_STEP_DIGITS}g}")
     return Dimension(key, (), start, high, None if log else step, log, is_whole)
 
 

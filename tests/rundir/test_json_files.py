@@ -68,6 +68,30 @@ def test_a_torn_row_is_dropped_before_the_next_one(tmp_path):
     assert [r["step"] for r in read_jsonl(path)] == [1, 2]
 
 
+def test_a_row_of_several_megabytes_is_read_and_dropped_whole_where_it_is_torn(tmp_path):
+    path = tmp_path / "m.jsonl"
+    wide = {f"auc/city={i}": 0.5123456789 for i in range(100_000)}
+    log = JsonlFile(path)
+    for step in (1, 2):
+        log.append({"step": step, **wide})
+    log.close()
+    whole = path.read_bytes()
+    assert len(whole) > 6 << 20
+    assert [(r["step"], len(r)) for r in read_jsonl(path)] == [(1, 100_001), (2, 100_001)]
+    path.write_bytes(whole + whole[: 5 << 19])
+    JsonlFile(path).append({"step": 3})
+    assert path.read_bytes() == whole + b'{"step": 3}\n'
+    path.write_bytes(whole[: 5 << 19])
+    JsonlFile(path).truncate(1 << 30)
+    assert path.read_bytes() == b""
+
+
+def test_a_row_that_is_nested_without_end_is_left_out(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"a": ' + "[" * 100_000 + '\n{"step": 1}\n')
+    assert read_jsonl(path) == [{"step": 1}]
+
+
 def test_write_json_leaves_the_old_file_whole_when_the_new_one_fails(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     write_json(path, {"status": "completed"})

@@ -1,7 +1,9 @@
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -75,6 +77,16 @@ os.kill(os.getpid(), 9)
         os.kill(child, 0)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_start_is_not_refused_because_another_process_looks_at_the_lock(tmp_path):
+    FolderLock(tmp_path).release()
+    look = os.open(tmp_path / ".lock", os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)  # as `is_locked` does
+    timer = threading.Timer(0.03, os.close, [look])
+    timer.start()
+    FolderLock(tmp_path).release()
+    timer.join()
 
 
 def test_a_lock_without_text_still_refuses(tmp_path, other):

@@ -143,7 +143,7 @@ def _edited(run: Path, **changes) -> None:
         ),
         (
             lambda run: None,
-            lambda run: why_not_done(run, read_meta(run), {"checkpoint": {"step": 7}}),
+            lambda run: why_not_done(run, {"checkpoint": {"step": 7}}),
             "to train again from the start: rm {run}/result.json, and the same command",
         ),
         (

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -83,6 +84,14 @@ def test_a_job_of_the_pareto_front_precedes_a_job_with_a_better_value():
     results = [result("0.1", 1, 0.9), result("0.2", 1, 0.5)]
     found = make_leaderboard(plan(results), results, {results[1][0].key})
     assert [r.settings["lr"] for r in found.runs] == ["0.2", "0.1"]
+
+
+def test_a_metric_that_is_an_objective_has_one_column(tmp_path):
+    found = make_leaderboard(replace(plan(RESULTS), metric="test/loss"), RESULTS)
+    write_leaderboard(tmp_path, found)
+    columns = (tmp_path / "leaderboard.csv").read_text().splitlines()[0].split(",")
+    assert columns.count("test/loss") == columns.count("test/auc") == 1
+    assert columns.index("test/loss") == columns.index("status") + 1
 
 
 def test_the_file_has_a_column_for_everything_that_differs(tmp_path):

@@ -64,6 +64,16 @@ def test_a_grid_is_every_combination_once(tmp_path):
     assert len({json.dumps(p) for p in points(tmp_path)}) == 12
 
 
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_a_range_has_the_values_that_its_step_leads_to_however_many_digits(tmp_path, sampler):
+    space = {"x": "range(1000, 1000.5, 0.125)", "z": "range(0.1, 0.7, 0.1)"}
+    assert search_run(tmp_path, space, sampler=sampler, num_trials=24) == 0
+    rows = {(r["x"], r["z"]) for r in board(tmp_path)}
+    assert {x for x, _ in rows} == {"1000.0", "1000.125", "1000.25", "1000.375"}
+    assert {z for _, z in rows} == {"0.1", "0.2", "0.3", "0.4", "0.5", "0.6"}
+    assert len(rows) == 24 or sampler == "random"
+
+
 def test_a_quasi_random_search_covers_every_eighth_of_each_dimension_with_eight_points(tmp_path):
     space = {"x": "interval(0, 1)", "z": "tag(log, interval(1, 256))"}
     assert search_run(tmp_path, space, sampler="quasi-random", num_trials=8) == 0
@@ -124,6 +134,17 @@ def test_a_point_chosen_twice_is_run_once_and_ends_both_trials(tmp_path):
     assert len(found) == 8
     assert {(t.params["x"], t.value) for t in found} == {("0.1", 0.8), ("0.5", 0.8)}
     assert sorted(starts(tmp_path).values()) == [1, 1]
+
+
+def test_a_point_chosen_again_while_a_resumed_job_runs_does_not_start_the_job_twice(tmp_path):
+    request = {"sampler": "random", "fixed": ["steps=3", "step_s=0.05"], "slots": 2}
+    assert search_run(tmp_path, {"x": "choice(0.1)"}, num_trials=1, **request) == 0
+    (result,) = tmp_path.glob("*/result.json")
+    result.unlink()  # as a kill of the sweep leaves its job
+    (result.parent / "checkpoint").write_text("0")
+    assert search_run(tmp_path, {"x": "choice(0.1)"}, num_trials=4, **request) == 0
+    assert list(starts(tmp_path).values()) == [2]
+    assert [(t.state.name, t.value) for t in study(tmp_path).trials] == [("COMPLETE", 0.8)] * 4
 
 
 def test_a_trial_that_fails_counts_and_is_tried_again_by_the_next_start(tmp_path, capsys):

@@ -24,8 +24,10 @@ from runner.reporting.report.html import (
     render_table_tools,
     status_cell,
 )
+from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import find_log, make_overview_page
+from runner.reporting.report.plotly_curves import read_curves
 from runner.reporting.report.plotly_run import metric_figures
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_page import make_run_page
@@ -136,7 +138,8 @@ def _running(page: Page, run: RunRecord) -> str:
     if "examples_per_s" in speed:
         facts.append(("examples a second", f"{speed['examples_per_s']:,.0f}"))
     facts += [(name, format_number(value)) for name, value in list(run.metrics.items())[:5]]
-    figures = dict(islice(metric_figures(run).items(), _FIGURES_SHOWN))
+    drawn = metric_figures(read_curves(run), best=run.best_step)
+    figures = dict(islice(drawn.items(), _FIGURES_SHOWN))
     link = f'<p><a href="{escape(LINKS.run(run))}">the whole run</a></p>'
     return link + render_facts(facts) + page.add_grid(figures)
 
@@ -163,14 +166,18 @@ def _sweeps(selection: RunSelection) -> str:
             continue
         board = make_overview(RunSelection(tuple(jobs), (), (sweep,)), "").board
         best = next((r for r in board.runs if r.is_completed), None)
-        value = None if best is None else finite_or_none(best.metrics.get(board.monitor[0]))
+        value, by = None, ""
+        if best is not None:
+            value = finite_or_none(best.metrics.get(board.monitor[0]))
+            values = tuple(format_run_settings(best, board.keys))
+            by = board.label(SeedGroup(values, (best,)))
         rows.append(
             [
                 link_cell(f"/sweep?{urlencode({'sweep': str(sweep)})}", sweep.name),
                 Cell(board.counts),
                 Cell(board.monitor[0]),
                 number_cell(value, format_number),
-                Cell("" if best is None else board.label(board.seed_groups[0]), css_class="wide"),
+                Cell(by, css_class="wide"),
             ]
         )
     header = ["sweep", "jobs", "metric", "best", "by"]

@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_page(HTTPStatus.NOT_FOUND, _error_page("There is no such page", error))
         except UserError as error:
             self._answer_page(HTTPStatus.OK, _error_page("This cannot be shown", error))
-        except OSError:
+        except (ConnectionError, TimeoutError):
             raise  # the browser has gone
         except Exception as error:
             # A run directory may hold anything; the page that cannot show it says so.

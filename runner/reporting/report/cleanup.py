@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,15 +16,16 @@ from runner.errors import UserError
 from runner.reporting.console.format import format_duration
 from runner.reporting.report.records import RunRecord, checkpoint_steps, read_run
 from runner.reporting.report.terminal import make_console, make_table
+from runner.rundir.location import FILES_BEFORE_META
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import is_temporary
-from runner.rundir.sweep_folder import is_sweep
+from runner.rundir.sweep_folder import SWEEP_MARKS, is_sweep
+from runner.rundir.walk import walk_folders
 
 _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
-_MAX_DEPTH = 4
-# Files of a run that was killed before it had a `meta.json`.
-_TRACES = {".lock", "config.yaml", "log.txt"}
+# settings that name the run whose weights or tables another run began with
+_STARTED_FROM = re.compile(r"checkpoint\.(init_from|init_tables\..+\.from)")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CleanupPlan:
     """What would be deleted."""
 
     removable: tuple[RemovableRun, ...]
-    kept: tuple[tuple[Path, str], ...]  # runs that qualify but must stay, and why
+    kept: tuple[tuple[Path, str], ...]  # what qualifies but must stay, or cannot be read, and why
     num_runs: int
 
 
@@ -57,14 +59,19 @@ def plan_cleanup(
         interrupted: include runs that could be resumed.
         older_than_s: only runs that are older, whatever their status; None: of any age.
     """
-    places = list(dict.fromkeys(p.resolve() for f in folders for p in _walk(f, 0)))
+    kept: list[tuple[Path, str]] = []
+    removable: list[RemovableRun] = []
+    places = list(dict.fromkeys(p.resolve() for f in folders for p in _walk(f, kept)))
     runs = [(place, _read(place)) for place in places]
     needed = _find_needed_runs([run for _, run in runs if isinstance(run, RunRecord)])
-    removable, kept = [], []
     now = time.time()
     for place, run in runs:
-        age_s = max(0.0, now - _last_write_time(place))
-        why = _removal_reason(place, run, interrupted=interrupted)
+        try:
+            age_s = max(0.0, now - _last_write_time(place))
+            why = _removal_reason(place, run, interrupted=interrupted)
+        except OSError as error:
+            kept.append((place, f"cannot be read: {error.strerror or error}"))
+            continue
         if why is None and older_than_s is not None and isinstance(run, RunRecord):
             why = f"{run.status}, old" if run.status != "running" else None
         if why is None or (older_than_s is not None and age_s < older_than_s):
@@ -78,33 +85,29 @@ def plan_cleanup(
     return CleanupPlan(tuple(removable), tuple(kept), len(runs))
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
+def _walk(folder: Path, unreadable: list[tuple[Path, str]]) -> Iterator[Path]:
     """Yield run directories, runs killed at their start, and folders that are half deleted."""
-    if (folder / "meta.json").exists() or _is_beginning(folder):
-        yield folder
-        return
-    if is_sweep(folder) or depth > _MAX_DEPTH:
-        return
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if not entry.is_dir(follow_symlinks=False):
-            continue
-        if entry.name.startswith(_DELETING):
-            yield Path(entry.path)
-        elif not entry.name.startswith("."):
-            yield from _walk(Path(entry.path), depth + 1)
+    for path, below, names in walk_folders(folder, unreadable):
+        if "meta.json" in names or _is_beginning(names):
+            yield path
+        elif names & SWEEP_MARKS:
+            below.clear()
+        else:
+            halves = [path / name for name in sorted(names) if name.startswith(_DELETING)]
+            yield from (half for half in halves if half.is_dir() and not half.is_symlink())
 
 
-def _is_beginning(folder: Path) -> bool:
-    """Whether a run was killed here before it had a `meta.json`."""
-    names = {entry.name for entry in os.scandir(folder)}
-    return ".lock" in names and all(name in _TRACES or is_temporary(name) for name in names)
+def _is_beginning(names: frozenset[str]) -> bool:
+    """Whether a run was killed in the folder with these names before it had a `meta.json`."""
+    others = names - FILES_BEFORE_META
+    return ".lock" in names and all(is_temporary(name) for name in others)
 
 
 def _read(folder: Path) -> RunRecord | str:
     """Return a record, or why there is none."""
     if folder.name.startswith(_DELETING):
         return "its deletion was cut short"
-    if not (folder / "meta.json").exists():
+    if not os.path.exists(folder / "meta.json"):
         return "ended before it had begun"
     try:
         return read_run(folder, folder.name)
@@ -128,9 +131,10 @@ def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
     """Return runs that others need, for a warm start or an evaluation: needed -> who needs it."""
     needed: dict[Path, Path] = {}
     for run in runs:
+        identity = run.meta.get("identity") or {}
         paths = [
             (run.meta.get("source") or {}).get("path"),
-            (run.meta.get("identity") or {}).get("checkpoint.init_from"),
+            *(path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)),
         ]
         for text in paths:
             if text:

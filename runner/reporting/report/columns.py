@@ -25,38 +25,23 @@ def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
     neighbour and has one value only.
     """
     runs = [r for r in runs if r.settings]
-    keys = list(dict.fromkeys(key for r in runs for key in r.settings))
+    keys = dict.fromkeys(key for r in runs for key in r.settings)
+    table = {key: tuple(_at(r, key) for r in runs) for key in keys}
     groups = {g for r in runs for g in r.choices}
-    differing = [
-        k
-        for k in keys
-        if k not in _REDUNDANT_KEYS and len({_at(r, k) for r in runs}) > 1 and k != "data"
-    ]
+    differing = [k for k in table if k not in _REDUNDANT_KEYS and len(set(table[k])) > 1]
     varying = [k for k in differing if k in groups]
     # a group within another one: `model/loss` mostly follows from `model`
     outer = {k: k.rpartition("/")[0] for k in varying}
-    varying = [
-        k for k in varying if outer[k] not in varying or not _is_determined_by(runs, k, [outer[k]])
-    ]
+    varying = [k for k in varying if outer[k] not in varying or not _follows(table, k, [outer[k]])]
     for key in differing:
-        if key in groups:
-            continue
-        options = [g for g in varying if key.startswith(g.replace("/", ".") + ".")]
-        if not any(_is_determined_by(runs, key, [g]) for g in options):
+        options = [k for k in varying if key.startswith(k.replace("/", ".") + ".")]
+        if key not in (*groups, "data") and not any(_follows(table, key, [k]) for k in options):
             varying.append(key)
-    in_parts = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
-    varying = [k for k in varying if k in groups or k not in in_parts]
-    one_value = [k for k in varying if len({_at(r, k) for r in runs}.difference(_UNSET)) < 2]
-    has = {k: [_at(r, k) not in _UNSET for r in runs] for k in varying}
-    for key in reversed(one_value):
-        parent = key.rpartition(".")[0]
-        beside = [k for k in varying if k != key and k.rpartition(".")[0] == parent != ""]
-        if not all(has[key]) and any(has[k] == has[key] for k in beside):
-            varying.remove(key)
-    if len({_at(r, "data") for r in runs}) > 1:
-        of_data = [k for k in varying if k.split(".")[0] == "dataset"]
-        if not of_data or not _is_determined_by(runs, "data", of_data):
-            varying.append("data")
+    in_parts = {k for k in varying if any(other.startswith(f"{k}.") for other in table)}
+    varying = _without_companions([k for k in varying if k in groups or k not in in_parts], table)
+    of_data = [k for k in varying if k.split(".")[0] == "dataset"]
+    if "data" in differing and not (of_data and _follows(table, "data", of_data)):
+        varying.append("data")
     return varying
 
 
@@ -65,12 +50,23 @@ def _at(run: RunRecord, key: str) -> Any:
     return format_setting(value) if value is not _ABSENT else _ABSENT
 
 
-def _is_determined_by(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool:
+def _follows(table: Mapping[str, Sequence[Any]], key: str, others: Sequence[str]) -> bool:
     """Whether runs that are equal in the other settings are equal in this one."""
-    seen: dict[tuple[Any, ...], Any] = {}
-    return all(
-        seen.setdefault(tuple(_at(r, o) for o in others), _at(r, key)) == _at(r, key) for r in runs
-    )
+    columns = [table[other] for other in others]
+    return len(set(zip(*columns))) == len(set(zip(*columns, table[key])))
+
+
+def _without_companions(keys: Sequence[str], table: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Leave out keys of one value that come and go with a neighbour, the last first."""
+    has = {k: [value not in _UNSET for value in table[k]] for k in keys}
+    kept = list(keys)
+    for key in reversed(keys):
+        parent = key.rpartition(".")[0]
+        beside = [k for k in kept if k != key and k.rpartition(".")[0] == parent != ""]
+        is_companion = not all(has[key]) and any(has[k] == has[key] for k in beside)
+        if is_companion and len(set(table[key]).difference(_UNSET)) < 2:
+            kept.remove(key)
+    return kept
 
 
 def short_headings(keys: Sequence[str]) -> dict[str, str]:

@@ -93,7 +93,8 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
     logs = [one / "metrics.jsonl", two / "metrics.jsonl"]
     results: list[Row] = [read_optional_json(folder / "result.json") for folder in (one, two)]
     if _digest(logs[0]) == _digest(logs[1]):
-        same.append(f"metrics.jsonl: all {len(read_jsonl(logs[0])):,} rows")
+        if num_rows := len(read_jsonl(logs[0])):
+            same.append(f"metrics.jsonl: all {num_rows:,} rows")
     elif not (_was_changed(one) or _was_changed(two)):
         different.append(f"metrics.jsonl: {_first_difference(*map(read_jsonl, logs))}")
     else:
@@ -117,6 +118,8 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
         )
     elif checkpoint_steps(one) or checkpoint_steps(two):
         different.append("checkpoints: none of the same step is left in both")
+    if not (same or different):
+        different.append("neither has a row of metrics or a checkpoint that could be compared")
     return RunComparison(tuple(same), tuple(different))
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError
 from runner.reporting.report.records import RunRecord, read_run, read_unstarted_run
-from runner.rundir.sweep_folder import is_sweep, read_leaderboard
-
-_MAX_DEPTH = 5  # folders below the one that is given
-_TRACES = ("config.yaml", "job.log", ".lock")  # files of a run that has no meta.json yet
-
+from runner.rundir.location import FILES_BEFORE_META
+from runner.rundir.sweep_folder import SWEEP_MARKS, is_sweep, read_leaderboard
+from runner.rundir.walk import walk_folders
 
 ReadRun = Callable[[Path, str, Mapping[str, str]], RunRecord]
 
@@ -52,7 +49,7 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
             problems.append(f"{folder}: {what}")
             continue
         before = len(runs)
-        for path, row in _walk(folder, sweeps, {}, 0):
+        for path, row in _walk(folder, sweeps, problems):
             label = _label(path, folder, alone=len(folders) == 1)
             real = path.resolve()
             if real in runs:
@@ -61,6 +58,8 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
                 runs[real] = read(path, label, row)
             except UserError as error:
                 problems.append(str(error))
+            except OSError as error:
+                problems.append(f"{path}: cannot be read: {error.strerror or error}")
         if len(runs) == before and not any(p.startswith(str(folder)) for p in problems):
             problems.append(_explain_no_runs(folder))
     if not runs:
@@ -69,34 +68,29 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
 
 
 def _walk(
-    folder: Path, sweeps: list[Path], rows: Mapping[str, Mapping[str, str]], depth: int
+    folder: Path, sweeps: list[Path], problems: list[str]
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """Yield run directories in and below a folder, each with its row of the leaderboard.
 
     Args:
         folder: where to look.
         sweeps: sweeps that are found are added.
-        rows: of the leaderboard of the sweep that the folder belongs to.
-        depth: of the folder below the one that was given.
+        problems: folders that cannot be read are added, and why.
     """
-    if (folder / "meta.json").exists():
-        yield folder, rows.get(folder.name, {})
-        return
-    inner_rows: Mapping[str, Mapping[str, str]] = {}
-    if in_sweep := is_sweep(folder):
-        sweeps.append(folder)
-        inner_rows = read_leaderboard(folder)
-    if depth >= _MAX_DEPTH:
-        return
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if not entry.is_dir(follow_symlinks=False) or entry.name.startswith("."):
-            continue
-        path = Path(entry.path)
-        if in_sweep and not (path / "meta.json").exists():
-            if any((path / trace).exists() for trace in _TRACES):
-                yield path, inner_rows.get(path.name, {})
-            continue
-        yield from _walk(path, sweeps, inner_rows, depth + 1)
+    unreadable: list[tuple[Path, str]] = []
+    rows: dict[Path, dict[str, dict[str, str]]] = {}  # of the leaderboard of each sweep
+    for path, below, names in walk_folders(folder, unreadable):
+        row = rows.get(path.parent, {}).get(path.name, {})
+        if "meta.json" in names:
+            yield path, row
+        elif path.parent in rows:  # a job that has not begun, or no job
+            below.clear()
+            if names & FILES_BEFORE_META:
+                yield path, row
+        elif names & SWEEP_MARKS:
+            sweeps.append(path)
+            rows[path] = read_leaderboard(path)
+    problems += [f"{path}: {why}" for path, why in unreadable]
 
 
 def _label(path: Path, given: Path, *, alone: bool) -> str:

@@ -178,7 +178,7 @@ def write_leaderboard(folder: Path, board: Leaderboard) -> None:
         OSError: if it cannot be written.
     """
     metric, secondary = board.monitor[0], board.secondary_objectives
-    tests = sweep_test_metrics(board.runs, metric)
+    tests = [m for m in sweep_test_metrics(board.runs, metric) if m not in (metric, *secondary)]
     front = ["front"] if secondary else []
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")

@@ -26,7 +26,7 @@ from runner.reporting.report.importance import (
 )
 from runner.reporting.report.leaderboard import Leaderboard, group_by_settings
 from runner.reporting.report.records import RunRecord
-from runner.rundir.sweep_folder import read_sweep_metric
+from runner.rundir.sweep_folder import read_sweep_direction, read_sweep_metric
 
 
 @dataclass(frozen=True)
@@ -114,4 +114,6 @@ def sweep_objective(sweeps: Sequence[Path], runs: Sequence[RunRecord]) -> tuple[
     metric = read_sweep_metric(sweeps[0]) if len(sweeps) == 1 else None
     if metric is None or metric == monitored_metric(runs)[0]:
         return None
-    return (metric, metric_direction(metric)) if any(metric in r.metrics for r in runs) else None
+    if not any(metric in r.metrics for r in runs):
+        return None
+    return metric, read_sweep_direction(sweeps[0], metric) or metric_direction(metric)

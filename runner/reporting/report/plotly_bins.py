@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 from runner.reporting.report.plotly_curves import (
@@ -26,7 +27,8 @@ def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
     most = 0.0
     traces: list[Figure] = []
     for (name, bins), colour in zip(tasks.items(), COLOURS):
-        most = max([most, *bins["predicted"], *bins["observed"]])
+        known = filter(math.isfinite, [*bins["predicted"], *bins["observed"]])
+        most = max([most, *known])
         trace = _bin_trace(name, bins["predicted"], bins["observed"], colour, legend=len(tasks) > 1)
         rows = [f"{w:,.0f} rows" for w in bins["weight"]]
         text = "predicted %{x:.4f}, observed %{y:.4f}, %{text}<extra></extra>"

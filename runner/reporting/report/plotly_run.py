@@ -15,7 +15,6 @@ from runner.reporting.report.plotly_curves import (
     Curve,
     Figure,
     make_figure,
-    read_curves,
     scatter,
     thin_curve,
     to_json_numbers,
@@ -34,25 +33,25 @@ _DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
 
 
-def metric_figures(run: RunRecord) -> dict[str, Figure]:
+def metric_figures(curves: Mapping[str, Curve], *, best: int | None) -> dict[str, Figure]:
     """Return a figure for each metric over the updates, with the test as a point.
 
     Where single tasks or slices were measured, they are the lines of their metric's figure. A train
     loss of another scale, as one that is summed over the places of a sequence, has its own figure.
+
+    Args:
+        curves: of the run, by `split/metric`.
+        best: the step with a line.
     """
-    logs = {
-        n: c
-        for n, c in read_curves(run).items()
-        if "/lr/" not in n and not n.startswith(GRADIENT_NORM)
-    }
+    logs = {n: c for n, c in curves.items() if "/lr/" not in n and not n.startswith(GRADIENT_NORM)}
     names = sorted(dict.fromkeys(n.split("/")[1] for n in logs), key=_order)
     figures = {}
     for name in names:
         chosen = {n: c for n, c in logs.items() if n.split("/")[1] == name}
-        for heading, curves in _by_scale(name, chosen).items():
-            traces = _traces(curves)
+        for heading, of_scale in _by_scale(name, chosen).items():
+            traces = _traces(of_scale)
             if any(len(t["x"]) > 1 for t in traces):
-                figures[heading] = over_updates(traces, best=run.best_step)
+                figures[heading] = over_updates(traces, best=best)
     return figures
 
 
@@ -114,9 +113,9 @@ def _order(name: str) -> tuple[int, str]:
     return (first.index(name), "") if name in first else (len(first), name)
 
 
-def lr_figure(run: RunRecord) -> Figure | None:
+def lr_figure(curves: Mapping[str, Curve]) -> Figure | None:
     """Return the learning rates of dense part and tables; None if none was logged twice."""
-    logs = {n.partition("/lr/")[2]: c for n, c in read_curves(run).items() if "/lr/" in n}
+    logs = {n.partition("/lr/")[2]: c for n, c in curves.items() if "/lr/" in n}
     if not any(len(steps) > 1 for steps, _ in logs.values()):
         return None
     traces = [

@@ -15,7 +15,7 @@ from runner.reporting.report.html import (
     render_table_tools,
 )
 from runner.reporting.report.records import RunRecord
-from runner.reporting.report.run_predictions import positive_rates
+from runner.reporting.report.run_predictions import Calibration, positive_rates
 from runner.rundir.readers import check_shapes, numeric_values, read_optional_json
 
 LARGE_DRIFT = 0.25
@@ -94,13 +94,13 @@ def read_data_facts(run: RunRecord) -> dict[str, Any]:
     return data
 
 
-def data_section(run: RunRecord, data: Mapping[str, Any], findings: Sequence[str]) -> str:
+def data_section(data: Mapping[str, Any], calibration: Calibration, findings: Sequence[str]) -> str:
     """Return the rows, the features of ids, and the findings of a run's data."""
     if not data:
         return ""
     counts = data.get("num_rows") or {}
     parts = [(f"{split} rows", f"{rows:,}") for split, rows in counts.items()]
-    parts += positive_rates(run)
+    parts += positive_rates(calibration)
     for name in ("dense", "sparse", "sequences"):
         features = data.get(name) or []
         if features:

@@ -35,6 +35,7 @@ from runner.reporting.report.run_predictions import (
     calibration_section,
     hardest_section,
     predictions_section,
+    read_calibration,
 )
 from runner.rundir.readers import as_number, check_shapes, numeric_values
 from runner.rundir.regular_files import read_bytes
@@ -55,7 +56,8 @@ def make_run_page(run: RunRecord) -> Page:
     page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
         page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
-    if body := page.add_grid(metric_figures(run)):
+    curves, calibration = read_curves(run), read_calibration(run)
+    if body := page.add_grid(metric_figures(curves, best=run.best_step)):
         best = "; the dotted line is the best step" if run.best_step is not None else ""
         parts = count_parts(run)
         of_parts = (
@@ -65,16 +67,16 @@ def make_run_page(run: RunRecord) -> Page:
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
         note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
         page.add_section("Curves", note + body)
-    page.add_section("Beside its parent", parent_section(page, run))
-    others = {"Learning rate": lr_figure(run), "Examples a second": throughput_figure(run)}
+    page.add_section("Beside its parent", parent_section(page, run, curves))
+    others = {"Learning rate": lr_figure(curves), "Examples a second": throughput_figure(run)}
     drawn = {heading: figure for heading, figure in others.items() if figure}
     page.add_section("Learning rate and speed", page.add_grid(drawn))
-    page.add_section("Norms and activations", page.add_grid(norm_figures(read_curves(run))))
-    page.add_section("Calibration", calibration_section(page, run))
-    page.add_section("Predictions by label", predictions_section(page, run))
+    page.add_section("Norms and activations", page.add_grid(norm_figures(curves)))
+    page.add_section("Calibration", calibration_section(page, calibration))
+    page.add_section("Predictions by label", predictions_section(page, calibration))
     page.add_section("Rows of the largest loss", hardest_section(run))
     page.add_section("Importance of features", _importance(page, run))
-    page.add_section("Data", data_section(run, data, _texts(run, "findings")))
+    page.add_section("Data", data_section(data, calibration, _texts(run, "findings")))
     page.add_section("Coverage and drift of features", drift_section(data.get("features") or ()))
     page.add_section("Configuration", _configuration(run), folded=True)
     page.add_section("Where it comes from", _provenance(run), folded=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import UserError
@@ -18,8 +19,13 @@ _SETTINGS_SHOWN = 30
 _PARENT_COLOUR = "#64748b"
 
 
-def parent_section(page: Page, run: RunRecord) -> str:
+def parent_section(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> str:
     """Return the run beside its parent; empty for a run that began with weights of its own.
+
+    Args:
+        page: takes the figures.
+        run: the run.
+        curves: of the run, by `split/metric`.
 
     Raises:
         UserError: if `warm_start.json` is of another form than a run writes.
@@ -43,7 +49,7 @@ def parent_section(page: Page, run: RunRecord) -> str:
         f'<p class="note">Parent: {escape(folder)}, {escape(parent.status)}. Its updates are '
         "counted from its own start.</p>"
     )
-    grid = page.add_grid(_figures(run, parent))
+    grid = page.add_grid(_figures(curves, read_curves(parent), run.monitor[0]))
     return note + _results(run, parent) + grid + carried + _settings(run, parent)
 
 
@@ -60,12 +66,13 @@ def _results(run: RunRecord, parent: RunRecord) -> str:
     return render_table(header, rows, numeric=header[1:], sortable=True) if rows else ""
 
 
-def _figures(run: RunRecord, parent: RunRecord) -> dict[str, Figure]:
+def _figures(
+    ours: Mapping[str, Curve], theirs: Mapping[str, Curve], monitored: str
+) -> dict[str, Figure]:
     """Return the curves of whole splits that both have, validation first."""
-    ours, theirs = read_curves(run), read_curves(parent)
     names = [n for n in ours if n in theirs and n.count("/") == 1 and n != GRADIENT_NORM]
     names = [n for n in names if n.split("/")[0] in SPLITS and len(ours[n][0]) > 1]
-    names.sort(key=lambda n: (n != run.monitor[0], not n.startswith("validation/")))
+    names.sort(key=lambda n: (n != monitored, not n.startswith("validation/")))
     return {n: _figure(ours[n], theirs[n]) for n in names[:_FIGURES_SHOWN]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
@@ -11,33 +12,66 @@ from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import as_number, check_shapes, numeric_values, read_optional_json
 
 _BINS = ("predicted", "observed", "weight")
+Bins = dict[str, dict[str, list[float]]]  # of each task: `predicted`, `observed` and `weight`
+Calibration = dict[str, tuple[int, Bins]]  # of each split: the update and the tasks
 
 
-def _read_calibration(run: RunRecord) -> dict[str, Any]:
-    """Return what `calibration.json` says.
+def read_calibration(run: RunRecord) -> Calibration:
+    """Return what `calibration.json` says of each split that has tasks.
 
     Raises:
         UserError: if its values are of another form than a run writes.
     """
     path = run.folder / "calibration.json"
-    calibration = read_optional_json(path)
-    check_shapes(path, calibration, dict.fromkeys(calibration, dict))
-    for split in calibration.values():
-        check_shapes(path, split or {}, {"tasks": dict, "step": int})
-        for bins in ((split or {}).get("tasks") or {}).values():
-            lists = [bins.get(k) for k in _BINS] if isinstance(bins, dict) else []
-            whole = [n for n in lists if isinstance(n, list) and None not in map(as_number, n)]
-            if len(whole) < len(_BINS):
-                raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
-    return calibration
+    found: dict[str, tuple[int, Bins]] = {}
+    for split, facts in _read_splits(path).items():
+        bins = {
+            name: _read_bins(path, of_task) for name, of_task in (facts.get("tasks") or {}).items()
+        }
+        if bins:
+            found[split] = facts["step"], bins
+    return found
 
 
-def calibration_section(page: Page, run: RunRecord) -> str:
+def _read_splits(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what a file says of each split, its step among it.
+
+    Raises:
+        UserError: if they are of another form than a run writes.
+    """
+    splits = read_optional_json(path)
+    check_shapes(path, splits, dict.fromkeys(splits, dict))
+    found = {}
+    for split, facts in splits.items():
+        if facts:
+            check_shapes(path, facts, {"step": int, "tasks": dict, "rows": list})
+            if facts.get("step") is None:
+                raise UserError(f"{path}: damaged: {split} has no step")
+            found[split] = facts
+    return found
+
+
+def _read_bins(path: Path, bins: Any) -> dict[str, list[float]]:
+    """Return the bins of a task.
+
+    Raises:
+        UserError: if they are no lists of numbers.
+    """
+    found = {}
+    for key in _BINS:
+        values = bins.get(key) if isinstance(bins, dict) else None
+        numbers = [as_number(value) for value in values] if isinstance(values, list) else [None]
+        found[key] = [number for number in numbers if number is not None]
+        if len(found[key]) < len(numbers):
+            raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
+    return found
+
+
+def calibration_section(page: Page, calibration: Calibration) -> str:
     """Return a figure for each split. Runs of older versions have none."""
     figures = {
-        f"{split}, at update {of_split.get('step'):,}": calibration_figure(of_split["tasks"])
-        for split, of_split in _read_calibration(run).items()
-        if of_split.get("tasks")
+        f"{split}, at update {step:,}": calibration_figure(tasks)
+        for split, (step, tasks) in calibration.items()
     }
     if not figures:
         return ""
@@ -48,13 +82,11 @@ def calibration_section(page: Page, run: RunRecord) -> str:
     return note + page.add_grid(figures)
 
 
-def predictions_section(page: Page, run: RunRecord) -> str:
+def predictions_section(page: Page, calibration: Calibration) -> str:
     """Return the gain and the predictions of each label in the split that was evaluated last."""
-    calibration = _read_calibration(run)
-    measured = [(split, s["tasks"]) for split, s in calibration.items() if s and s.get("tasks")]
-    if not measured:
+    if not calibration:
         return ""
-    split, tasks = measured[-1]
+    split, (_, tasks) = list(calibration.items())[-1]
     figures = {
         f"{split}: gain, the positives found first": gain_figure(tasks),
         f"{split}: predictions of each label": label_figure(tasks),
@@ -74,11 +106,8 @@ def hardest_section(run: RunRecord) -> str:
         UserError: if `hardest.json` is of another form than a run writes.
     """
     path = run.folder / "hardest.json"
-    splits = read_optional_json(path)
-    check_shapes(path, splits, dict.fromkeys(splits, dict))
     parts = []
-    for split, found in splits.items():
-        check_shapes(path, found, {"step": int, "rows": list})
+    for split, found in _read_splits(path).items():
         rows = []
         for row in found.get("rows") or ():
             check_shapes(path, {"a row": row}, {"a row": dict})
@@ -92,7 +121,7 @@ def hardest_section(run: RunRecord) -> str:
             cells = [[number_cell(value, _plain) for value in row] for row in rows]
             header = ["row", "loss", *names]
             table = render_table(header, cells, numeric=header, sortable=True)
-            parts.append(f"<h3>{escape(split)}, at update {found.get('step'):,}</h3>{table}")
+            parts.append(f"<h3>{escape(split)}, at update {found['step']:,}</h3>{table}")
     note = '<p class="note">Rows by their number in the split, counted from 0.</p>'
     return note + "".join(parts) if parts else ""
 
@@ -101,11 +130,11 @@ def _plain(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.5g}"
 
 
-def positive_rates(run: RunRecord) -> list[tuple[str, str]]:
+def positive_rates(calibration: Calibration) -> list[tuple[str, str]]:
     """Return the rate of positives of each task in the split that was evaluated last."""
     rates = {}
-    for split, of_split in _read_calibration(run).items():
-        for task, bins in (of_split.get("tasks") or {}).items():
+    for split, (_, tasks) in calibration.items():
+        for task, bins in tasks.items():
             weight = sum(bins["weight"])
             if weight > 0:
                 positive = sum(o * w for o, w in zip(bins["observed"], bins["weight"]))

@@ -40,7 +40,7 @@ def make_report(
         show_run(out, selection.runs[0], selection.problems)
     else:
         show_overview(out, overview)
-    target = file or _default_target(folders, selection)
+    target = file or _default_target(folders)
     if target is None:
         out.print(Text("--html FILE writes curves and figures of them into one page"))
         return
@@ -87,7 +87,7 @@ def write_page(page: Page, target: Path) -> None:
         raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
-def _default_target(folders: Sequence[Path], selection: RunSelection) -> Path | None:
+def _default_target(folders: Sequence[Path]) -> Path | None:
     """Return the page's file in the one run or sweep that was given; None for several folders."""
     if len(folders) > 1:
         return None

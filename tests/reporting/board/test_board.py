@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -16,7 +17,7 @@ from runner.cli.board import board
 from runner.errors import UserError
 from runner.reporting.board.server import Board
 from runner.rundir.lock import FolderLock
-from tests.reporting.report.run_directories import make_grid, make_run
+from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
 
 HOSTILE = {
     "shape": {"meta.json": '{"signature": "x", "identity": [1]}'},
@@ -79,6 +80,14 @@ def test_it_lists_runs_sweeps_and_what_failed_with_its_last_line(browser, root):
     assert "Over seeds" in browser.page(f"/sweep?sweep={quote(str(grid))}")
     assert "2 runs side by side" in browser.page("/compare?run=good&run=bad")
     assert "<h2>Curves</h2>" in browser.page("/run?run=good")
+
+
+def test_the_best_value_of_a_sweep_has_the_settings_of_its_own_run_beside_it(browser, root):
+    for rate, seed, auc in ((0.1, 1, 0.9), (0.1, 2, 0.5), (0.01, 1, 0.8), (0.01, 2, 0.8)):
+        make_run(root / "s" / f"{rate}-{seed}", identity={"lr": rate}, seed=seed, auc=auc)
+    (root / "s" / "leaderboard.csv").write_text("folder,status,validation/auc\n")
+    row = re.sub(r"(<[^>]*>)+", "|", browser.page("/").partition("<h2>Sweeps</h2>")[2])
+    assert "|s|4 completed|validation/auc|0.90000|lr=0.1|" in row
 
 
 def test_a_page_changes_with_its_run_and_is_sent_only_then(browser, root):
@@ -176,6 +185,22 @@ def test_a_damaged_run_leaves_the_others_in_sight(browser, root, kind):
     answer, text = browser.ask("/run?run=bad")
     assert answer.status in (200, 404, 500)
     assert "<h1>" in text
+
+
+def test_what_cannot_be_read_has_a_page_that_says_so(browser, root, monkeypatch):
+    make_run(root / "good", auc=0.654321)
+    forbid_reading(monkeypatch, root / "locked")
+    text = browser.page("/")
+    assert "0.65432" in text
+    assert f"{root / 'locked'}: cannot be read: Permission denied" in text
+    monkeypatch.setattr("runner.reporting.board.server.make_board_run_page", refuse)
+    answer, text = browser.ask("/run?run=good")
+    assert answer.status == 500
+    assert "Permission denied" in text
+
+
+def refuse(run):
+    raise PermissionError("Permission denied")
 
 
 def test_no_request_writes_anything(browser, root):

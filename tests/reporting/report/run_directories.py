@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,19 @@ def make_run(
         }
         (folder / "result.json").write_text(json.dumps(result))
     return folder
+
+
+def forbid_reading(monkeypatch, folder: Path) -> None:
+    """Make a folder as one of another user, which root could read all the same."""
+    scandir = os.scandir
+
+    def refuse(path=".") -> Any:
+        if not isinstance(path, int) and Path(path).resolve() == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(os, "scandir", refuse)
 
 
 def make_grid(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from runner.reporting.report.find import find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
+from runner.reporting.report.plotly_curves import read_curves
 from runner.reporting.report.plotly_run import lr_figure
 from runner.reporting.report.run_page import make_run_page
 from runner.reporting.report.write import write_page
@@ -61,7 +62,7 @@ def test_every_figure_holds_what_plotly_knows(name, tmp_path):
 
 
 def test_a_constant_rate_is_drawn_on_a_scale_of_its_own_size(tmp_path):
-    figure = lr_figure(find_runs([make_run(tmp_path / "run")]).runs[0])
+    figure = lr_figure(read_curves(find_runs([make_run(tmp_path / "run")]).runs[0]))
     assert figure is not None
     assert figure["data"][0]["y"] == [0.001] * 4
     assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, 0.0011])

@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.lock import FolderLock
 from tests.fake_job import fake_command
-from tests.reporting.report.run_directories import make_run
+from tests.reporting.report.run_directories import forbid_reading, make_run
 
 
 @pytest.fixture
@@ -65,6 +65,8 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     warm = make_run(runs / "weights", status="failed")
     path = str(checkpoint(warm) / "checkpoints" / "step-20")
     make_run(runs / "warm", identity={"checkpoint.init_from": path})
+    tables = make_run(runs / "tables", status="failed")
+    make_run(runs / "lent", identity={"checkpoint.init_tables.user.from": str(tables)})
     lock = FolderLock(used)
     try:
         code, out, _ = command("clean", "--yes")
@@ -73,7 +75,8 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     assert code == 0
     assert "source: eval builds on it" in out
     assert "weights: warm builds on it" in out
-    assert {"used", "source", "weights"} <= {p.name for p in runs.iterdir()}
+    assert "tables: lent builds on it" in out
+    assert {"used", "source", "weights", "tables"} <= {p.name for p in runs.iterdir()}
 
 
 def test_a_sweep_is_left_alone(command, tmp_path):
@@ -150,6 +153,15 @@ def test_a_folder_that_became_empty_is_deleted_too(command, runs):
 )
 def test_mistakes_are_reported(command, words, message):
     assert message in command.refused(*words)
+
+
+def test_a_folder_of_somebody_else_is_told_and_the_others_are_cleaned(command, runs, monkeypatch):
+    make_run(runs / "bad", status="failed")
+    forbid_reading(monkeypatch, runs / "locked")
+    code, out, _ = command("clean", "--yes")
+    assert code == 0
+    assert "locked: cannot be read: Permission denied" in out
+    assert "deleted 1 of 1" in out
 
 
 def test_a_damaged_run_is_left_for_a_person_to_judge(command, runs):

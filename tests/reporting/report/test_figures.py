@@ -15,6 +15,7 @@ from runner.reporting.report.notebook import render_for_notebook
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_bins import gain_figure, label_figure
+from runner.reporting.report.plotly_curves import read_curves
 from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_run import lr_figure, metric_figures
 from runner.reporting.report.records import RunRecord
@@ -39,7 +40,7 @@ def test_several_tasks_are_lines_of_their_metrics_figure_and_rows_of_one_table(t
     ]
     metrics = {"validation/auc": 0.7, "validation/auc/click": 0.8, "validation/auc/buy": 0.6}
     run = run_with(tmp_path / "run", rows, metrics)
-    figures = metric_figures(run)
+    figures = metric_figures(read_curves(run), best=None)
     assert list(figures) == ["auc"]
     assert [trace["name"] for trace in figures["auc"]["data"]] == ["all", "click", "buy"]
     page = make_run_page(run).render()
@@ -53,14 +54,14 @@ def test_a_train_loss_of_another_scale_has_a_figure_of_its_own(tmp_path):
         for step in (10, 20)
         for split, loss in (("train", 90.0), ("validation", 6.0))
     ]
-    figures = metric_figures(run_with(tmp_path / "run", rows, {}))
+    figures = metric_figures(read_curves(run_with(tmp_path / "run", rows, {})), best=None)
     names = {name: [t["name"] for t in f["data"]] for name, f in figures.items()}
     assert names == {"loss": ["validation"], "loss of the train rows": ["train"]}
 
 
 def test_a_rate_that_was_logged_once_has_no_figure(tmp_path):
     rows = [{"split": "train", "step": 10, "loss": 0.5, "lr/dense": 0.1}]
-    assert lr_figure(run_with(tmp_path / "run", rows, {})) is None
+    assert lr_figure(read_curves(run_with(tmp_path / "run", rows, {}))) is None
 
 
 def test_gain_and_labels_are_the_shares_counted_by_hand():

@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from runner.reporting.report import records
+from runner.reporting.report.diff import compare_runs
 from runner.reporting.report.find import find_runs
+from runner.reporting.report.leaderboard import Leaderboard, rank_runs, write_leaderboard
+from runner.reporting.report.overview import make_overview
 from runner.reporting.report.records import read_run
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
-from tests.reporting.report.run_directories import make_grid, make_run
+from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
 
 
 @pytest.fixture
@@ -127,6 +130,15 @@ def test_runs_are_shown_even_if_another_folder_holds_none(command, tmp_path):
     code, out, _ = command("report", "good", "nowhere")
     assert code == 0
     assert "nowhere: no such run directory" in out
+    assert "0.70000" in out
+
+
+def test_runs_are_shown_even_if_a_folder_beside_them_cannot_be_read(command, tmp_path, monkeypatch):
+    make_run(tmp_path / "runs" / "good")
+    forbid_reading(monkeypatch, tmp_path / "runs" / "locked")
+    code, out, _ = command("report", "runs")
+    assert code == 0
+    assert "runs/locked: cannot be read: Permission denied" in out
     assert "0.70000" in out
 
 
@@ -279,6 +291,31 @@ def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures
     assert "2 completed, 1 pruned" in out
     assert "pruned: c" not in out
     assert "judged by test/auc" in (sweep / "report.html").read_text()
+
+
+def test_runs_without_rows_and_checkpoints_are_not_called_identical(tmp_path):
+    folders = [make_run(tmp_path / name, status=None, num_rows=0) for name in ("a", "b")]
+    comparison = compare_runs(*folders)
+    assert not comparison.is_identical
+    assert comparison.different == (
+        "neither has a row of metrics or a checkpoint that could be compared",
+    )
+
+
+@pytest.mark.parametrize(("direction", "best"), [("max", "b"), ("min", "a")])
+def test_a_search_for_a_metric_of_ones_own_is_ranked_in_the_direction_of_the_search(
+    command, tmp_path, direction, best
+):
+    for name, value in (("a", 0.1), ("b", 0.9), ("c", 0.5)):
+        run = make_run(tmp_path / "sweep" / name, identity={"lr": value})
+        text = (run / "result.json").read_text()
+        (run / "result.json").write_text(text.replace('"train/loss": 0.5', f'"test/own": {value}'))
+    runs = find_runs([tmp_path / "sweep"]).runs
+    ranked, monitor = tuple(rank_runs(runs, "test/own", direction)), ("test/own", direction)
+    write_leaderboard(tmp_path / "sweep", Leaderboard(ranked, (), {}, monitor, ()))
+    overview = make_overview(find_runs([tmp_path / "sweep"]), "sweep")
+    assert overview.board.monitor == ("test/own", direction)
+    assert overview.board.runs[0].label == best
 
 
 def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):

@@ -96,3 +96,36 @@ def test_rows_of_the_largest_loss_are_a_table_of_each_split(tmp_path):
     (run / "hardest.json").write_text(json.dumps({"test": {"rows": [3]}}))
     with pytest.raises(UserError, match=r"hardest\.json"):
         page_of(run)
+    for damage in ({"test": {"rows": [row]}}, {"test": {"step": None, "rows": [row]}}):
+        (run / "hardest.json").write_text(json.dumps(damage))
+        with pytest.raises(UserError, match=r"hardest\.json: damaged: test has no step"):
+            page_of(run)
+    (run / "hardest.json").write_text(json.dumps({"test": None}))
+    assert "Rows of the largest loss" not in page_of(run).body()
+
+
+BINS = {"predicted": [0.1, 0.9], "observed": [0.0, 1.0], "weight": [2.0, 2.0]}
+
+
+def test_bins_that_are_no_numbers_are_gaps_and_other_shapes_of_a_calibration_are_damage(tmp_path):
+    run = make_run(tmp_path / "run")
+    path = run / "calibration.json"
+
+    def figure_of(**bins):
+        split = {"step": 40, "tasks": {"click": {**BINS, **bins}}}
+        path.write_text(json.dumps({"validation": None, "test": split}))
+        page = page_of(run)
+        assert "test, at update 40" in page.body()
+        return next(f["data"] for f in page.figures.values() if len(f["data"][-1]["x"]) == 2)
+
+    assert figure_of()[-1]["x"] == [0.1, 0.9]
+    diagonal, line = figure_of(predicted=[0.1, "NaN"])
+    assert (diagonal["x"], line["x"]) == ([0, 1.0], [0.1, None])
+    for split, told in (
+        ({"tasks": {"click": BINS}}, "test has no step"),
+        ({"step": 40, "tasks": {"click": {**BINS, "weight": [2.0, "two"]}}}, "no lists of numbers"),
+        ({"step": 40, "tasks": {"click": None}}, "no lists of numbers"),
+    ):
+        path.write_text(json.dumps({"test": split}))
+        with pytest.raises(UserError, match=rf"calibration\.json: damaged: .*{told}"):
+            page_of(run)

@@ -1,0 +1,48 @@
+"""Walks through the folders in which run directories lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_MAX_DEPTH = 5  # folders below the one that is given
+
+
+def walk_folders(
+    folder: Path, unreadable: list[tuple[Path, str]]
+) -> Iterator[tuple[Path, list[str], frozenset[str]]]:
+    """Yield a folder and those below it, as `os.walk` does, but none below a run directory.
+
+    Links and hidden folders are not entered, nor one that cannot be read.
+
+    Args:
+        folder: where to begin.
+        unreadable: folders that cannot be read are added, each with the reason.
+
+    Yields:
+        A folder, the names in it that are entered next, from which some may be taken out, and all
+        names in it.
+    """
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # another process may delete a folder
+            reason = f"cannot be read: {error.strerror or error}"
+            unreadable.append((Path(error.filename), reason))
+
+    for text, below, files in os.walk(folder, onerror=note):
+        path, names = Path(text), frozenset((*below, *files))
+        is_last = "meta.json" in names or len(path.relative_to(folder).parts) == _MAX_DEPTH
+        below[:] = [] if is_last else sorted(name for name in below if not name.startswith("."))
+        yield path, below, names
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the run directories below a folder, the one that began last first."""
+    found = []
+    for path, _, names in walk_folders(folder, []):
+        if "meta.json" in names and path != folder:
+            with suppress(OSError):  # another process may delete a run
+                found.append(((path / "meta.json").stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
