@@ -148,7 +148,7 @@ def read_text_chunks(
             try:
                 table = _parse_csv(block, format_ if is_first else later, read_as, invalid_handler)
             except pa.ArrowInvalid as error:
-                problem = _place(first_line(error), names, before)
+                problem = place_problem(first_line(error), names, before)
                 raise DataError(f"{file}: {problem}{SKIP_HINT}") from error
             is_first = False
             invalid: dict[str, pa.Array] = {}
@@ -228,7 +228,7 @@ def _mark_empty_texts(table: pa.Table) -> pa.Table:
     return table
 
 
-def _place(message: str, names: Sequence[str], before: int) -> str:
+def place_problem(message: str, names: Sequence[str], before: int) -> str:
     """Name the column where Arrow has its number, and count rows from the start of the file."""
     message = re.sub(r"Row #(\d+)", lambda m: f"Row #{int(m[1]) + before}", message)
     match = re.search(r"column #(\d+)", message)
