@@ -7,7 +7,7 @@ reading of lines is special; all else is a schema of `runner.data.tabular.table`
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from runner.data.tabular.read_text import place_problem
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_blocks import BLOCK_BYTES, read_blocks
+from runner.data.tabular.text_lines import count_lines, find_row_lines
 from runner.errors import ConfigError, DataError, first_line
 from runner.parts import dataset_option
 
@@ -161,7 +162,7 @@ class _CriteoTable(TableRecipe):
         for block in read_blocks(file, BLOCK_BYTES, blocks):
             table = _read_block(block, file, num_lines)
             yield RowChunk(file, None, num_lines + 1, table.num_rows, table)
-            num_lines += table.num_rows
+            num_lines += count_lines(block)
 
 
 def _read_block(block: bytes, file: DataFile, num_before: int) -> pa.Table:
@@ -185,17 +186,19 @@ def _read_block(block: bytes, file: DataFile, num_before: int) -> pa.Table:
             convert_options=pacsv.ConvertOptions(column_types=types, null_values=[""]),
         )
     except pa.ArrowInvalid as error:
-        problem = place_problem(first_line(error), list(types), num_before)
+        lines = find_row_lines(block, num_before, delimiter="\t")
+        problem = place_problem(first_line(error), list(types), lines)
         raise DataError(f"{file}: {problem}") from error
     [batch] = table.to_batches()
-    return _check_and_parse(batch, file, num_before)
+    lines = find_row_lines(block, num_before, batch.num_rows, "\t")
+    return _check_and_parse(batch, file, lines)
 
 
-def _check_and_parse(batch: pa.RecordBatch, file: DataFile, num_before: int) -> pa.Table:
+def _check_and_parse(batch: pa.RecordBatch, file: DataFile, lines: Sequence[int]) -> pa.Table:
     """Parse labels to int8 and categories to int64.
 
     Args:
-        num_before: lines of the file before the batch.
+        lines: the line of each row.
 
     Raises:
         DataError: naming the file and the line that cannot be parsed.
@@ -204,14 +207,14 @@ def _check_and_parse(batch: pa.RecordBatch, file: DataFile, num_before: int) -> 
     bad = np.flatnonzero((label != 0) & (label != 1))
     if len(bad):
         value = batch["label"][int(bad[0])].as_py()
-        raise DataError(f"{file}: line {num_before + bad[0] + 1}: label {value} is not 0 or 1")
+        raise DataError(f"{file}: line {lines[bad[0]]}: label {value} is not 0 or 1")
     columns: dict[str, pa.Array] = {"label": pa.array(label.astype(np.int8))}
     columns |= {name: batch[name] for name in NUMERIC}
     for name in CATEGORICAL:
         values, wrong = parse_hexadecimal(batch[name])
         if len(wrong):
             text = batch[name][int(wrong[0])].as_py()
-            line = num_before + wrong[0] + 1
+            line = lines[wrong[0]]
             raise DataError(f"{file}: line {line}, column {name}: {text!r} is not hexadecimal")
         columns[name] = pa.array(values, mask=values == MISSING_VALUE)
     return pa.table(columns)

@@ -18,6 +18,7 @@ from runner.data.tabular.partitions import columns_in_file
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
+from runner.data.tabular.text_lines import count_lines
 from runner.errors import DataError
 
 INDEX_FILE = "text_blocks.json"
@@ -31,7 +32,7 @@ class TextIndex:
 
     spans: list[tuple[int, int]]
     num_rows: list[int]
-    num_lines: list[int]  # malformed ones among them
+    num_lines: list[int]
 
     def select(self, numbers: Container[int]) -> TextBlocks:
         """Return some consecutive blocks."""
@@ -105,7 +106,8 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
         later = replace(task.format_, column_names=tuple(names))
         for begin, end in task.spans:
             span = TextBlocks(((begin, end),))
-            if quote and any(block.count(quote) % 2 for block in read_blocks(task.file, 0, span)):
+            contents = list(read_blocks(task.file, 0, span))
+            if quote and any(content.count(quote) % 2 for content in contents):
                 return []
             chunks = list(
                 read_text_chunks(
@@ -117,8 +119,7 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
                 )
             )
             num_rows = sum(chunk.num_rows for chunk in chunks)
-            malformed = sum(len(chunk.malformed_lines) for chunk in chunks)
-            counts.append((num_rows, num_rows + malformed))
+            counts.append((num_rows, sum(map(count_lines, contents))))
     except DataError:
         return []
     return counts
