@@ -244,6 +244,12 @@ def test_what_is_wrong_with_rows_of_ones_own_is_told(tmp_path, rows, settings, t
         of_rows(rows, **settings)
 
 
+def test_rows_that_another_pass_does_not_bring_again_are_told():
+    counts = iter((100, 100, 90))  # for the types, to fit the vocabulary, to write the rows
+    with pytest.raises(DataError, match=r"rows of .*: a pass .* 100 and the next one 90"):
+        of_rows(lambda: iter([clicks(next(counts))]), identity="x")
+
+
 MODULE = """
 import pyarrow as pa
 

@@ -336,6 +336,28 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
         open_dataset(**settings)
 
 
+def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
+    """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
+    for module in ("read_text", "read_json_lines"):
+        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 300)
+    rows = [{"label": n % 2, "x": 1.5, "user": f"user {n}"} for n in range(400)]
+    rows[200]["x"] = "none"
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = open_dataset(
+        path=str(path),
+        format="jsonl",
+        schema={**JSON_SCHEMA, "categorical": {"user": {"encode": "vocabulary"}}},
+        split={"random": {"train": 0.5, "test": 0.5}},
+        on_bad_rows="skip",
+    )
+    for split, is_known in (("train", True), ("test", False)):
+        batch = next(data.batches(split, batch_size=400))
+        ids = batch.sparse["user"].values()[batch.weights_B > 0]
+        assert len(ids) > 150 and bool(((ids != 0) == is_known).all())
+    assert data.bad_rows["count"] == 1 and "line 201" in data.bad_rows["examples"][0]
+
+
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [

@@ -64,9 +64,7 @@ def index_texts(
     """
     index = work / INDEX_FILE
     if not index.exists():
-        # which lines of JSON are malformed depends on the columns that are read
-        is_uncounted = format_.json_lines and table.skips_bad_rows
-        if engine.num_workers == 1 or is_uncounted or any(work.iterdir()):
+        if engine.num_workers == 1 or any(work.iterdir()):
             return {}
         found = dict(_count_files(table, format_, engine))
         aside = work / f".{INDEX_FILE}.tmp"
@@ -99,7 +97,10 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
     block have any that may end within a value in quotes.
     """
     table, schema = task.table, task.table.schemas[str(task.file)]
-    types = {n: schema.field(n).type for n in columns_in_file(schema, table.columns_read)[:1]}
+    columns = columns_in_file(schema, table.columns_read)
+    if not task.format_.json_lines:  # of these all columns tell which lines are malformed
+        columns = columns[:1]
+    types = {name: schema.field(name).type for name in columns}
     counts, quote = [], task.format_.quote.encode()
     try:
         names = infer_text_schema(task.file, task.format_).names
