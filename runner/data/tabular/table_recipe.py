@@ -63,16 +63,16 @@ class TableRecipe(TableFiles):
         """Version of the layout of the cache.
 
         It differs from LAYOUT_VERSION where files are fetched, where they hold the items that users
-        have seen, where rows without a time or a listed value are judged, and for texts, of which
-        an open quote or one of several passes took rows before, so that a cache that was made
-        otherwise is not used.
+        have seen, where rows without a time or a listed value are judged, for texts, of which an
+        open quote or one of several passes took rows before, and for rows of a user's own, which
+        were filtered or lost fractions unseen, so that a cache that was made otherwise is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
         is_judged = self.row_split.kind in ("time", "column")
         has_events = self.declared.interactions is not None
         words = ["seen"] if has_events else ["judged"] if is_judged else []
-        words += ["whole"] if self.format in TEXT_FORMATS else []
+        words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 
     def reading_fields(self) -> Mapping[str, Any]:
