@@ -544,6 +544,25 @@ def test_dates_that_are_none():
     assert not guess_time_form(pa.array([7.0, 12.0])) and not guess_time_form(pa.array(["a", "1"]))
     assert np.isnan(parse_times(pa.array(["2014-02-31", "2014-02-28"]))).tolist() == [True, False]
 
+    none = [20240231, 20230229, 20230431, 20241301, 20240100]
+    assert np.isnan(parse_times(pa.array(none), "yyyymmdd")).all()
+    assert np.isnan(parse_times(pa.array([23022907, 23022824]), "yymmddhh")).all()
+    days = ["2024-02-29", "2023-12-31"]
+    assert (
+        parse_times(pa.array([20240229, 20231231]), "yyyymmdd").tolist()
+        == parse_times(pa.array(days)).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "number"), [("seconds", "1709164800"), ("yyyymmdd", "20240229"), ("seconds", "0")]
+)
+def test_a_number_among_texts_of_times_makes_no_other_wrong(form, number):
+    texts = pa.array(["2024-02-29 12:00", number, None, "soon", "2024-02-29T12:00Z"])
+    [second] = parse_times(pa.array([number]), form)
+    expected = [1709208000, second, np.nan, np.nan, 1709208000]
+    np.testing.assert_array_equal(parse_times(texts, form), expected)
+
 
 def test_parts_of_a_time_are_ids(tmp_path):
     texts = ["2014-10-21 06:00:00", "2014-10-26 23:59:59", None]
