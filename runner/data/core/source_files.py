@@ -20,6 +20,8 @@ def path_setting(key: str, path: object) -> str:
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of both its ends; of a folder, those of its files.
 
+    Folders within a folder are passed over.
+
     Raises:
         DataError: naming what is not there or cannot be read.
     """
