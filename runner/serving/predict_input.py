@@ -6,9 +6,10 @@ A part is scored and written whole, by any rank, so its rows depend on the input
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -179,30 +180,26 @@ def slice_chunk(chunk: RowChunk, start: int, stop: int) -> RowChunk:
         num_rows=stop - start,
         table=None if chunk.table is None else chunk.table.slice(start, stop - start),
         invalid_values={n: a.slice(start, stop - start) for n, a in chunk.invalid_values.items()},
+        find_lines=chunk.find_lines and partial(_find_lines, chunk, start, stop),
     )
 
 
-def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
-    """Yield a chunk's rows with a row for each malformed line, which cannot be read, in its place.
+def _find_lines(chunk: RowChunk, start: int, stop: int) -> Sequence[int]:
+    return chunk.find_lines()[start:stop] if chunk.find_lines else ()
 
-    A line whose number is not known comes after the rows.
-    """
-    end = chunk.first_row + chunk.num_rows + len(chunk.malformed_lines)
-    lines = {n or end: text for n, text in chunk.malformed_lines}
+
+def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
+    """Yield a chunk's rows, and in its place a row for each malformed line, without a table."""
+    lines, done = (_find_lines(chunk, 0, chunk.num_rows) if chunk.malformed_lines else ()), 0
     plain = replace(chunk, malformed_lines=())
-    done = 0
-    for skipped, (line, text) in enumerate(sorted(lines.items())):
-        before = min(max(line - chunk.first_row - skipped, done), chunk.num_rows)
+    for line, text in chunk.malformed_lines:
+        before = bisect_left(lines, line)
         if before > done:
-            yield replace(
-                slice_chunk(plain, done, before), first_row=chunk.first_row + done + skipped
-            )
-        problem = f"{chunk.file}: line {line}: {text}"
-        yield RowChunk(chunk.file, None, line, 1, None, problem)
+            yield slice_chunk(plain, done, before)
+        yield RowChunk(chunk.file, None, line, 1, None, f"{chunk.file}: line {line}: {text}")
         done = before
     if done < chunk.num_rows:
-        rest = slice_chunk(plain, done, chunk.num_rows)
-        yield replace(rest, first_row=chunk.first_row + done + len(lines))
+        yield slice_chunk(plain, done, chunk.num_rows)
 
 
 class MemoryTable:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from runner.data.core.blocks import read_blocks
+from runner.data.prepare.count_rows import count_rows, prepare_files
+from runner.data.prepare.engine import InProcess, Processes
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets import criteo
 from runner.data.sets.criteo import CATEGORICAL, MISSING_VALUE, NUMERIC, parse_hexadecimal
+from runner.data.tabular import text_parts
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
 from tests.data.synthetic_settings import dataset_settings, instantiate
@@ -72,6 +76,30 @@ def test_it_reads_every_row_as_python_would(tmp_path, monkeypatch, block_bytes):
             assert batch.sparse[name].values().tolist() == ids
     sizes = [feature.num_rows for feature in data.schema.sparse]
     assert sizes == [len(v) + 2 for v in vocabularies]
+
+
+def test_workers_that_share_the_file_write_each_row_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.data.tabular.parts.PART_ROWS", 100)
+    for module in (criteo, text_parts):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
+    rows = lines(600)
+    recipe = build_recipe(settings(tmp_path, rows, min_count=15))
+    wrong = [*rows[:550], [*rows[550][:39], "xyz"], *rows[551:]]
+    contents = []
+    engines = {"one": InProcess(), "two": Processes(2)}
+    try:
+        for name, engine in engines.items():
+            monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / name))
+            (tmp_path / "train.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+            folder, files = prepare_files(recipe, engine)
+            contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
+            assert sum(map(count_rows, chain(*files.values()))) == 600
+            (tmp_path / "train.txt").write_text("".join("\t".join(row) + "\n" for row in wrong))
+            with pytest.raises(DataError, match=r"line 551, column C26: b'xyz'"):
+                prepare_files(recipe, engine)
+    finally:
+        engines["two"].close()
+    assert contents[0] == contents[1]
 
 
 def test_hashing_keeps_equal_values_together_and_missing_ones(tmp_path):

@@ -244,6 +244,39 @@ def test_what_is_wrong_with_rows_of_ones_own_is_told(tmp_path, rows, settings, t
         of_rows(rows, **settings)
 
 
+@pytest.mark.parametrize(("value", "shown"), [(2.5, "2.5"), ([1, 2.5], r"\[1, 2.5\]")])
+def test_a_fraction_behind_whole_numbers_is_refused_not_cut_off(monkeypatch, value, shown):
+    monkeypatch.setattr("runner.data.tabular.own_rows.CHUNK_ROWS", 4)
+    is_list = isinstance(value, list)
+    whole = [1, 2] if is_list else 2
+    schema = {"labels": ["click"], "categorical": {"x": {"num_rows": 9, "list": is_list}}}
+
+    def rows(last):
+        return lambda: ({"click": n % 2, "x": last if n == 6 else whole} for n in range(8))
+
+    assert of_rows(rows(whole), identity="whole", schema=schema).num_rows["train"] == 8
+    told = f"rows of .*: after 4 rows: column 'x': value {shown} is not of type .*int64"
+    with pytest.raises(DataError, match=told):
+        of_rows(rows(value), identity="with a fraction", schema=schema)
+
+
+def test_filtered_and_projected_datasets_need_a_name_and_the_order_of_files_counts(tmp_path):
+    path = write_parquet(tmp_path / "x", clicks(ROWS), 2)
+    files = [f"{path}/part-{n}.parquet" for n in range(2)]
+    filtered = pads.dataset(files).filter(pads.field("user") < 9)
+    with pytest.raises(ConfigError, match=r"identity is not set: a dataset with a filter"):
+        of_rows(filtered)
+    of_rows(filtered, identity="users below 9")
+    first, second = (batch_values(of_rows(pads.dataset(own))) for own in (files, files[::-1]))
+    assert first != second
+
+
+def test_rows_that_another_pass_does_not_bring_again_are_told():
+    counts = iter((100, 100, 90))  # for the types, to fit the vocabulary, to write the rows
+    with pytest.raises(DataError, match=r"rows of .*: a pass .* 100 and the next one 90"):
+        of_rows(lambda: iter([clicks(next(counts))]), identity="x")
+
+
 MODULE = """
 import pyarrow as pa
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -378,6 +379,46 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
     recipe = TableRecipe("csv", str(path), schema, split=split, on_bad_rows="skip")
     with pytest.raises(DataError, match=r"validation split has no rows .*leave_out"):
         prepare(recipe)
+
+
+def test_events_that_only_the_last_pass_cannot_read_are_counted(tmp_path):
+    table = events(num_rows=300).append_column("price", pa.array(np.arange(300.0)))
+    path = tmp_path / "events.parquet"
+    pq.write_table(table, path, row_group_size=100, write_page_checksum=True)
+    metadata = pq.ParquetFile(path).metadata
+    place = metadata.row_group(1).column(table.schema.names.index("price")).data_page_offset
+    raw = bytearray(path.read_bytes())
+    raw[place + 80] ^= 4
+    path.write_bytes(raw)
+    schema = {"interactions": DECLARED, "numeric": ["price"]}
+    recipe = TableRecipe("parquet", str(path), schema, split="leave_one_out", on_bad_rows="skip")
+    bad = prepare(recipe)[1].learnt["bad_rows"]
+    assert bad["count"] == 100 and "row group 1: " in bad["examples"][0]
+
+
+@pytest.mark.parametrize("more", [{}, {"categorical": {"user": {"num_rows": 999}}}])
+def test_a_line_that_cannot_be_read_shifts_no_split(tmp_path, monkeypatch, more):
+    """Passes read other columns; `price`, which is wrong in one line, only the last one."""
+    for module in ("read_text", "read_json_lines"):
+        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 500)
+    rows = [{**row, "price": 1.5} for row in events(num_rows=200).to_pylist()]
+    kept = rows[:100] + rows[101:]
+    rows[100] = {**rows[100], "price": "free"}
+    prepared = []
+    for name, own in (("with", rows), ("without", kept)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in own))
+        schema = {"interactions": DECLARED, "numeric": ["price"], "carried": ["row"], **more}
+        settings = {"split": "leave_one_out", "on_bad_rows": "skip", "mix": False}
+        folder, made = prepare(TableRecipe("jsonl", str(path), schema, **settings))
+        assert made.learnt["bad_rows"]["count"] == (name == "with")
+        prepared.append(
+            {
+                split: pa.concat_tables([read_blocks(folder / file) for file in files])
+                for split, files in made.splits.items()
+            }
+        )
+    assert prepared[0] == prepared[1]
 
 
 @pytest.mark.parametrize(

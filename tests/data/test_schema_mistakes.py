@@ -86,6 +86,12 @@ def growing(**settings):
         ({"groups": 7}, "s.yaml.groups=7: expected a list of columns"),
         ({"path": 7}, "s.yaml.path=7: expected a path"),
         ({"labels": 7}, "s.yaml.labels=7: expected"),
+        (
+            {"labels": {"y": {"positive": [1, True]}}},
+            "y.positive=[1, True]: expected a list of texts, such as ['1', 'true']",
+        ),
+        ({"labels": {"y": {"positive": 1}}}, "positive=1: expected a list of texts, such as ['1']"),
+        ({"numeric": {"x": {"clip": ["a", 1]}}}, "clip=['a', 1]: expected a list of numbers"),
         (growing(num_rows=None), "c.num_rows=None: growing needs the number of rows"),
         (growing(num_rows=2), "c.num_rows=2: growing needs"),
         (growing(min_count=256), "c.min_count=256: growing counts to 255"),

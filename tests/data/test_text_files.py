@@ -97,6 +97,12 @@ def test_blocks_are_whole_rows_where_values_have_line_breaks(tmp_path):
         assert b"".join(blocks).decode() == "".join(rows)
         read = [row for block in blocks for row in csv.reader(io.StringIO(block.decode(), ""))]
         assert read == list(csv.reader(io.StringIO("".join(rows), "")))
+    # one that stands for itself does not hide where rows end behind it
+    rows[2] = f'12",{rows[2]}'
+    (tmp_path / "x.csv").write_text("".join(rows))
+    for num_bytes in (50, 333, 2000):
+        blocks = list(text_blocks.read_blocks(path, num_bytes, quote='"'))
+        assert sum(1 for b in blocks for _ in csv.reader(io.StringIO(b.decode(), ""))) == 300
     # quotes that stand for themselves: every line is a row
     (tmp_path / "x.csv").write_text("".join(f'{n},12" pipe\n' for n in range(301)))
     for num_bytes in (50, 333, 2000):
@@ -217,6 +223,52 @@ def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch
         )
 
 
+@pytest.mark.parametrize("column", ["city", "note"])
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("block_bytes", [1 << 23, 300])
+def test_a_quote_that_is_not_closed_is_named(tmp_path, monkeypatch, column, skip, block_bytes):
+    """Without an error, all behind it would be one value, with no row of its own."""
+    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", block_bytes)
+    rows = [f'{n % 2},a,"a\n""{n}"""' for n in range(60)]
+    rows += ['1,"open,b' if column == "city" else '1,a,"open', *["0,12 inches,b"] * 90]
+    path, place = tmp_path / "x.csv", 2 + 2 * 60
+    path.write_text("\n".join(["label,city,note", *rows]))
+    types = {"label": pa.int64(), "note": pa.string()}
+    chunks = read_text_chunks(
+        DataFile(str(path)), types, default_text_format("csv"), skip_bad_rows=skip
+    )
+    with pytest.raises(DataError, match=rf"x\.csv: line {place}: a value .*dataset\.quote=''"):
+        list(chunks)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 23, 60])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_lines_are_those_of_an_editor(tmp_path, monkeypatch, quoted, block_bytes):
+    """Blank lines and line breaks within quotes count, and so do malformed lines."""
+    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", block_bytes)
+    note = '"one, ""two""\n\nthree"' if quoted else "one"
+    lines = ["", "label,note,x", *(f"{n % 2},{note},1" for n in range(20)), "", "0,a,b,c", "", ""]
+    lines += ["1,a,wrong", "", f"0,{note},2", f"0,{note},none at all"]
+    text = "\n".join(lines)
+    (tmp_path / "x.csv").write_text(text)
+    malformed, wrong, last = (
+        text[: text.index(part)].count("\n") + 1 for part in ("0,a,b,c", "1,a,wrong", "none at all")
+    )
+    last -= note.count("\n")  # a row is named by its first line
+    settings = {"path": str(tmp_path / "x.csv"), "format": "csv", "mix": False}
+    schema = {"labels": ["label"], "numeric": ["x"]}
+    with pytest.raises(DataError, match=f"Row #{malformed}: Expected 3 columns, got 4"):
+        open_dataset(**settings, schema=schema)
+    data = open_dataset(**settings, schema=schema, on_bad_rows="skip")
+    assert sorted(data.bad_rows["examples"]) == sorted(
+        [
+            f"x.csv: line {wrong}, column 'x': 'wrong' is not a number",
+            f"x.csv: line {last}, column 'x': 'none at all' is not a number",
+            f"x.csv: line {malformed}: 4 values, not 3",
+        ]
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
@@ -270,10 +322,11 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 300)
     rows = [json.dumps({"label": n % 2, "user": 1, "x": 1.5, "tags": []}) for n in range(100)]
     rows[70] = '{"label": 1,'
+    rows[3] += "\n\n  "
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(rows))
     settings = {"path": str(path), "format": "jsonl", "schema": JSON_SCHEMA, "mix": False}
-    with pytest.raises(DataError, match=r"x\.jsonl: line 71: JSON parse error"):
+    with pytest.raises(DataError, match=r"x\.jsonl: line 73: JSON parse error"):
         open_dataset(**settings)
     data = open_dataset(**settings, on_bad_rows="skip")
     batch = next(data.batches("train", batch_size=100))
@@ -281,6 +334,28 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
     path.write_text("[" + ",\n".join(rows[:3]) + "]")
     with pytest.raises(DataError, match="jq -c"):
         open_dataset(**settings)
+
+
+def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
+    """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
+    for module in ("read_text", "read_json_lines"):
+        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 300)
+    rows = [{"label": n % 2, "x": 1.5, "user": f"user {n}"} for n in range(400)]
+    rows[200]["x"] = "none"
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = open_dataset(
+        path=str(path),
+        format="jsonl",
+        schema={**JSON_SCHEMA, "categorical": {"user": {"encode": "vocabulary"}}},
+        split={"random": {"train": 0.5, "test": 0.5}},
+        on_bad_rows="skip",
+    )
+    for split, is_known in (("train", True), ("test", False)):
+        batch = next(data.batches(split, batch_size=400))
+        ids = batch.sparse["user"].values()[batch.weights_B > 0]
+        assert len(ids) > 150 and bool(((ids != 0) == is_known).all())
+    assert data.bad_rows["count"] == 1 and "line 201" in data.bad_rows["examples"][0]
 
 
 @pytest.mark.parametrize(
@@ -468,6 +543,25 @@ def test_dates_that_are_none():
     assert np.isnan(found).tolist() == [False, True, True, True, True, True]
     assert not guess_time_form(pa.array([7.0, 12.0])) and not guess_time_form(pa.array(["a", "1"]))
     assert np.isnan(parse_times(pa.array(["2014-02-31", "2014-02-28"]))).tolist() == [True, False]
+
+    none = [20240231, 20230229, 20230431, 20241301, 20240100]
+    assert np.isnan(parse_times(pa.array(none), "yyyymmdd")).all()
+    assert np.isnan(parse_times(pa.array([23022907, 23022824]), "yymmddhh")).all()
+    days = ["2024-02-29", "2023-12-31"]
+    assert (
+        parse_times(pa.array([20240229, 20231231]), "yyyymmdd").tolist()
+        == parse_times(pa.array(days)).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "number"), [("seconds", "1709164800"), ("yyyymmdd", "20240229"), ("seconds", "0")]
+)
+def test_a_number_among_texts_of_times_makes_no_other_wrong(form, number):
+    texts = pa.array(["2024-02-29 12:00", number, None, "soon", "2024-02-29T12:00Z"])
+    [second] = parse_times(pa.array([number]), form)
+    expected = [1709208000, second, np.nan, np.nan, 1709208000]
+    np.testing.assert_array_equal(parse_times(texts, form), expected)
 
 
 def test_parts_of_a_time_are_ids(tmp_path):

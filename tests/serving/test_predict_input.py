@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,11 +49,11 @@ def test_parts_are_the_same_for_all_sizes_of_chunks(part_rows):
 
 
 def test_a_malformed_line_gets_a_row_in_its_place_and_other_rows_know_their_line():
-    """Lines 2 to 7, of which 4 and 6 cannot be read."""
-    plain = RowChunk(FILE, None, 2, 4, pa.table({"x": [2, 3, 5, 7]}))
-    broken = RowChunk(
-        FILE, None, 2, 4, plain.table, malformed_lines=((4, "9 values"), (6, "1 value"))
+    """Lines 2 to 9, of which 4 and 6 cannot be read, and 7 and 8 are blank."""
+    plain = RowChunk(
+        FILE, None, 2, 4, pa.table({"x": [2, 3, 5, 9]}), find_lines=lambda: [2, 3, 5, 9]
     )
+    broken = replace(plain, malformed_lines=((4, "9 values"), (6, "1 value")))
     pieces = list(place_malformed_lines(broken))
     shown = [
         (piece.table and piece.table["x"].to_pylist(), piece.describe_row(0)) for piece in pieces
@@ -62,7 +63,7 @@ def test_a_malformed_line_gets_a_row_in_its_place_and_other_rows_know_their_line
         (None, "rows.csv: line 4"),
         ([5], "rows.csv: line 5"),
         (None, "rows.csv: line 6"),
-        ([7], "rows.csv: line 7"),
+        ([9], "rows.csv: line 9"),
     ]
     assert pieces[1].problem == "rows.csv: line 4: 9 values"
     assert list(place_malformed_lines(plain)) == [plain]

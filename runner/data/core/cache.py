@@ -21,7 +21,7 @@ from runner.errors import DataError, UserError
 PREPARED_FILE = "prepared.json"
 # Of parts that are complete while the whole is not: a maker that was killed or interrupted goes on
 # with them. The number is raised when the parts of before fit no more.
-PARTS_FOLDER = "parts-1"
+PARTS_FOLDER = "parts-2"
 _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that ends a file
 
 

@@ -207,7 +207,7 @@ def _encode(
     catalogue = Catalogue() if any(settings.negatives.values()) else None
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
     schema: pa.Schema | None = None
-    for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
+    for chunk, split_R in iterate_kept_chunks(table, columns, split_N, bad):
         assert chunk.table is not None
         validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
         events = read_events(chunk, declared, settings, validator)

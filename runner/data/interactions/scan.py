@@ -20,7 +20,7 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import read_numbers
-from runner.data.tabular.parts import RewritableTable, iterate_split_chunks
+from runner.data.tabular.parts import RewritableTable, check_num_rows, iterate_split_chunks
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.times import parse_times
@@ -194,14 +194,26 @@ def _find_kept(paths: list[Path], items: ValueCounter, settings: Interactions) -
 
 
 def iterate_kept_chunks(
-    table: RewritableTable, columns: list[str], split_N: np.ndarray
+    table: RewritableTable, columns: list[str], split_N: np.ndarray, bad: BadRows | None = None
 ) -> Iterator[tuple[RowChunk, np.ndarray]]:
-    """Yield all chunks that could be read, and the split of each of their rows: [R] int8."""
+    """Yield all chunks that could be read, and the split of each of their rows: [R] int8.
+
+    Args:
+        split_N: as `scan_events` returns it.
+        bad: counts the kept events of all other chunks; None: another pass does.
+
+    Raises:
+        DataError: for too many bad rows, and for other rows than `scan_events` has seen.
+    """
     first = 0
-    for files in table.files.values():
-        for file in files:
-            for chunk in table.read_chunks(file, columns):
-                split_R = split_N[first : first + chunk.num_rows]
-                first += chunk.num_rows
-                if chunk.table is not None:
-                    yield chunk, split_R
+    files = [file for own in table.files.values() for file in own]
+    for file in files:
+        for chunk in table.read_chunks(file, columns):
+            split_R = split_N[first : first + chunk.num_rows]
+            first += chunk.num_rows
+            if chunk.table is not None:
+                yield chunk, split_R
+            elif bad is not None and (kept_R := split_R >= 0).any():
+                bad.record(kept_R, [chunk.problem])
+    ends = dict.fromkeys([str(files[0]), str(files[-1])])
+    check_num_rows(" to ".join(ends), first, len(split_N))

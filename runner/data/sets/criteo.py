@@ -7,7 +7,7 @@ reading of lines is special; all else is a schema of `runner.data.tabular.table`
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,15 +30,18 @@ from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_text import place_problem
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.text_blocks import BLOCK_BYTES, read_blocks
+from runner.data.tabular.text_lines import count_lines, find_row_lines
 from runner.errors import ConfigError, DataError, first_line
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 2  # to be raised when the same file gives other rows
+VERSION = 3  # to be raised when the same file gives other rows
 NUMERIC = tuple(f"I{d}" for d in range(1, 14))
 CATEGORICAL = tuple(f"C{f}" for f in range(1, 27))
 DOWNLOAD_HINT = (
@@ -46,7 +49,6 @@ DOWNLOAD_HINT = (
     "https://ailab.criteo.com/ressources/"
 )
 MISSING_VALUE = -1  # stands for a missing category; all others are unsigned
-BLOCK_BYTES = 1 << 24
 LINE_BYTES = 240  # an estimate, for the progress bar
 
 
@@ -140,6 +142,7 @@ class Criteo:
             split_seed=self.split_seed,
             mix=False,
             column_names=["label", *NUMERIC, *CATEGORICAL],
+            quote="",
         )
 
 
@@ -154,43 +157,48 @@ class _CriteoTable(TableRecipe):
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
     ) -> Iterator[RowChunk]:
-        num_lines = 0
-        for table in _read_blocks(Path(file.path)):
+        blocks = None if row_groups is None else self._texts[str(file)].select(row_groups)
+        num_lines = blocks.num_lines if blocks else 0
+        for block in read_blocks(file, BLOCK_BYTES, blocks):
+            table = _read_block(block, file, num_lines)
             yield RowChunk(file, None, num_lines + 1, table.num_rows, table)
-            num_lines += table.num_rows
+            num_lines += count_lines(block)
 
 
-def _read_blocks(path: Path) -> Iterator[pa.Table]:
-    """Yield the file in blocks.
+def _read_block(block: bytes, file: DataFile, num_before: int) -> pa.Table:
+    """Read some lines.
+
+    Args:
+        num_before: lines of the file before them.
 
     Raises:
         DataError: naming the file and the line that cannot be read.
     """
     types = {name: pa.int32() for name in ("label", *NUMERIC)}
     types |= {name: pa.binary() for name in CATEGORICAL}
-    num_lines = 0
     try:
-        with path.open("rb") as file:
-            reader = pacsv.open_csv(
-                file,
-                read_options=pacsv.ReadOptions(
-                    column_names=list(types), block_size=BLOCK_BYTES, use_threads=False
-                ),
-                parse_options=pacsv.ParseOptions(delimiter="\t", quote_char=False),
-                convert_options=pacsv.ConvertOptions(column_types=types, null_values=[""]),
-            )
-            for batch in reader:
-                yield _check_and_parse(batch, path, num_lines)
-                num_lines += batch.num_rows
+        table = pacsv.read_csv(
+            pa.BufferReader(block),
+            read_options=pacsv.ReadOptions(
+                column_names=list(types), block_size=len(block) + 1, use_threads=False
+            ),
+            parse_options=pacsv.ParseOptions(delimiter="\t", quote_char=False),
+            convert_options=pacsv.ConvertOptions(column_types=types, null_values=[""]),
+        )
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: {first_line(error)}") from error
+        lines = find_row_lines(block, num_before, delimiter="\t")
+        problem = place_problem(first_line(error), list(types), lines)
+        raise DataError(f"{file}: {problem}") from error
+    [batch] = table.to_batches()
+    lines = find_row_lines(block, num_before, batch.num_rows, "\t")
+    return _check_and_parse(batch, file, lines)
 
 
-def _check_and_parse(batch: pa.RecordBatch, path: Path, num_before: int) -> pa.Table:
+def _check_and_parse(batch: pa.RecordBatch, file: DataFile, lines: Sequence[int]) -> pa.Table:
     """Parse labels to int8 and categories to int64.
 
     Args:
-        num_before: lines of the file before the batch.
+        lines: the line of each row.
 
     Raises:
         DataError: naming the file and the line that cannot be parsed.
@@ -199,15 +207,15 @@ def _check_and_parse(batch: pa.RecordBatch, path: Path, num_before: int) -> pa.T
     bad = np.flatnonzero((label != 0) & (label != 1))
     if len(bad):
         value = batch["label"][int(bad[0])].as_py()
-        raise DataError(f"{path}: line {num_before + bad[0] + 1}: label {value} is not 0 or 1")
+        raise DataError(f"{file}: line {lines[bad[0]]}: label {value} is not 0 or 1")
     columns: dict[str, pa.Array] = {"label": pa.array(label.astype(np.int8))}
     columns |= {name: batch[name] for name in NUMERIC}
     for name in CATEGORICAL:
         values, wrong = parse_hexadecimal(batch[name])
         if len(wrong):
             text = batch[name][int(wrong[0])].as_py()
-            line = num_before + wrong[0] + 1
-            raise DataError(f"{path}: line {line}, column {name}: {text!r} is not hexadecimal")
+            line = lines[wrong[0]]
+            raise DataError(f"{file}: line {line}, column {name}: {text!r} is not hexadecimal")
         columns[name] = pa.array(values, mask=values == MISSING_VALUE)
     return pa.table(columns)
 

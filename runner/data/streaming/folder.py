@@ -136,7 +136,8 @@ def list_names(folder: Path) -> list[str]:
 class FolderSource:
     """Yields the rows of one file after another.
 
-    A position has the `file`, the `row` in it after the last one used, and its number of `rows`.
+    A position has the `file`, the `row` in it after the last one used, its number of `rows`, and
+    how many `files` there were up to it.
     """
 
     def __init__(self, settings: FolderRecipe, encoder: FileEncoder | None = None) -> None:
@@ -154,6 +155,7 @@ class FolderSource:
         Raises:
             DataError: for a file that stays incomplete, cannot be read, has changed since the
                 checkpoint, or came too late, with a name before that of a file already read.
+                Where older files are removed meanwhile, one that came then may stay unseen.
         """
         settings = self._settings
         poller = Poller(settings.poll_s, settings.idle_timeout_s, should_stop)
@@ -161,6 +163,7 @@ class FolderSource:
         if position is not None:
             last = position["file"]
             self._visited = {name for name in list_names(self._folder) if name <= last}
+            self._check_none_is_late(last, position.get("files"))  # older runs have not counted
             if position["row"] < position["rows"]:
                 index = self._reopen(position)
                 for chunk in self._read_file(index, position["row"], first_row):
@@ -174,6 +177,21 @@ class FolderSource:
                     yield chunk
                     first_row += len(chunk.rows)
             poller.reset()
+
+    def _check_none_is_late(self, last: str, num_files: int | None) -> None:
+        """Check that no file up to `last` came while the run was stopped.
+
+        Raises:
+            DataError: if there are more than the run had come to.
+        """
+        if num_files is None or len(self._visited) <= num_files:
+            return
+        newest = max(self._visited, key=lambda name: (self._folder / name).stat().st_mtime)
+        raise DataError(
+            f"{self._folder}: has {len(self._visited)} files up to {last}, of which the run had "
+            f"read {num_files}; the newest is {newest}: names must ascend in the order in which "
+            "files come; give those that came late names behind it"
+        )
 
     def _wait_for_next(self, last: str, poller: Poller) -> str:
         """Return the first name after `last`, once there is one.
@@ -249,10 +267,10 @@ class FolderSource:
         """
         from runner.data.streaming.dataset import StreamChunk
 
-        name, total = index.files[0].name, index.num_rows
+        name, total, num_files = index.files[0].name, index.num_rows, len(self._visited)
         if self._encoder is not None:
             for first, rows in self._encoder.read(index.files[0], row, first_row):
-                yield StreamChunk(rows, _positions_in_file(name, first, total))
+                yield StreamChunk(rows, _positions_in_file(name, first, total, num_files))
             return
         starts_N = index.start_N
         index_in_stream = replace(index, start_N=starts_N + (first_row - row))
@@ -262,10 +280,12 @@ class FolderSource:
                 skipped = max(0, row - int(starts_N[block]))
                 rows = reader.read_rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
                 first = int(starts_N[block]) + skipped
-                yield StreamChunk(rows, _positions_in_file(name, first, total))
+                yield StreamChunk(rows, _positions_in_file(name, first, total, num_files))
         finally:
             reader.close()
 
 
-def _positions_in_file(name: str, first: int, total: int) -> Callable[[int], StreamPosition]:
-    return lambda count: {"file": name, "row": first + count, "rows": total}
+def _positions_in_file(
+    name: str, first: int, total: int, num_files: int
+) -> Callable[[int], StreamPosition]:
+    return lambda n: {"file": name, "row": first + n, "rows": total, "files": num_files}

@@ -26,6 +26,7 @@ from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
+from runner.data.tabular.mapping_rows import table_of_mappings
 from runner.data.tabular.read_files import RowChunk
 from runner.errors import ConfigError, DataError
 
@@ -112,7 +113,7 @@ class MessageDecoder:
     def _read(self, messages: Sequence[Message]) -> pa.Table:
         parsed = [self._parse(message) for message in messages]
         try:
-            return pa.Table.from_pylist(parsed, schema=self.types)
+            return table_of_mappings(parsed, self.types)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for message, row in zip(messages, parsed):
                 self._check_types(message, row)
@@ -139,7 +140,7 @@ class MessageDecoder:
         """
         for column in self.types:
             try:
-                pa.array([row.get(column.name)], column.type)
+                table_of_mappings([row], pa.schema([column]))
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 hint = "; texts are declared by `input: string`" if self.declared else ""
                 raise DataError(

@@ -21,7 +21,7 @@ from runner.data.prepare.shuffle import BucketDraws, RowSpill, SpilledRows
 from runner.data.tabular.bad_rows import MAX_EXAMPLES, SKIP_HINT, RowValidator
 from runner.data.tabular.column_types import id_types
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
-from runner.data.tabular.fit_parts import PartTask, count_train_rows
+from runner.data.tabular.fit_parts import PartTask, check_rows_before, count_train_rows
 from runner.data.tabular.parts import iterate_part
 from runner.data.tabular.read_files import RowChunk, single_array, unpack_columns
 from runner.data.tabular.vocabulary import map_values
@@ -102,12 +102,12 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
     """Encode the rows of a part, and write those of each split to a file.
 
     Raises:
-        DataError: for the first bad row, unless bad rows are skipped, and for an unreadable chunk
-            before any readable one.
+        DataError: for the first bad row, unless bad rows are skipped, for an unreadable chunk
+            before any readable one, and if a pass before has seen other rows.
     """
     table = task.table
     encoder = _PartEncoder(task)
-    train_rows = 0
+    train_rows = num_rows = 0
     with complete_folder(task.folder) as folder:
         spills = _Spills(folder, copy.deepcopy(task.draws), task.task_bytes // 4)
         try:
@@ -122,7 +122,9 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
                 if len(bad_R) > chunk.num_rows:  # a malformed line gets a blank row
                     spills[next(iter(masks))].write(encoded.slice(chunk.num_rows))
                 train_rows += count_train_rows(masks, len(bad_R) - chunk.num_rows)
+                num_rows += chunk.num_rows
                 advance(chunk.num_rows)
+            check_rows_before(task, num_rows)
         except _TooManyError:
             pass  # whoever takes the parts together says so, with what other parts have
         facts = {

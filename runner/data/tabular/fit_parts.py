@@ -21,7 +21,13 @@ from runner.data.prepare.part_folders import FACTS_FILE, complete_folder, is_don
 from runner.data.prepare.progress import Advance
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import ChunkFacts, TransformFitter
-from runner.data.tabular.parts import Part, RewritableTable, find_parts, iterate_part
+from runner.data.tabular.parts import (
+    Part,
+    RewritableTable,
+    check_num_rows,
+    find_parts,
+    iterate_part,
+)
 from runner.data.tabular.splits import TimeSample, read_seconds
 from runner.data.tabular.vocabulary import ValueCounter, map_values, merge_runs
 from runner.errors import DataError
@@ -67,7 +73,7 @@ def _work_on(
     advance: Advance = lambda _: None,
 ) -> list[Path]:
     """Work on all parts that are not done; return the folder of each."""
-    folders = [folder / f"{name}-{part.number:05d}" for part in parts]
+    folders = [_part_folder(folder, name, part) for part in parts]
     tasks = (
         PartTask(table, part, own, engine.task_bytes, split_starts)
         for part, own in zip(parts, folders)
@@ -92,13 +98,15 @@ def count_parts(
 
 def count_part(task: PartTask, advance: Advance) -> None:
     """Write how many rows a part has for training."""
-    train_rows = 0
+    train_rows = num_rows = 0
     with complete_folder(task.folder) as folder:
         # a column that is read tells how many rows there are, where nothing else does
         columns = task.table.columns_read[:1]
         for chunk, masks in iterate_part(task.table, task.part, columns, task.split_starts):
             train_rows += count_train_rows(masks, len(chunk.malformed_lines))
-        (folder / FACTS_FILE).write_text(json.dumps({"train_rows": train_rows}))
+            num_rows += chunk.num_rows
+        facts = {"train_rows": train_rows, "num_rows": num_rows}
+        (folder / FACTS_FILE).write_text(json.dumps(facts))
 
 
 def read_times(task: PartTask, advance: Advance) -> None:
@@ -121,17 +129,39 @@ def fit_part(task: PartTask, advance: Advance) -> None:
         table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
     )
     columns = fitter.columns_to_read()
-    train_rows, problem = 0, ""
+    train_rows, num_rows, problem = 0, 0, ""
     with complete_folder(task.folder) as folder:
         with _FactsWriter(folder, task.task_bytes // 4) as writer:
             for chunk, masks in iterate_part(table, task.part, columns, task.split_starts):
                 if chunk.table is not None:
                     writer.add(fitter.observe(chunk, masks))
                 train_rows += count_train_rows(masks, len(chunk.malformed_lines))
+                num_rows += chunk.num_rows
                 problem = problem or chunk.problem
                 advance(chunk.num_rows)
-        facts = {**writer.facts(), "train_rows": train_rows, "problem": problem}
+        facts = {
+            **writer.facts(),
+            "train_rows": train_rows,
+            "num_rows": num_rows,
+            "problem": problem,
+        }
         (folder / FACTS_FILE).write_text(json.dumps(facts))
+
+
+def check_rows_before(task: PartTask, num_rows: int) -> None:
+    """Check that the passes before have seen as many rows of a part.
+
+    Raises:
+        DataError: naming the file.
+    """
+    for name in ("fit", "count"):
+        folder = _part_folder(task.folder.parent, name, task.part)
+        if is_done(folder):
+            check_num_rows(task.part.file, num_rows, read_facts(folder)["num_rows"])
+
+
+def _part_folder(work: Path, name: str, part: Part) -> Path:
+    return work / f"{name}-{part.number:05d}"
 
 
 def count_train_rows(masks: Mapping[str, np.ndarray], num_malformed: int) -> int:

@@ -15,6 +15,7 @@ from runner.config_key import Key
 from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.source_files import fingerprint_path
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.mapping_rows import table_of_mappings
 from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
@@ -47,7 +48,7 @@ def table_of_rows(
             again for each pass, and brings the same rows in the same order each time.
         schema: a YAML file that declares the columns, or its content.
         identity: names the content for the cache: other rows need another one. None: that of the
-            files of a `pyarrow.dataset`.
+            files of a `pyarrow.dataset`, of which nothing is filtered or projected.
         window_rows: as in `ParquetDataset`.
         prefetch: as in `ParquetDataset`.
         workers: as in `ParquetDataset`.
@@ -71,10 +72,10 @@ def table_of_rows(
 
 
 def _identity_of_files(rows: Any) -> str:
-    """Return the content of the files of a `pyarrow.dataset`.
+    """Return the content of the files of a `pyarrow.dataset`, in their order.
 
     Raises:
-        ConfigError: for rows without files.
+        ConfigError: for rows without files, and for some rows or columns of files.
     """
     files = getattr(rows, "files", None)
     if not files or not all(Path(name).is_file() for name in files):
@@ -82,7 +83,14 @@ def _identity_of_files(rows: Any) -> str:
             "table_of_rows: identity is not set: it names the content of rows that come from no "
             "files on this machine, such as 'clicks of 2026-11-01'"
         )
-    return repr([fingerprint_path(Path(name)) for name in sorted(files)])
+    try:
+        rows.get_fragments()
+    except ValueError as error:  # what filters and projections are, pyarrow does not tell
+        raise ConfigError(
+            "table_of_rows: identity is not set: a dataset with a filter or a projection has other "
+            "rows than its files, so that a text has to name them, such as 'clicks of 2026-11-01'"
+        ) from error
+    return repr([fingerprint_path(Path(name)) for name in files])
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ def _tables_of_mappings(rows: Iterable[Any]) -> Iterator[pa.Table]:
     """Collect rows into tables, all with the types of the first one."""
     iterator, schema = iter(rows), None
     while chunk := list(islice(iterator, CHUNK_ROWS)):
-        table = pa.Table.from_pylist(chunk, schema=schema)
+        table = table_of_mappings(chunk, schema)
         schema = table.schema
         yield table
 

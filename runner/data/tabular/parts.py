@@ -19,6 +19,7 @@ from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.splits import Split, SplitAssigner
+from runner.errors import DataError
 
 PART_ROWS = 1 << 19
 
@@ -58,7 +59,13 @@ class RewritableTable(Protocol):
 
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
-    ) -> Iterator[RowChunk]: ...
+    ) -> Iterator[RowChunk]:
+        """Yield the rows of a file, or of some row groups.
+
+        Every pass sees the same rows, readable or not, and the same malformed lines, whichever
+        columns it reads: splits draw for each row, and what one pass finds is applied by the next.
+        """
+
     def num_rows_estimate(self) -> int: ...
 
 
@@ -97,6 +104,19 @@ def _group_rows(counts: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...] | 
         groups.append(number)
         num_rows += count
     yield first_row, tuple(groups)
+
+
+def check_num_rows(place: object, num_rows: int, num_before: int) -> None:
+    """Check that two passes over a file, or over a part of it, have seen as many rows.
+
+    Raises:
+        DataError: naming the place.
+    """
+    if num_rows != num_before:
+        raise DataError(
+            f"{place}: a pass over the rows brought {num_before:,} and the next one {num_rows:,}; "
+            "each must bring the same rows in the same order"
+        )
 
 
 def iterate_split_chunks(

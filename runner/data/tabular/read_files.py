@@ -38,11 +38,14 @@ class RowChunk:
     part_name: str = "row group"  # what parts of the file are called; empty: it has none
     # column -> bool [R], rows that are bad for what it holds, and row -> what is wrong there
     rejected: Mapping[str, tuple[np.ndarray, Callable[[int], str]]] = field(default_factory=dict)
+    # of a text file: finds the line of each row; None: they follow one another
+    find_lines: Callable[[], Sequence[int]] | None = None
 
     def describe_row(self, row: int) -> str:
         """Return where a row is: its file and line, or its file, row group and row."""
         if self.row_group is None:
-            return f"{self.file}: line {self.first_row + row}"
+            line = self.find_lines()[row] if self.find_lines else self.first_row + row
+            return f"{self.file}: line {line}"
         part = f"{self.part_name} {self.row_group}, " if self.part_name else ""
         return f"{self.file}: {part}row {self.first_row + row}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -12,6 +13,7 @@ import pyarrow.types as pt
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk, flatten_schema, flatten_structs
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
+from runner.data.tabular.text_lines import count_lines, find_row_lines
 from runner.errors import DataError, first_line
 
 
@@ -75,10 +77,21 @@ def read_json_chunks(
                     flat = flatten_structs(table)
                     tables.append(flat if schema is None else flat.select(list(types)))
             joined = pa.concat_tables(tables) if tables else pa.schema(types).empty_table()
+            count, bad = joined.num_rows, {line for line, _ in malformed}
+            find_lines = partial(find_row_lines, block, num_lines, count + len(malformed))
+            if bad:
+                left_out = {row for row, line in enumerate(find_lines()) if line in bad}
+                find_lines = partial(find_lines, left_out=left_out)
             yield RowChunk(
-                file, None, num_lines + 1, joined.num_rows, joined, "", {}, tuple(malformed)
+                file,
+                None,
+                num_lines + 1,
+                count,
+                joined,
+                malformed_lines=tuple(malformed),
+                find_lines=find_lines,
             )
-            num_lines += joined.num_rows + len(malformed)
+            num_lines += count_lines(block)
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
@@ -123,10 +136,12 @@ def _parse_json_lines(
         yield _parse_json(block, schema), first_line_number, ""
         return
     except pa.ArrowInvalid as error:
-        lines = [line for line in block.splitlines(keepends=True) if line.strip()]
-        if len(lines) < 2:
-            yield pa.table({}), first_line_number, first_line(error).replace(" in row 0", "")
+        lines = block.splitlines(keepends=True)
+        filled = [number for number, line in enumerate(lines) if line.strip()]
+        if len(filled) < 2:
+            line_number = first_line_number + filled[0]
+            yield pa.table({}), line_number, first_line(error).replace(" in row 0", "")
             return
-    half = len(lines) // 2
+    half = filled[len(filled) // 2]
     yield from _parse_json_lines(b"".join(lines[:half]), schema, first_line_number)
     yield from _parse_json_lines(b"".join(lines[half:]), schema, first_line_number + half)

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,12 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
+from runner.data.tabular.text_lines import (
+    count_lines,
+    find_row_lines,
+    is_outside_quotes,
+    mask_line_breaks,
+)
 from runner.data.tabular.text_values import MISSING_NUMBERS, cast_texts
 from runner.errors import DataError, first_line
 
@@ -124,44 +131,75 @@ def read_text_chunks(
     if format_.json_lines:
         yield from read_json_chunks(file, types, skip_bad_rows=skip_bad_rows, blocks=blocks)
         return
-    num_lines, is_first = (0 if format_.column_names else 1), True
-    if blocks is not None:
-        num_lines, is_first = num_lines + blocks.num_lines, blocks.spans[0][0] == 0
+    num_lines = 0 if blocks is None else blocks.num_lines
+    is_first = blocks is None or blocks.spans[0][0] == 0
     read_as = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
     names: Sequence[str] = format_.column_names
     try:
         names = names or infer_text_schema(file, format_).names
         later = replace(format_, column_names=tuple(names))
-        for block in read_blocks(file, BLOCK_BYTES, blocks, format_.quote):
-            malformed: list[tuple[int, str]] = []
-            # of the lines before this block, Arrow counts only the one with the names
-            before = num_lines - (1 if is_first and not format_.column_names else 0)
+        for block in read_blocks(file, BLOCK_BYTES, blocks, format_.quote, format_.delimiter):
+            malformed: list[tuple[int, str]] = []  # the row's number in the block
 
-            def on_invalid(
-                row: pa.csv.InvalidRow, before: int = before, to: Any = malformed
-            ) -> str:
+            def on_invalid(row: pa.csv.InvalidRow, to: Any = malformed) -> str:
                 problem = f"{row.actual_columns} values, not {row.expected_columns}"
-                to.append((before + (row.number or 0), problem))
+                to.append(((row.number or 1) - 1, problem))
                 return "skip"
 
             invalid_handler = on_invalid if skip_bad_rows else None
             try:
                 table = _parse_csv(block, format_ if is_first else later, read_as, invalid_handler)
             except pa.ArrowInvalid as error:
-                problem = _place(first_line(error), names, before)
+                _check_quotes(file, block, num_lines, format_)
+                lines = find_row_lines(block, num_lines, None, format_.delimiter, format_.quote)
+                problem = place_problem(first_line(error), names, lines)
                 raise DataError(f"{file}: {problem}{SKIP_HINT}") from error
-            is_first = False
+            left_out = {number for number, _ in malformed}
+            if is_first and not format_.column_names:
+                left_out.add(0)
+            count, is_first = table.num_rows, False
+            num_rows = count + len(left_out)
+            if num_rows != count_lines(block):
+                _check_quotes(file, block, num_lines, format_)
+            find_lines = partial(
+                find_row_lines, block, num_lines, num_rows, format_.delimiter, format_.quote
+            )
+            lines = find_lines() if malformed else ()
             invalid: dict[str, pa.Array] = {}
             if skip_bad_rows:
                 table, invalid = cast_texts(table, types, format_.decimal)
-            count = table.num_rows
             if count or malformed:
                 yield RowChunk(
-                    file, None, num_lines + 1, count, table, "", invalid, tuple(malformed)
+                    file,
+                    None,
+                    num_lines + 1,
+                    count,
+                    table,
+                    invalid_values=invalid,
+                    malformed_lines=tuple((lines[number], text) for number, text in malformed),
+                    find_lines=partial(find_lines, left_out=left_out),
                 )
-            num_lines += count + len(malformed)
+            num_lines += count_lines(block)
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _check_quotes(file: DataFile, block: bytes, before: int, format_: TextFormat) -> None:
+    """Check that no value lacks its closing quote: all that follows would be a part of it.
+
+    Raises:
+        DataError: naming the line of the row.
+    """
+    delimiter, quote = format_.delimiter, format_.quote
+    if not quote or is_outside_quotes(block, delimiter, quote.encode()):
+        return
+    if mask_line_breaks(block, delimiter, quote.encode())[1]:
+        line = find_row_lines(block, before, None, delimiter, quote)[-1]
+        raise DataError(
+            f"{file}: line {line}: a value begins with {quote}, which is not closed, so that the "
+            "lines behind it would be a part of it; close it, or, if quotes are a part of the "
+            "values, dataset.quote='' reads them as they are"
+        )
 
 
 def read_first_rows(file: DataFile) -> str:
@@ -228,9 +266,9 @@ def _mark_empty_texts(table: pa.Table) -> pa.Table:
     return table
 
 
-def _place(message: str, names: Sequence[str], before: int) -> str:
-    """Name the column where Arrow has its number, and count rows from the start of the file."""
-    message = re.sub(r"Row #(\d+)", lambda m: f"Row #{int(m[1]) + before}", message)
+def place_problem(message: str, names: Sequence[str], lines: Sequence[int]) -> str:
+    """Name the column where Arrow has its number, and a row of a block by its line in the file."""
+    message = re.sub(r"Row #(\d+)", lambda m: f"Row #{lines[int(m[1]) - 1]}", message)
     match = re.search(r"column #(\d+)", message)
     if not match or int(match[1]) >= len(names):
         return message

@@ -254,7 +254,11 @@ def _parse_value(
     elif type_ == "str" and isinstance(value, str):
         return value
     named = {"int": "a whole number", "bool": "true or false", "str": "a text"}
-    expected = named.get(type_.split(" ")[0], "a list" if type_.startswith("tuple") else "a number")
+    expected = named.get(type_.split(" ")[0], "a number")
+    if type_.startswith("tuple"):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
+        expected = "a list of numbers" if "float" in type_ else f"a list of texts, such as {texts}"
     raise ConfigError(f"{where}={value!r}: expected {expected}")
 
 

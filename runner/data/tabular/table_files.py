@@ -344,7 +344,9 @@ class TableFiles:
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None
     ) -> Iterator[RowChunk]:
-        """Yield the rows of a file. Without columns, the chunks still tell how many rows it has.
+        """Yield the rows of a file, the same ones whatever the columns, see `RewritableTable`.
+
+        Without columns, the chunks still tell how many rows it has.
 
         Args:
             row_groups: those of a Parquet file, or the blocks of a text file, that are read; None:
@@ -367,6 +369,8 @@ class TableFiles:
             return read_parquet_chunks(file, columns, skip_bad_rows=skips, row_groups=row_groups)
         if self.format in ARROW_FORMATS:
             return read_arrow_chunks(file, self.format, columns)
+        if self.format == "jsonl":  # a value of another type makes its line malformed
+            columns = columns_in_file(self.schemas[str(file)], self.columns_read)
         file_schema = self.schemas[str(file)]
         types = {name: file_schema.field(name).type for name in columns}
         return read_text_chunks(

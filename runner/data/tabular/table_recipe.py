@@ -22,7 +22,7 @@ from runner.data.tabular.fetch_files import fetch_files
 from runner.data.tabular.read_files import is_nested
 from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.table_files import TableFiles
+from runner.data.tabular.table_files import TEXT_FORMATS, TableFiles
 
 VERSION = 1  # to be raised when the same files and settings give other rows
 DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow
@@ -63,15 +63,17 @@ class TableRecipe(TableFiles):
         """Version of the layout of the cache.
 
         It differs from LAYOUT_VERSION where files are fetched, where they hold the items that users
-        have seen, and where rows without a time or a listed value are judged, so that a cache that
-        was made otherwise is not used.
+        have seen, where rows without a time or a listed value are judged, for texts, of which an
+        open quote or one of several passes took rows before, and for rows of a user's own, which
+        were filtered or lost fractions unseen, so that a cache that was made otherwise is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
-        if self.declared.interactions is not None:
-            return f"{LAYOUT_VERSION} seen"
         is_judged = self.row_split.kind in ("time", "column")
-        return f"{LAYOUT_VERSION} judged" if is_judged else LAYOUT_VERSION
+        has_events = self.declared.interactions is not None
+        words = ["seen"] if has_events else ["judged"] if is_judged else []
+        words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
+        return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}

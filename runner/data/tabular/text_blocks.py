@@ -11,10 +11,12 @@ from typing import IO
 import pyarrow as pa
 
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.text_lines import is_outside_quotes, mask_line_breaks
 from runner.errors import DataError
 
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
+DELIMITERS = ",;|\t"  # of files of which nobody has said it
 TAIL_BYTES = 1 << 16  # in which the last line of a block most often ends
 CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 UNREADABLE = {
@@ -47,7 +49,7 @@ class TextBlocks:
     """Consecutive blocks of a plain text file, and what comes before them."""
 
     spans: tuple[tuple[int, int], ...]  # the first byte of each block, and its end
-    num_lines: int = 0  # before them, without the one that has the names of columns
+    num_lines: int = 0  # before them
 
 
 def find_binary_format(path: str) -> str:
@@ -60,13 +62,18 @@ def find_binary_format(path: str) -> str:
 
 
 def read_blocks(
-    file: DataFile, num_bytes: int, blocks: TextBlocks | None = None, quote: str = ""
+    file: DataFile,
+    num_bytes: int,
+    blocks: TextBlocks | None = None,
+    quote: str = "",
+    delimiters: str = DELIMITERS,
 ) -> Generator[bytes]:
     """Yield the content of a file, unpacked, in blocks that end with a row.
 
     Args:
         blocks: those that are read; None: all.
         quote: the character around values that may have line breaks; empty: a line is a row.
+        delimiters: characters that may stand between values.
 
     Raises:
         DataError: for a file of another kind, and for a line without end.
@@ -81,7 +88,7 @@ def read_blocks(
     with file.open() as handle, _unpack(handle, file) as stream:
         rest, data = b"", stream.read(num_bytes)
         while following := stream.read(num_bytes) if data else b"":
-            if cut := _last_cut(data, quote.encode(), before=rest):
+            if cut := _last_cut(data, quote.encode(), delimiters, before=rest):
                 if (block := rest + data[:cut]).strip(b"\r\n"):
                     yield block
                 rest = b""
@@ -116,24 +123,27 @@ def find_blocks(file: DataFile, num_bytes: int) -> list[tuple[int, int]]:
     return spans if is_text else []  # reading it in one pass says what is wrong
 
 
-def _last_cut(data: bytes, quote: bytes = b"", before: bytes = b"") -> int:
+def _last_cut(
+    data: bytes, quote: bytes = b"", delimiters: str = DELIMITERS, before: bytes = b""
+) -> int:
     """Return where the last row of some bytes ends; 0 if none does.
 
-    Behind an even number of quotes a line break ends a row. Where none is, quotes stand for
-    themselves, as in 12", and the last line break does.
+    Where no row ends a value lacks its closing quote, or is larger: its last line is the end.
 
     Args:
         before: the beginning of the row with which the bytes go on.
     """
-    last = (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
-    if not quote:
+    last = _end_of_lines(data)
+    text = before + data[:last]
+    if not quote or is_outside_quotes(text, delimiters, quote):
         return last
-    cut, num_quotes = last, before.count(quote) + data.count(quote, 0, last)
-    while cut > 0 and num_quotes % 2:
-        previous = data.rfind(b"\n", 0, cut - 1) + 1
-        num_quotes -= data.count(quote, previous, cut)
-        cut = previous
-    return cut or last
+    masked, _ = mask_line_breaks(text, delimiters, quote)
+    cut = _end_of_lines(masked) - len(before)
+    return cut if cut > 0 else last
+
+
+def _end_of_lines(data: bytes) -> int:
+    return (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
 
 
 def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:

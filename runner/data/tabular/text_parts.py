@@ -18,6 +18,7 @@ from runner.data.tabular.partitions import columns_in_file
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
 from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
+from runner.data.tabular.text_lines import count_lines
 from runner.errors import DataError
 
 INDEX_FILE = "text_blocks.json"
@@ -31,7 +32,7 @@ class TextIndex:
 
     spans: list[tuple[int, int]]
     num_rows: list[int]
-    num_lines: list[int]  # malformed ones among them
+    num_lines: list[int]
 
     def select(self, numbers: Container[int]) -> TextBlocks:
         """Return some consecutive blocks."""
@@ -63,9 +64,7 @@ def index_texts(
     """
     index = work / INDEX_FILE
     if not index.exists():
-        # which lines of JSON are malformed depends on the columns that are read
-        is_uncounted = format_.json_lines and table.skips_bad_rows
-        if engine.num_workers == 1 or is_uncounted or any(work.iterdir()):
+        if engine.num_workers == 1 or any(work.iterdir()):
             return {}
         found = dict(_count_files(table, format_, engine))
         aside = work / f".{INDEX_FILE}.tmp"
@@ -98,14 +97,18 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
     block have any that may end within a value in quotes.
     """
     table, schema = task.table, task.table.schemas[str(task.file)]
-    types = {n: schema.field(n).type for n in columns_in_file(schema, table.columns_read)[:1]}
+    columns = columns_in_file(schema, table.columns_read)
+    if not task.format_.json_lines:  # of these all columns tell which lines are malformed
+        columns = columns[:1]
+    types = {name: schema.field(name).type for name in columns}
     counts, quote = [], task.format_.quote.encode()
     try:
         names = infer_text_schema(task.file, task.format_).names
         later = replace(task.format_, column_names=tuple(names))
         for begin, end in task.spans:
             span = TextBlocks(((begin, end),))
-            if quote and any(block.count(quote) % 2 for block in read_blocks(task.file, 0, span)):
+            contents = list(read_blocks(task.file, 0, span))
+            if quote and any(content.count(quote) % 2 for content in contents):
                 return []
             chunks = list(
                 read_text_chunks(
@@ -117,8 +120,7 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
                 )
             )
             num_rows = sum(chunk.num_rows for chunk in chunks)
-            malformed = sum(len(chunk.malformed_lines) for chunk in chunks)
-            counts.append((num_rows, num_rows + malformed))
+            counts.append((num_rows, sum(map(count_lines, contents))))
     except DataError:
         return []
     return counts

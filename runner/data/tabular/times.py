@@ -65,7 +65,11 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     if is_text(column.type):
         if form in TEXT_DATES:
             return _parse_text_dates(column.cast(pa.string()), form)
-        column = _parse_texts(column.cast(pa.string()), form)
+        texts = column.cast(pa.string())
+        column = _parse_numbers(texts)
+        if column.null_count > texts.null_count:
+            times_R = parse_times(_parse_texts(texts))
+            return np.where(np.isnan(times_R), parse_times(column, form), times_R)
     elif form in TEXT_DATES and not is_temporal(column.type):
         return np.full(len(column), np.nan)
     if is_temporal(column.type):
@@ -90,11 +94,14 @@ def describe_wrong_time(value: object, form: str) -> str:
     return f"value {value!r}: no time in the form {form}, such as {known}{hint}"
 
 
-def _parse_texts(texts: pa.Array, form: str) -> pa.Array:
-    """Return times in ISO 8601, in UTC if they have an offset, or numbers; others are missing."""
+def _parse_numbers(texts: pa.Array) -> pa.Array:
+    """Return numbers as float64; other texts are missing."""
     fits = pc.match_substring_regex(texts, r"^-?\d{1,18}(\.\d+)?$")
-    if pc.any(fits).as_py():
-        return pc.if_else(fits, texts, pa.scalar(None, pa.string())).cast(pa.float64())
+    return pc.if_else(fits, texts, pa.scalar(None, pa.string())).cast(pa.float64())
+
+
+def _parse_texts(texts: pa.Array) -> pa.Array:
+    """Return times in ISO 8601, in UTC if they have an offset; others are missing."""
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     if times.null_count == texts.null_count:
         return times
@@ -148,13 +155,9 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
     fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
     hours_R = np.where(half_R == "", hours_R, hours_R % 12 + 12 * (half_R == "p"))
-    fits_R &= (years_R >= 1900) & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
-    fits_R &= (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
-    months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
-    lengths_R = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
-    fits_R &= (days_R >= 1) & (days_R <= lengths_R)
-    clock_R = (days_R - 1) * SECONDS_OF_DAY + hours_R * 3600 + minutes_R * 60 + seconds_R
-    return np.where(fits_R, months.astype("M8[s]").astype(np.int64) + clock_R, np.nan)
+    fits_R &= (years_R >= 1900) & (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
+    clock_R = hours_R * 3600 + minutes_R * 60 + seconds_R
+    return _count_seconds(years_R, months_R, days_R, clock_R, fits_R)
 
 
 def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np.ndarray:
@@ -165,12 +168,24 @@ def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np
     years_R, month_days_R = np.divmod(dates_R, 10_000)
     months_R, days_R = np.divmod(month_days_R, 100)
     years_R = years_R + 2000 if year_digits == 2 else years_R
-    fits_R = (whole_R == numbers_R) & (years_R >= 1970) & (years_R < 2100) & (hours_R < 24)
-    fits_R &= (months_R >= 1) & (months_R <= 12) & (days_R >= 1) & (days_R <= 31)
-    months = (np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0)).astype("M8[M]")
-    seconds_R = months.astype("M8[s]").astype(np.int64) + hours_R * 3600
-    seconds_R += (days_R - 1) * SECONDS_OF_DAY
-    return np.where(fits_R, seconds_R, np.nan)
+    fits_R = (whole_R == numbers_R) & (years_R >= 1970) & (hours_R < 24)
+    return _count_seconds(years_R, months_R, days_R, hours_R * 3600, fits_R)
+
+
+def _count_seconds(
+    years_R: np.ndarray,
+    months_R: np.ndarray,
+    days_R: np.ndarray,
+    clock_R: np.ndarray,
+    fits_R: np.ndarray,
+) -> np.ndarray:
+    """Return the seconds since 1970; NaN where a date is not in the calendar, or does not fit."""
+    fits_R = fits_R & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
+    months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
+    lengths_R = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
+    fits_R &= (days_R >= 1) & (days_R <= lengths_R)
+    day_starts_R = months.astype("M8[s]").astype(np.int64) + (days_R - 1) * SECONDS_OF_DAY
+    return np.where(fits_R, day_starts_R + clock_R, np.nan)
 
 
 def compute_time_part(seconds_R: np.ndarray, part: str) -> np.ndarray:

@@ -47,7 +47,8 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
     assert [b.size for b in batches] == 10 * [64]
     assert [int(r) for b in batches for r in b.rows_B] == list(range(640))
     assert "no new file" in end
-    assert batches[3].cursor == DataPosition(0, 256, {"file": "b.parquet", "row": 6, "rows": 350})
+    place = {"file": "b.parquet", "row": 6, "rows": 350, "files": 2}
+    assert batches[3].cursor == DataPosition(0, 256, place)
     labels = [int(y) for b in batches for y in b.labels_BT[:, 0]]
     assert labels == whole["click"].to_pylist()[:640]
 
@@ -117,6 +118,21 @@ def test_a_file_with_a_name_before_one_already_read_is_an_error(tmp_path):
     arrive(tmp_path, "1.parquet", rows(40))
     with pytest.raises(DataError, match=r"1\.parquet: came after 2\.parquet"):
         next(batches)
+
+
+@pytest.mark.parametrize("size", [40, 30])
+def test_a_file_that_came_late_while_the_run_was_stopped_is_an_error(tmp_path, size):
+    """Whether the run stopped at the end of a file or within it; a name behind it is no mistake."""
+    for name in "135":
+        arrive(tmp_path, f"{name}.parquet", rows(40))
+    cursor = read(stream(tmp_path), size)[0][1].cursor
+    arrive(tmp_path, "4.parquet", rows(40))
+    assert cursor.place["file"] == "3.parquet"
+    assert len(ids(read(stream(tmp_path), 10, cursor)[0])) == 160 - 2 * size
+    arrive(tmp_path, "2.parquet", rows(40))
+    told = r"has 3 files up to 3\.parquet, of which the run had read 2; the newest is 2\.parquet"
+    with pytest.raises(DataError, match=told):
+        read(stream(tmp_path), 10, cursor)
 
 
 def test_a_file_that_has_changed_is_refused_on_resume(tmp_path):

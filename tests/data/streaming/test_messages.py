@@ -159,6 +159,7 @@ def test_what_must_be_fitted_comes_from_a_run():
 
 BAD = {
     "a text that is not declared": ({"user": "ann"}, "column 'user': value 'ann' is not of type"),
+    "a fraction for an id": ({"user": 1.5}, "column 'user': value 1.5 is not of type int64"),
     "a number for a text": ({"item": 7}, "column 'item': value 7 is not of type string"),
     "a label of neither": ({"clicked": None}, "column 'clicked': the label is missing"),
     "no number": ({"price": None}, "column 'price': is missing and has no default"),

@@ -1,0 +1,41 @@
+"""Rows that come as mappings, column -> value, made into tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+
+def table_of_mappings(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
+) -> pa.Table:
+    """Return rows as a table. Of a number in a column of whole ones, Arrow cuts the fraction off.
+
+    Args:
+        rows: column -> value; a column that one lacks is missing there.
+        schema: the types; None: those of the values.
+
+    Raises:
+        ArrowInvalid: naming the column of a fraction, and as Arrow does for another value that is
+            not of its type.
+    """
+    table = pa.Table.from_pylist(rows, schema=schema)
+    for column in table.schema if schema is not None else ():
+        if "int" not in str(column.type):
+            continue
+        for row, kept in zip(rows, table[column.name].to_pylist()):
+            if not _is_whole(row.get(column.name), kept):
+                raise pa.ArrowInvalid(
+                    f"column {column.name!r}: value {row[column.name]!r} is not of type "
+                    f"{column.type}, which rows before it have"
+                )
+    return table
+
+
+def _is_whole(value: Any, kept: Any) -> bool:
+    """Tell whether whole numbers, of lists too, are kept as they were given."""
+    if isinstance(kept, list):
+        return all(map(_is_whole, value, kept))
+    return not isinstance(kept, int) or bool(value == kept)
