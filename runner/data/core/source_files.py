@@ -23,8 +23,6 @@ def fingerprint_path(path: Path) -> list[Any]:
 
     Those in folders below it are named by their path from it.
 
-    Folders within a folder are passed over.
-
     Raises:
         DataError: naming what is not there or cannot be read.
     """

@@ -24,9 +24,8 @@ SHARED_SETTINGS = ("window_rows", "prefetch", "workers", "rest", "write_to")
 def fingerprint(dataset: Mapping[str, Any]) -> str:
     """Return 16 hex digits that identify a dataset's content, settings and order of examples.
 
-    Sources count by their content, never by time or place. Of a file these are its name, its size
-    and the first and last MiB: a change between them that keeps the size is not seen. Whatever
-    changes no batch, such as prefetch or the spelling of a path, does not change the fingerprint.
+    Sources count by their content, never by time or place. Whatever changes no batch, such as
+    prefetch or the spelling of a path, does not change the fingerprint.
 
     Args:
         dataset: the resolved node of the configuration.
@@ -36,7 +35,7 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
         ConfigError: for a wrong setting.
     """
     recipe = build_recipe(dataset)
-    if recipe is None:  # a class from elsewhere: its settings, and the files right in its path
+    if recipe is None:  # a class from elsewhere: its settings, and the content of its path
         content = fingerprint_path(Path(dataset["path"])) if dataset.get("path") else None
         rest = {k: v for k, v in dataset.items() if k not in ("path", "prefetch")}
         return hash_json({"settings": rest, "content": content})
