@@ -336,6 +336,19 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
         open_dataset(**settings)
 
 
+@pytest.mark.parametrize("bad_line", [1, 2, 8])
+def test_a_value_of_another_type_in_the_first_block_is_a_malformed_line(tmp_path, bad_line):
+    rows = [json.dumps({"label": n % 2, "x": 1.5}) for n in range(8)]
+    rows[bad_line - 1] = '{"label": 1, "x": "many"}'
+    (tmp_path / "x.jsonl").write_text("\n".join(rows))
+    schema = {"labels": {"label": {}}, "numeric": {"x": {}}}
+    settings = {"path": str(tmp_path / "x.jsonl"), "format": "jsonl", "schema": schema}
+    with pytest.raises(DataError, match=rf"x\.jsonl: line {bad_line}: JSON parse error.*/x"):
+        open_dataset(**settings)
+    data = open_dataset(**settings, on_bad_rows="skip")
+    assert data.num_rows["train"] == 8 and data.bad_rows["count"] == 1
+
+
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
     """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
     for module in ("read_text", "read_json_lines"):

@@ -41,8 +41,23 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
         if not tables:
             _, line, problem = parsed[0]
             raise DataError(f"{file}: line {line}: {problem}") from error
-        schemas = [table.schema for table in tables]
-        return _with_typed_lists(pa.unify_schemas(schemas, promote_options="permissive"))
+        return _with_typed_lists(_unify_most(tables))
+
+
+def _unify_most(tables: Iterable[pa.Table]) -> pa.Schema:
+    """Return the schema of most rows; those that contradict it are malformed when they are read."""
+    found: list[tuple[pa.Schema, int]] = []  # schemas that contradict each other, and their rows
+    for table in tables:
+        for n, (schema, num_rows) in enumerate(found):
+            try:
+                unified = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                continue
+            found[n] = unified, num_rows + table.num_rows
+            break
+        else:
+            found.append((table.schema, table.num_rows))
+    return max(found, key=lambda schema_and_rows: schema_and_rows[1])[0]
 
 
 def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
