@@ -58,7 +58,11 @@ def build_dense_optimizer(
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }
     devices = {p.device.type for p in parameters.values()}
-    if devices <= set(_FUSED.get(cls, ())) and not any(options.get(k) for k in _NOT_WITH_FUSED):
+    if (
+        cls in _FUSED
+        and devices <= set(_FUSED[cls])
+        and not any(options.get(k) for k in _NOT_WITH_FUSED)
+    ):
         options.setdefault("fused", True)
     try:
         # as a group, since torch refuses an empty list, and a model may consist of tables alone

@@ -153,8 +153,9 @@ def test_fused_on_cpu_unless_the_user_says_otherwise(cls):
     ]
 
 
-def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing():
-    optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.1}, {})
+@pytest.mark.parametrize("cls", [optim.Adam, optim.RMSprop, optim.Adadelta, optim.ASGD])
+def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing(cls):
+    optimizer = build_dense_optimizer(cls, {"lr": 0.1}, {})
     optimizer.step()
     assert dense_state_tensors(optimizer, {}) == {}
 
