@@ -395,6 +395,25 @@ def test_ranks_agree_on_the_size(runner, tmp_path):
 
 
 @pytest.mark.long
+def test_a_resume_on_other_ranks_keeps_the_rows_of_an_update_that_were_found(runner, tmp_path):
+    run = tmp_path / "run"
+    words = ("trainer.batch_size=30", "loop.start=64", "trainer.max_steps=4", "loop.then=train")
+    done = runner.run(*SMALL, *TUNE_SIZE, *words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert read_tuned(run)["update_rows"] == 64
+    done = runner.run("resume", str(run), "trainer.num_processes=2", "trainer.max_steps=8")
+    assert done.code == 0, done.text
+    assert "keeps its 64 tuned rows: trainer.batch_size=32" in done.text
+    assert "keeps its 30" not in done.text
+    assert json.loads((run / "result.json").read_text())["examples"] == 8 * 64
+    words = ("trainer.num_processes=1", "trainer.accumulate=3", "trainer.max_steps=9")
+    refused = runner.run("resume", str(run), *words)
+    assert refused.code == 2
+    assert "has 64 rows, which 3 ranks and micro-batches cannot share evenly" in refused.text
+    assert "accumulate: 3" not in (run / "config.yaml").read_text()
+
+
+@pytest.mark.long
 def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path):
     run = tmp_path / "run"
     hungry = (
