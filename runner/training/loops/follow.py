@@ -89,15 +89,8 @@ def open_follow_state(job: Job, split: str) -> FollowState:
     check_run_files(run / FOLLOW_FOLDER, (f"{split}.jsonl",), (split,))
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
-    evaluation = hash_fields(
-        {
-            "max_batches": job.loop_settings["max_batches"],
-            **({"eval_batch_size": size} if (size := job.trainer.eval_batch_size) else {}),
-            "data": fingerprint(job.config["dataset"]),
-            **{key: job.config[key] for key in ("metrics", "model", "task")},
-        }
-    )
     path = run / FOLLOW_FOLDER / f"{split}.jsonl"
+    evaluation = evaluation_hash(job)
     rows = [row for row in read_jsonl(path) if row.get("evaluation") == evaluation]
     job.trackers.start(
         {
@@ -119,6 +112,22 @@ def open_follow_state(job: Job, split: str) -> FollowState:
         log=JsonlFile(path),
         lock=lock,
         rows=rows,
+    )
+
+
+def evaluation_hash(job: Job) -> str:
+    """Return a hash of all that the numbers of a checkpoint depend on, beside its tensors."""
+    context, size = job.context, job.trainer.eval_batch_size
+    averages = None if context.ema is None else context.ema.use_in_evaluation
+    amp = None if context.amp_dtype is None else str(context.amp_dtype)
+    chosen = {"eval_batch_size": size, "averages": averages, "amp": amp}
+    return hash_fields(
+        {
+            "max_batches": job.loop_settings["max_batches"],
+            **{key: value for key, value in chosen.items() if value is not None},
+            "data": fingerprint(job.config["dataset"]),
+            **{key: job.config[key] for key in ("metrics", "model", "task")},
+        }
     )
 
 
