@@ -14,6 +14,7 @@ from torch import nn
 
 from runner.config.settings import TrainerSettings
 from runner.errors import UserError
+from runner.models.dlrm import DLRM
 from runner.optim.dense import build_dense_optimizer
 from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import LearningRates
@@ -30,7 +31,7 @@ from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
 from tests.tiers import fast
-from tests.tiny import make_context, random_batch
+from tests.tiny import SCHEMA, make_context, random_batch
 from tests.tiny_job import Rows, make_job
 from tests.training.loops.memory_hungry_task import Hungry
 from tests.whole.test_online import weights
@@ -226,6 +227,18 @@ def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored()
         foreseen = try_size(job, 64, pool, [(8, 1.0), (16, 1e18)])
         assert foreseen.failure == "would not fit, judging by earlier trials"
     assert are_equal(copy_state(job), before)
+
+
+def test_what_a_batch_norm_saw_in_a_trial_that_failed_is_forgotten():
+    model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8], norm="batch")
+    job = make_job(make_context(model=model))
+    norms = job.context.batch_norms
+    assert norms
+    with restored_after(job):  # of a trial that goes no further
+        for norm in norms:
+            norm.train()(1000 + torch.randn(8, len(norm.running_mean)))
+        assert None not in [norm.seen for norm in norms]
+    assert [norm.seen for norm in norms] == [None] * len(norms)
 
 
 def test_an_error_that_is_not_about_memory_is_raised():
