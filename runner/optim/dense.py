@@ -71,6 +71,11 @@ def build_dense_optimizer(
         raise ConfigError(f"{where}: {cls.__name__}: {error}") from error
 
 
+def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups of an optimizer."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def dense_state_tensors(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor]:
@@ -209,8 +214,7 @@ def _states(
 
 def _parameter_numbers(optimizer: Optimizer) -> dict[int, int]:
     """Return id(parameter) -> its number in state_dict(), which follows the order of the groups."""
-    ordered = (p for group in optimizer.param_groups for p in group["params"])
-    return {id(p): i for i, p in enumerate(ordered)}
+    return {id(p): i for i, p in enumerate(optimizer_parameters(optimizer))}
 
 
 def _collect(name: str, value: Any, into: dict[str, Tensor]) -> None:

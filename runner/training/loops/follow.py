@@ -216,11 +216,11 @@ def _evaluate_one(
     followed.rows.append({**row, **metrics})
     followed.pinned.release(saved.step)
     job.trackers.log(f"{FOLLOW_FOLDER}/{name}", saved.step, metrics)
-    is_best = _best_row(job, split, followed.rows) is followed.rows[-1]
+    is_best = _best_row(job, followed.rows) is followed.rows[-1]
     job.view.log_evaluation(name, saved.step, metrics, best=is_best)
 
 
-def _best_row(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _best_row(job: Job, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the best row by the monitored metric, here of any split; None if it is missing."""
     name = job.checkpoint.monitor.metric.partition("/")[2]
     best: dict[str, Any] | None = None
@@ -237,7 +237,7 @@ def _make_result(
 ) -> Result:
     if not rows:
         return Result(status, 0, 0, signal=signal)
-    last, best = rows[-1], _best_row(job, split, rows)
+    last, best = rows[-1], _best_row(job, rows)
     prefix = evaluation_name(split)
     metrics = {f"{prefix}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
     name = job.checkpoint.monitor.metric.partition("/")[2]
