@@ -150,7 +150,7 @@ def on_ranks(num_ranks: int, words: Sequence[str], work: Any) -> list[Any]:
             ranks = join_ranks(make_settings(TrainerSettings, composed.config["trainer"]))
             found = work(job_without_run(composed))
             (Path(place) / str(ranks.rank)).write_text(json.dumps(found))
-            ranks.barrier()
+            ranks.all_gather_object(None)
             leave_process_group()
             return ProcessResult(0)
 

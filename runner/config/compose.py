@@ -35,6 +35,7 @@ from runner.config.overrides import (
 )
 from runner.config.paths import find_dirs_elsewhere, make_paths_absolute
 from runner.config.restart import config_before_restart
+from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
 from runner.optim.lr_scaling import resolve_lr_batches
@@ -250,7 +251,7 @@ def _fit_to_ranks(
         before = config_before_restart(Path(base.hydra.run.dir), overrides)
         if before:  # the batch size of the command is that of as many ranks as there were then
             overridden.discard("trainer.batch_size")
-    found = resolve_world_size(
+    problems, notes = resolve_world_size(
         config,
         saved_config,
         previous_config=before,
@@ -258,4 +259,7 @@ def _fit_to_ranks(
         started_ranks=started_ranks,
     )
     resolve_lr_batches(config, saved_config, before)
-    return found
+    loop = config.get("loop")
+    if isinstance(loop, dict) and loop.get("_target_") == TUNE_BATCH_SIZE_LOOP:
+        notes = []  # it says itself which rows it keeps
+    return problems, notes

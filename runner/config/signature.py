@@ -20,7 +20,7 @@ from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_sc
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
-UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # they change nothing of the training
+UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # change rounding at most
 # Nodes that change how a run is watched, stored or computed, but not its result. The declarations
 # of the keys of other groups say which of them are signed.
 UNSIGNED_NODES = (

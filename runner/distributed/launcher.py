@@ -25,7 +25,8 @@ from runner.distributed.parent_death import die_with_parent
 # this time, because they are stopped or hang, are killed.
 GRACE_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_MAX_TEXT = 20_000  # characters of a report, so that it fits the pipe without a reader
+_MAX_TEXT = 20_000  # characters of a report
+_MAX_BYTES = 60_000  # of a report, which a pipe holds without a reader
 
 # The socket on which rank 0 serves the store through which ranks that we fork find each other.
 store_socket: socket.socket | None = None
@@ -119,16 +120,10 @@ def _fork(
             signal.signal(name, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
-        result = _call(work)
-        result = replace(
-            result,
-            message=result.message[:_MAX_TEXT],
-            trace=result.trace[-_MAX_TEXT:],
-            at=time.monotonic(),
-        )
+        result = replace(_call(work), at=time.monotonic())
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(report, json.dumps(asdict(result)).encode())
+        os.write(report, _encode(result))
         os._exit(result.code)
     finally:
         os._exit(1)
@@ -161,6 +156,17 @@ def _call(work: Callable[[], ProcessResult]) -> ProcessResult:
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         return ProcessResult(1, "failed", message, traceback.format_exc())
+
+
+def _encode(result: ProcessResult) -> bytes:
+    """Return the report of a rank; the end of a long message and the start of a trace are cut."""
+    length = _MAX_TEXT
+    while True:
+        cut = replace(result, message=result.message[:length], trace=result.trace[-length:])
+        report = json.dumps(asdict(cut)).encode()
+        if len(report) <= _MAX_BYTES:
+            return report
+        length //= 2  # JSON writes a character in up to twelve bytes
 
 
 def _watch(ranks: list[_Rank]) -> None:

@@ -34,10 +34,6 @@ class Ranks:
     def is_distributed(self) -> bool:
         return self.world_size > 1
 
-    def barrier(self) -> None:
-        """Collective. Return when every rank has called this."""
-        self.all_gather_object(None)
-
     def all_gather_object(self, value: Any) -> list[Any]:
         """Collective. Return the values of all ranks, in the order of ranks."""
         if not self.is_distributed:

@@ -107,6 +107,13 @@ def local_row(stack: Tensor) -> Tensor:
     return stack.shards[0].tensor[0] if isinstance(stack, LocalShards) else stack[0]
 
 
+def rows_in_shard(shard: LocalShard, rows_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which rows of the whole tensor lie in a shard, [N] bool, and their numbers in it."""
+    local_N = rows_N - shard.offset[0]
+    inside_N = (local_N >= 0) & (local_N < len(shard.tensor))
+    return inside_N, local_N[inside_N]
+
+
 @torch.no_grad()
 def set_rows(tensor: Tensor, rows_N: Tensor, values: Tensor) -> None:
     """Write some rows of a tensor in place; of one in shards, what this rank has of them.
@@ -120,9 +127,9 @@ def set_rows(tensor: Tensor, rows_N: Tensor, values: Tensor) -> None:
         tensor.index_copy_(0, rows_N.to(tensor.device), values.to(tensor))
         return
     for shard in tensor.shards:
-        part, first = shard.tensor, shard.offset[0]
-        here_N = (rows_N >= first) & (rows_N < first + len(part))
+        part = shard.tensor
+        here_N, local_N = rows_in_shard(shard, rows_N)
         new = values[here_N]
         if part.dim() > 1:
             new = new[:, shard.offset[1] : shard.offset[1] + part.shape[1]]
-        part.index_copy_(0, (rows_N[here_N] - first).to(part.device), new.to(part))
+        part.index_copy_(0, local_N.to(part.device), new.to(part))

@@ -5,7 +5,7 @@ B batch, F features, E width of all pooled embeddings, V values of a jagged tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -95,6 +95,16 @@ def make_layout(
         engine_order=tuple(order),
         table_of=tuple(indices[f] for f in order),
     )
+
+
+def feature_columns(specs: Iterable[TableSpec], features: Iterable[str]) -> dict[str, slice]:
+    """Return the columns that each feature fills in the output of a look-up, in this order."""
+    widths = {name: spec.dim for spec in specs for name in spec.features}
+    columns, start = {}, 0
+    for name in features:
+        columns[name] = slice(start, start + widths[name])
+        start += widths[name]
+    return columns
 
 
 @dataclass(frozen=True)

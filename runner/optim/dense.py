@@ -58,13 +58,22 @@ def build_dense_optimizer(
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }
     devices = {p.device.type for p in parameters.values()}
-    if devices <= set(_FUSED.get(cls, ())) and not any(options.get(k) for k in _NOT_WITH_FUSED):
+    if (
+        cls in _FUSED
+        and devices <= set(_FUSED[cls])
+        and not any(options.get(k) for k in _NOT_WITH_FUSED)
+    ):
         options.setdefault("fused", True)
     try:
         # as a group, since torch refuses an empty list, and a model may consist of tables alone
         return cls([{"params": list(parameters.values())}], **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where}: {cls.__name__}: {error}") from error
+
+
+def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups of an optimizer."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def dense_state_tensors(
@@ -100,7 +109,7 @@ def create_dense_state(
     """Create the states that `dense_state_values` described: numbers set, tensors zero.
 
     Raises:
-        ConfigError: for a parameter that the optimizer does not have.
+        ConfigError: for a parameter that the optimizer does not have, or states of another class.
     """
     names = list(parameters)
     for name in values:
@@ -109,10 +118,11 @@ def create_dense_state(
                 f"the checkpoint's optimizer state is for a parameter {name!r} that the model "
                 f"does not have{nearest_hint(name, names)}"
             )
+    _check_state_names(optimizer, parameters, values)
     # load_state_dict knows on which device and in which type a class keeps each state
     described = optimizer.state_dict()
     numbers = _parameter_numbers(optimizer)
-    described["state"] = {
+    described["state"] |= {  # Adagrad has states from the start
         numbers[id(parameters[name])]: {k: _from_json(v) for k, v in state.items()}
         for name, state in values.items()
     }
@@ -138,18 +148,53 @@ def create_dense_states(
     create_dense_state(optimizers[0], parameters, remaining)
 
 
-def probe_state_names(optimizer: Optimizer, num_dims: int) -> set[str]:
-    """Return the names of the states that such an optimizer keeps for a parameter.
+def _check_state_names(
+    optimizer: Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    values: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Check that states are those that the optimizer keeps, without which its step would fail.
 
-    It makes a step with a parameter of its own that has `num_dims` dimensions.
+    Raises:
+        ConfigError: if they are others.
     """
-    [first, *_] = (p for group in optimizer.param_groups for p in group["params"])
-    weight = nn.Parameter(torch.zeros((2,) * num_dims, device=first.device))
+    cls = type(optimizer)
+    if cls is not getattr(torch.optim, cls.__name__, None) or cls is torch.optim.SparseAdam:
+        return  # one's own may add states at any step; SparseAdam refuses the gradient of a probe
+    names = probe_state_names(optimizer)
+    for name, state in values.items():
+        kept, saved = names[id(parameters[name])], set(state)
+        # LBFGS adds states after its first step
+        if not (kept <= saved if cls is torch.optim.LBFGS else kept == saved):
+            raise ConfigError(
+                f"the checkpoint's states of the optimizer of {name!r} are "
+                f"{', '.join(sorted(saved))}, and {cls.__name__} with its present settings keeps "
+                f"{', '.join(sorted(kept)) or 'none'}"
+            )
+
+
+def probe_state_names(optimizer: Optimizer) -> dict[int, set[str]]:
+    """Return the names of the states that an optimizer keeps, by id(parameter).
+
+    Such an optimizer makes a step with a parameter of its own for each number of dimensions.
+    """
+    names: dict[int, set[str]] = {}
+    for group in optimizer.param_groups:
+        by_dims = {p.dim(): p.device for p in group["params"]}
+        probed = {d: _probe(optimizer, group, d, device) for d, device in by_dims.items()}
+        names |= {id(p): probed[p.dim()] for p in group["params"]}
+    return names
+
+
+def _probe(
+    optimizer: Optimizer, group: Mapping[str, Any], num_dims: int, device: torch.device
+) -> set[str]:
+    weight = nn.Parameter(torch.zeros((2,) * num_dims, device=device))
     weight.grad = torch.zeros_like(weight)
     accepted = inspect.signature(type(optimizer).__init__).parameters
     # AdamW's defaults hold what only its base class takes
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    settings = {k: v for k, v in optimizer.defaults.items() if takes_all or k in accepted}
+    settings = {k: group[k] for k in optimizer.defaults if takes_all or k in accepted}
     probe = type(optimizer)([weight], **settings)
     probe.step(lambda: 0.0)
     return set(probe.state.get(weight, {}))
@@ -169,8 +214,7 @@ def _states(
 
 def _parameter_numbers(optimizer: Optimizer) -> dict[int, int]:
     """Return id(parameter) -> its number in state_dict(), which follows the order of the groups."""
-    ordered = (p for group in optimizer.param_groups for p in group["params"])
-    return {id(p): i for i, p in enumerate(ordered)}
+    return {id(p): i for i, p in enumerate(optimizer_parameters(optimizer))}
 
 
 def _collect(name: str, value: Any, into: dict[str, Tensor]) -> None:

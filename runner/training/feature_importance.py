@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
+from runner.embeddings.interface import feature_columns
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
@@ -55,14 +56,13 @@ def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
     [lookup] = lookups
     sequences = lookup.sequences if isinstance(lookup, SequenceLookup) else ()
     features = lookup.pooled_features if isinstance(lookup, SequenceLookup) else schema.sparse
-    widths = {name: spec.dim for spec in lookup.specs for name in spec.features}
-    ends = np.cumsum([widths[f.name] for f in features]).tolist()
-    pooled = {f.name: list(range(end - widths[f.name], end)) for f, end in zip(features, ends)}
-    if lookup.linear:
-        for number, f in enumerate(features):
-            assert widths[f"{f.name}{LINEAR_SUFFIX}"] == LINEAR_COLUMNS
-            start = ends[-1] + number * LINEAR_COLUMNS
-            pooled[f.name] += range(start, start + LINEAR_COLUMNS)
+    columns = feature_columns(lookup.specs, lookup.features)
+    pooled = {}
+    for f in features:
+        parts = [columns[f.name]]
+        if lookup.linear:
+            parts.append(columns[f"{f.name}{LINEAR_SUFFIX}"])
+        pooled[f.name] = [column for part in parts for column in range(part.start, part.stop)]
     items = {f.name for f in model.item_features} if isinstance(model, RetrievalModel) else set()
     found = [CutFeature(name, "number", (i,)) for i, name in enumerate(schema.dense)]
     found += [

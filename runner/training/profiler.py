@@ -21,7 +21,8 @@ def profile_steps(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutpu
     """Yield the same updates, and record those of the window, counted in this process.
 
     What happens between two updates (logging, evaluation, saving) is in the trace too. No result
-    changes. When the window is over, or the training ends within it, `profile/` of the run gets
+    changes but by rounding, where several threads have computed a model with batch norms and one
+    does now. When the window is over, or the training ends within it, `profile/` of the run gets
     `rank-R.json` for Perfetto or chrome://tracing, and `rank-R.txt` with the slowest operators.
     """
     window = job.trainer.profile

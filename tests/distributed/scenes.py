@@ -492,7 +492,7 @@ def exchanges_scene(ranks: Ranks) -> None:
 def order_scene(ranks: Ranks) -> None:
     """A rank that enters another collective than the others is told so, before it waits."""
     assert hasattr(torch.distributed.all_reduce, "__wrapped__"), "the checks are on in all tests"
-    ranks.barrier()
+    ranks.all_gather_object(None)
     if not ranks.is_main:
         store = torch.distributed.distributed_c10d._get_default_store()
         torch.distributed.PrefixStore("collective order", store).wait(["/2"])
@@ -530,7 +530,7 @@ def collectives_scene(ranks: Ranks) -> None:
     assert waits.total_seconds() == TIMEOUT_S, (
         "it must notice a rank that hangs as soon as other groups do"
     )
-    ranks.barrier()
+    ranks.all_gather_object(None)
 
 
 SCENES = {

@@ -153,8 +153,9 @@ def test_fused_on_cpu_unless_the_user_says_otherwise(cls):
     ]
 
 
-def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing():
-    optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.1}, {})
+@pytest.mark.parametrize("cls", [optim.Adam, optim.RMSprop, optim.Adadelta, optim.ASGD])
+def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing(cls):
+    optimizer = build_dense_optimizer(cls, {"lr": 0.1}, {})
     optimizer.step()
     assert dense_state_tensors(optimizer, {}) == {}
 
@@ -179,3 +180,44 @@ def test_state_of_an_unknown_parameter_is_refused():
     optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.1}, parameters_of(model))
     with pytest.raises(ConfigError, match=r"'0\.wieght'.*nearest: '0\.weight'"):
         create_dense_state(optimizer, parameters_of(model), {"0.wieght": {}})
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "kept"),
+    [
+        (optim.RMSprop, {"lr": 0.1}, "square_avg, step"),
+        (optim.Adagrad, {"lr": 0.1}, "step, sum"),
+        (optim.Adam, {"lr": 0.1, "amsgrad": True}, "exp_avg, exp_avg_sq, max_exp_avg_sq, step"),
+        (optim.SGD, {"lr": 0.1, "momentum": 0.9}, "momentum_buffer"),
+        (optim.SGD, {"lr": 0.1}, "none"),
+        (optim.LBFGS, {"lr": 0.1}, "func_evals, n_iter"),
+    ],
+)
+def test_states_of_another_class_or_setting_are_refused(cls, settings, kept):
+    model = make_model()
+    adam = build_dense_optimizer(optim.Adam, {"lr": 0.01}, parameters_of(model))
+    train(model, adam, range(1))
+    values = dense_state_values(adam, parameters_of(model))
+    other = build_dense_optimizer(cls, settings, parameters_of(model))
+    message = rf"'0\.weight' are exp_avg, exp_avg_sq, step, and {cls.__name__} .* keeps {kept}$"
+    with pytest.raises(ConfigError, match=message):
+        create_dense_state(other, parameters_of(model), values)
+
+
+def test_states_follow_the_settings_of_a_parameters_group():
+    model = make_model()
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "momentum": 0.9}]
+    optimizer = optim.SGD(groups, lr=0.1)
+    train(model, optimizer, range(1))
+    values = dense_state_values(optimizer, parameters_of(model))
+    assert set(values) == {"2.weight", "2.bias"}
+    create_dense_state(optimizer, parameters_of(model), values)
+
+
+def test_states_that_a_class_has_from_the_start_stay_where_none_are_described():
+    model = make_model()
+    optimizer = build_dense_optimizer(optim.Adagrad, {"lr": 0.1}, parameters_of(model))
+    values = dense_state_values(optimizer, parameters_of(model))
+    create_dense_state(optimizer, parameters_of(model), {"0.bias": values["0.bias"]})
+    train(model, optimizer, range(1))
+    assert dense_state_tensors(optimizer, parameters_of(model))["2.bias/step"].item() == 1

@@ -82,9 +82,11 @@ def test_a_kill_after_it_resumes_as_if_there_had_been_none(runner, source, tmp_p
 
 def test_another_optimizer_goes_on_only_without_the_states(runner, source, tmp_path):
     run, more = tmp_path / "run", ("optimizer=sgd", "trainer.max_steps=24")
-    refused = resume(runner, source, run, *more)
-    assert refused.code == 2
-    assert FRESH in refused.text
+    dense_alone = ("optimizer.dense._target_=torch.optim.RMSprop", "trainer.max_steps=24")
+    for words in (more, dense_alone):
+        refused = resume(runner, source, run, *words)
+        assert refused.code == 2, refused.text
+        assert FRESH in refused.text
     done = resume(runner, source, run, *more, FRESH)
     assert done.code == 0, done.text
     names = tensor_shapes(open_checkpoint(newest_checkpoint(run)))

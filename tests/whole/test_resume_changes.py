@@ -210,6 +210,21 @@ def test_the_best_by_another_metric_is_chosen_anew_among_kept_checkpoints(
     assert open_checkpoint(newest_checkpoint(run)).values["best"]["value"] == best["value"]
 
 
+def test_averages_that_a_resume_begins_choose_the_best_among_those_that_have_them(runner, tmp_path):
+    run = train(runner, tmp_path / "run", "trainer.eval_every=2", "optimizer.dense.lr=0.5")
+    assert json.loads((run / "result.json").read_text())["best"]["step"] < 10
+    done = runner.run("resume", str(run), *LONGER, "trainer.ema.decay=0.9")
+    assert done.code == 0, done.text
+    assert "holds no moving average: the best is taken anew" in done.text
+    result = json.loads((run / "result.json").read_text())
+    of_averages = {step: value for step, value in logged(run, "auc").items() if step > 10}
+    best = max(of_averages, key=of_averages.__getitem__)
+    assert result["best"] == {"step": best, "value": of_averages[best]}
+    assert result["evaluated_step"] == best
+    again = runner.run("resume", str(run), "trainer.max_steps=22")
+    assert again.code == 0 and "holds no moving average" not in again.text
+
+
 def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(adam, run)

@@ -14,6 +14,7 @@ from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
 from runner.models.row_scope import UPDATE_SCOPE
+from runner.optim.dense import optimizer_parameters
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
@@ -37,7 +38,7 @@ from runner.training.builder.threads import choose_threads, count_products
 from runner.training.catalogue import count_ids_for_model
 from runner.training.rng_state import seed_rank
 from runner.training.update.compilation import compile_dense
-from runner.training.update.context import Context, optimizer_parameters
+from runner.training.update.context import Context
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
 from runner.training.update.parameters import (

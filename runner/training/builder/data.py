@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.settings import TRAIN_LOOP, TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP
 from runner.config.settings.loops import EVALUATE_LOOP, judged_splits
 from runner.data.core.dataset import Dataset, epoch_end_offset
-from runner.data.core.dataset_check import check_dataset
+from runner.data.core.dataset_check import check_dataset, is_stream
 from runner.data.core.fitted import (
     FITTED_FILE,
     check_fitted_transforms,
@@ -33,6 +34,19 @@ def makes_windows(dataset: Mapping[str, Any]) -> bool:
     return events is not None and events.train_on == "windows"
 
 
+def check_loop_of_stream(dataset: Dataset, loop: str) -> None:
+    """Check that a loop takes a stream; those of this package are refused before torch.
+
+    Raises:
+        ConfigError: for a stream of one's own in a loop that counts epochs.
+    """
+    if is_stream(dataset) and loop in (TRAIN_LOOP, TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP):
+        name = type(dataset).__name__
+        raise ConfigError(
+            f"dataset: {name} is a stream (is_stream = True), which has no epochs: loop=online"
+        )
+
+
 def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     """Build the dataset, and check that it keeps what a dataset promises.
 
@@ -54,6 +68,7 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     if inputs.config["loop"]["_target_"] == EVALUATE_LOOP:
         node = without_unjudged_rows(node, inputs)
     dataset: Dataset = inputs.make_part("dataset", node)
+    check_loop_of_stream(dataset, inputs.config["loop"]["_target_"])
     if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
         check_fitted_transforms(dataset, folder / "data", recorded)
         place = folder / "data" / FITTED_FILE

@@ -57,7 +57,7 @@ def instantiate(
     try:
         part = target(**settings, **more)
     except TypeError as error:
-        if "argument" in str(error):
+        if "argument" in str(error) and _may_refuse(target, settings, more):
             near, known = _taken_arguments(target, settings, more)
             raise ConfigError(f"{key}: {error}{near}; it takes {known}") from error
         raise
@@ -69,6 +69,21 @@ def instantiate(
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
     return part
+
+
+def _may_refuse(target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether an error about arguments may be about those that a part is given.
+
+    Where the call fits, the error is of its code, unless the part takes any name and hands it on.
+    """
+    signature = inspect.signature(target)
+    if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        return True
+    try:
+        signature.bind(**settings, **given)
+    except TypeError:
+        return True
+    return False
 
 
 def _taken_arguments(

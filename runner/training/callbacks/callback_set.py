@@ -74,17 +74,19 @@ class Callbacks:
     def state(self) -> dict[str, list[Any]]:
         """Return the states of all callbacks, a list by rank for each name.
 
-        Collective, if any callback is listed. Empty states are left out.
+        Collective, if any callback is listed. States that are empty on all ranks are left out.
         """
         if not self.exist_on_any_rank:
             return {}
         of_this_rank = {
-            name: state
+            name: get_json_state(name, callback)
             for name, callback in self.by_name.items()
-            if isinstance(callback, StatefulCallback) and (state := get_json_state(name, callback))
+            if isinstance(callback, StatefulCallback)
         }
         by_rank = self.ranks.all_gather_object(of_this_rank)
-        names = dict.fromkeys(name for of_rank in by_rank for name in of_rank)
+        names = dict.fromkeys(
+            name for of_rank in by_rank for name, state in of_rank.items() if state
+        )
         return {name: [r[name] for r in by_rank if name in r] for name in names}
 
     def load_state(self, saved: Mapping[str, list[Any]]) -> None:

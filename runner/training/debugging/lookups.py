@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch
+from runner.embeddings.interface import feature_columns
 from runner.models.layers.embedding import TableLookup
 
 
@@ -29,14 +30,8 @@ def looked_up_ids(lookup: TableLookup, batch: Batch, *args: Any) -> dict[str, Te
 
 def pooled_columns(lookup: TableLookup) -> dict[str, list[slice]]:
     """Return the columns of the pooled embeddings, by table: a slice for each feature."""
-    spec_of = {feature: spec for spec in lookup.specs for feature in spec.features}
-    columns: dict[str, list[slice]] = {spec.name: [] for spec in lookup.specs}
-    start = 0
-    for feature in lookup.features:
-        spec = spec_of[feature]
-        columns[spec.name].append(slice(start, start + spec.dim))
-        start += spec.dim
-    return columns
+    columns = feature_columns(lookup.specs, lookup.features)
+    return {spec.name: [columns[feature] for feature in spec.features] for spec in lookup.specs}
 
 
 def lookup_weights(lookup: TableLookup) -> dict[str, Tensor]:

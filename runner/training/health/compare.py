@@ -45,7 +45,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     started = time.perf_counter()
     try:
         measured = _get_or_measure(job, splits)
-    except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
+    except Exception as error:
         job.view.warn(f"no yardstick was measured: {type(error).__name__}: {error}; {_OFF}")
         return
     if not measured:
@@ -75,7 +75,7 @@ def measure_features(job: Job) -> list[dict[str, Any]]:
     fields = {"version": 1}
     try:
         measured = _cached(job, "drift", fields, lambda: {"features": describe_features(job)})
-    except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
+    except Exception as error:
         job.view.warn(f"drift of features is not measured: {type(error).__name__}: {error}; {_OFF}")
         return []
     features: list[dict[str, Any]] = measured["features"]

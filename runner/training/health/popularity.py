@@ -6,7 +6,6 @@ B rows of a batch, I items, L ids of the batch's histories, T tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -54,8 +53,8 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     """
     model: Any = job.context.model
     settings = job.metric_settings
-    with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
-        counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
+    batches = job.dataset.batches("train", batch_size=COUNT_ROWS)
+    counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
     metrics: dict[str, float] = {}
     shares: dict[str, float] = {}
     rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists
@@ -98,23 +97,22 @@ def _predict(
     schema, name, history = job.dataset.schema, model.item.name, model.history
     history = history if settings.leave_history_out else None
     find_seen = find_seen_items(settings, job.dataset, split)
-    with closing(job.dataset.batches(split, batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
-        for batch in batches:
-            item_B = single_ids(batch, name).numpy()
-            score_B = torch.from_numpy(counts_I[item_B])
-            aux, own_B = {}, np.zeros(batch.size, bool)
-            if settings.ranks_full_catalogue:
-                rows_L, ids_L = _history(batch, job, history)
-                if find_seen is not None:
-                    seen = [found.numpy() for found in find_seen(batch.rows_B)]
-                    rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen))
-                rank_B = rank_by_count(counts_I, item_B, rows_L, ids_L, model.item.num_special)
-                aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
-                own_B = np.isinf(rank_B) & (item_B >= model.item.num_special)
-            logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
-            on_device = batch.to(job.device)
-            prediction = Prediction.of(logits_BT, on_device, **aux)
-            yield attach_slices(prediction, on_device, schema, settings.slice_by, model), own_B
+    for batch in job.dataset.batches(split, batch_size=COUNT_ROWS):
+        item_B = single_ids(batch, name).numpy()
+        score_B = torch.from_numpy(counts_I[item_B])
+        aux, own_B = {}, np.zeros(batch.size, bool)
+        if settings.ranks_full_catalogue:
+            rows_L, ids_L = _history(batch, job, history)
+            if find_seen is not None:
+                seen = [found.numpy() for found in find_seen(batch.rows_B)]
+                rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen))
+            rank_B = rank_by_count(counts_I, item_B, rows_L, ids_L, model.item.num_special)
+            aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
+            own_B = np.isinf(rank_B) & (item_B >= model.item.num_special)
+        logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
+        on_device = batch.to(job.device)
+        prediction = Prediction.of(logits_BT, on_device, **aux)
+        yield attach_slices(prediction, on_device, schema, settings.slice_by, model), own_B
 
 
 def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:

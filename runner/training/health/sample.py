@@ -6,7 +6,6 @@ N rows, V ids of all of them, D dense features, T tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,22 +75,21 @@ def read_sample(
     ids: dict[str, list[Ids]] = {name: [] for name in names}
     count = 0
     rare = _RareLabels(dataset.schema, limit, enough_rare, most_times)
-    with closing(dataset.batches(split, batch_size=BATCH_ROWS, seed=seed)) as batches:  # type: ignore[type-var]
-        for batch in batches:
-            kept_B = (batch.weights_B > 0).numpy()
-            kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
-            number_B = np.cumsum(kept_B) - 1 + count
-            for name, found in batch_ids(batch, dataset.schema):
-                kept_V = kept_B[found.rows_V]
-                ids[name].append(
-                    Ids(number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V])
-                )
-            dense.append(batch.dense_BD.numpy()[kept_B])
-            labels.append(batch.labels_BT.numpy()[kept_B])
-            weights.append(batch.weights_B.numpy()[kept_B])
-            count += int(kept_B.sum())
-            if rare.has_enough:
-                break
+    for batch in dataset.batches(split, batch_size=BATCH_ROWS, seed=seed):
+        kept_B = (batch.weights_B > 0).numpy()
+        kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
+        number_B = np.cumsum(kept_B) - 1 + count
+        for name, found in batch_ids(batch, dataset.schema):
+            kept_V = kept_B[found.rows_V]
+            ids[name].append(
+                Ids(number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V])
+            )
+        dense.append(batch.dense_BD.numpy()[kept_B])
+        labels.append(batch.labels_BT.numpy()[kept_B])
+        weights.append(batch.weights_B.numpy()[kept_B])
+        count += int(kept_B.sum())
+        if rare.has_enough:
+            break
     labels_NT = _stack(labels, len(dataset.schema.tasks))
     weights_N = np.concatenate(weights).astype(np.float64) if weights else np.zeros(0)
     return Sample(

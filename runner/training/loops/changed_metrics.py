@@ -1,9 +1,9 @@
-"""Begins anew, on a resume, what counted by another metric than its rule or monitor reads now."""
+"""Begins anew, on a resume, what counted by another metric or other weights than count now."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from runner.config.early_stopping import (
     resolve_metric,
 )
 from runner.rundir.checkpoint import Checkpoint, saved_steps
+from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.identity import signed_settings_at
 from runner.rundir.json_files import iterate_jsonl
 from runner.training.job import Job
-from runner.training.state import BestEvaluation, TrainState
+from runner.training.state import EMA_PREFIX, BestEvaluation, TrainState
 
 _MONITOR = "checkpoint.monitor"
 
@@ -36,7 +37,8 @@ def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> No
     now = job.run.meta.get("identity") or {}
     old, new = _watched_metric(before, _MONITOR), _watched_metric(now, _MONITOR)
     if old != new:
-        found = _find_best(job.run.dir, *new) if job.context.ranks.is_main else None
+        kept = saved_steps(job.run.dir / "checkpoints")
+        found = _find_best(job.run.dir, kept, *new) if job.context.ranks.is_main else None
         had_best, state.best = state.best is not None, job.context.ranks.broadcast_object(found)
         text = f"{_MONITOR} is {' '.join(new)} now and was {' '.join(old)}: the best"
         if state.best is not None:
@@ -57,6 +59,37 @@ def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> No
             )
 
 
+def replace_best_without_averages(job: Job, state: TrainState) -> None:
+    """Choose the best anew if evaluations take averages, which its checkpoint does not hold.
+
+    A resume that asks for averages first has it so. Collective.
+    """
+    ema = job.context.ema
+    if job.run is None or state.best is None or ema is None or not ema.use_in_evaluation:
+        return
+    before: BestEvaluation = state.best
+    found: BestEvaluation | None = before
+    if job.context.ranks.is_main and _lacks_averages(job.run.dir, before.step):
+        kept = saved_steps(job.run.dir / "checkpoints")
+        averaged = [step for step in kept if not _lacks_averages(job.run.dir, step)]
+        monitor = job.checkpoint.monitor
+        found = _find_best(job.run.dir, averaged, monitor.metric, monitor.direction)
+    state.best = job.context.ranks.broadcast_object(found)
+    if state.best is None or state.best.step != before.step:
+        then = "the best is taken anew"
+        if state.best is not None:
+            then = f"the best kept checkpoint with one is step {state.best.step:,}"
+        job.view.note(
+            f"trainer.ema.evaluate=true: the checkpoint of the best evaluation, step "
+            f"{before.step:,}, holds no moving average: {then}"
+        )
+
+
+def _lacks_averages(run_dir: Path, step: int) -> bool:
+    found = peek_checkpoint(run_dir / "checkpoints" / f"step-{step}")
+    return found is not None and not any(n.startswith(EMA_PREFIX) for n in found.tensor_names)
+
+
 def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
     """Return metric and direction of a rule or of the monitor, from signed settings."""
     rule, monitor = (
@@ -66,9 +99,10 @@ def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
     return resolve_metric(rule, monitor)
 
 
-def _find_best(run_dir: Path, metric: str, direction: str) -> BestEvaluation | None:
+def _find_best(
+    run_dir: Path, kept: Collection[int], metric: str, direction: str
+) -> BestEvaluation | None:
     """Return the best evaluation whose checkpoint is kept: only that one can be tested."""
-    kept = saved_steps(run_dir / "checkpoints")
     best: BestEvaluation | None = None
     for row in iterate_jsonl(run_dir / "metrics.jsonl"):
         if row.pop("split", None) != "validation" or row.get("step") not in kept:

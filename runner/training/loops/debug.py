@@ -172,9 +172,16 @@ def run_updates(
     with anomaly_detection(options.anomaly) as traces:
         while outcome.error is None and not is_finished(job, state) and not stop.requested:
             outcome.step = state.step + 1
+            seen = [o for o in (observers.norms, observers.statistics) if o is not None]
+            before = [dict(vars(observer)) for observer in seen]  # of the last update
             observers.dispatcher.step_begins()
             try:
-                output = next(stream)
+                output = next(stream, None)
+                if output is None:  # the stream has ended: the tables are of the update before
+                    outcome.step = state.step
+                    for observer, values in zip(seen, before):
+                        vars(observer).update(values)
+                    break
                 observers.dispatcher.step_ends()
                 outcome.losses.append(report_update(job, state, observers, output))
                 if observers.non_finite is not None:

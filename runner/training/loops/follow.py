@@ -89,15 +89,8 @@ def open_follow_state(job: Job, split: str) -> FollowState:
     check_run_files(run / FOLLOW_FOLDER, (f"{split}.jsonl",), (split,))
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
-    evaluation = hash_fields(
-        {
-            "max_batches": job.loop_settings["max_batches"],
-            **({"eval_batch_size": size} if (size := job.trainer.eval_batch_size) else {}),
-            "data": fingerprint(job.config["dataset"]),
-            **{key: job.config[key] for key in ("metrics", "model", "task")},
-        }
-    )
     path = run / FOLLOW_FOLDER / f"{split}.jsonl"
+    evaluation = evaluation_hash(job)
     rows = [row for row in read_jsonl(path) if row.get("evaluation") == evaluation]
     job.trackers.start(
         {
@@ -119,6 +112,22 @@ def open_follow_state(job: Job, split: str) -> FollowState:
         log=JsonlFile(path),
         lock=lock,
         rows=rows,
+    )
+
+
+def evaluation_hash(job: Job) -> str:
+    """Return a hash of all that the numbers of a checkpoint depend on, beside its tensors."""
+    context, size = job.context, job.trainer.eval_batch_size
+    averages = None if context.ema is None else context.ema.use_in_evaluation
+    amp = None if context.amp_dtype is None else str(context.amp_dtype)
+    chosen = {"eval_batch_size": size, "averages": averages, "amp": amp}
+    return hash_fields(
+        {
+            "max_batches": job.loop_settings["max_batches"],
+            **{key: value for key, value in chosen.items() if value is not None},
+            "data": fingerprint(job.config["dataset"]),
+            **{key: job.config[key] for key in ("metrics", "model", "task")},
+        }
     )
 
 
@@ -207,11 +216,11 @@ def _evaluate_one(
     followed.rows.append({**row, **metrics})
     followed.pinned.release(saved.step)
     job.trackers.log(f"{FOLLOW_FOLDER}/{name}", saved.step, metrics)
-    is_best = _best_row(job, split, followed.rows) is followed.rows[-1]
+    is_best = _best_row(job, followed.rows) is followed.rows[-1]
     job.view.log_evaluation(name, saved.step, metrics, best=is_best)
 
 
-def _best_row(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _best_row(job: Job, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the best row by the monitored metric, here of any split; None if it is missing."""
     name = job.checkpoint.monitor.metric.partition("/")[2]
     best: dict[str, Any] | None = None
@@ -228,7 +237,7 @@ def _make_result(
 ) -> Result:
     if not rows:
         return Result(status, 0, 0, signal=signal)
-    last, best = rows[-1], _best_row(job, split, rows)
+    last, best = rows[-1], _best_row(job, rows)
     prefix = evaluation_name(split)
     metrics = {f"{prefix}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
     name = job.checkpoint.monitor.metric.partition("/")[2]

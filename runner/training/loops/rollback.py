@@ -47,6 +47,8 @@ def restored_after(job: Job) -> Iterator[None]:
             restore_optimizer(optimizer, before)
         rebuild_growing_ids(ctx)
         ctx.zero_grad()  # of a trial that failed half-way
+        for state in ctx.update_states:
+            state.forget_update()
         ctx.logged_means = logged_means
         job.learning_rates.load_states(schedules)
         restore_rng_state(generators, values, job.device)

@@ -12,7 +12,10 @@ from runner.rundir.readers import last_row
 from runner.rundir.run import Run
 from runner.rundir.saved_config import replace_config
 from runner.training.job import Job
-from runner.training.loops.changed_metrics import follow_changed_metrics
+from runner.training.loops.changed_metrics import (
+    follow_changed_metrics,
+    replace_best_without_averages,
+)
 from runner.training.loops.run_facts import write_warm_start
 from runner.training.loops.session import start_trackers
 from runner.training.state import (
@@ -49,6 +52,7 @@ def start_training(job: Job) -> TrainState:
             job.view.note(f"it had stopped ({state.stopped}); it goes on with the changed settings")
             state.stopped = None
         follow_changed_metrics(job, saved, state)
+        replace_best_without_averages(job, state)
         if state.batch_multiplier > 1:
             job.view.set_total_steps(current_total_steps(job, state))
         return state

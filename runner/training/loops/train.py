@@ -22,7 +22,7 @@ from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
 from runner.training.loops.verdict import failure_at_end, skipped_in_a_row, why_no_best
 from runner.training.profiler import profile_steps
-from runner.training.state import TrainState, restore_weights
+from runner.training.state import BestEvaluation, TrainState, restore_weights
 from runner.training.steps import is_finished, steps
 from runner.training.stop_signal import GracePeriod, StopSignal
 
@@ -146,46 +146,15 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
 
 def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
     """Restore the best weights, and evaluate the loop's `final_splits` with them."""
-    best = state.best
-    step = state.step
-    if best is not None and best.step != state.step and job.checkpointer is None:
-        best = None  # nothing is saved, as the run has said: the last weights are evaluated
-    if best is not None and best.step != state.step:
-        assert job.run is not None
-        try:
-            saved = find_checkpoint(job.run.dir, best.step)
-        except UserError as error:
-            job.view.warn(f"the best weights are gone, the last are used instead: {error}")
-            best = None
-        else:
-            restore_weights(job, saved)
-            step = best.step
-    results: dict[str, dict[str, float]] = {}
-    keep = recorder.notes.__setitem__
-    if best is not None:
-        results["validation"] = best.metrics
-    elif "validation" in job.dataset.num_rows:
-        on_notes = partial(keep, "validation")
-        results["validation"] = evaluate_split(job, "validation", on_notes=on_notes) or {}
-    for split in job.loop_settings["final_splits"]:
+    best, step = _restore_best(job, state)
+    results: dict[str, Mapping[str, float]] = {} if best is None else {"validation": best.metrics}
+    for split in ("validation", *job.loop_settings["final_splits"]):
         name = evaluation_name(split)
         if name in results or split not in job.dataset.num_rows:
             continue
-        started = time.perf_counter()
-        recorder.callback_runner.call("on_evaluation_start", split)
-        hardest = hardest_rows(job)
-        metrics = evaluate_split(
-            job,
-            split,
-            stop=stop,
-            on_metrics=recorder.hold_metrics,
-            on_notes=partial(keep, name),
-            hardest=hardest,
-        )
+        metrics = _evaluate_at_end(job, split, step, recorder, stop)
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)
-        write_hardest(job, name, step, hardest)
-        recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
     failure = failure_at_end(job, state, judged, recorder.notes)
@@ -198,3 +167,47 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
     if features := measure_features(job):
         write_data_facts(job, features)
     return result
+
+
+def _restore_best(job: Job, state: TrainState) -> tuple[BestEvaluation | None, int]:
+    """Restore the weights of the best evaluation; the last stay where its checkpoint is not there.
+
+    Returns:
+        The best evaluation, None if the last weights stay in its place, and the step of the
+        weights.
+    """
+    best = state.best
+    if best is None or best.step == state.step:
+        return best, state.step
+    if job.checkpointer is None:  # nothing is saved, as the run has said
+        return None, state.step
+    assert job.run is not None
+    try:
+        saved = find_checkpoint(job.run.dir, best.step)
+    except UserError as error:
+        job.view.warn(f"the best weights are gone, the last are used instead: {error}")
+        return None, state.step
+    restore_weights(job, saved)
+    return best, best.step
+
+
+def _evaluate_at_end(
+    job: Job, split: str, step: int, recorder: Recorder, stop: StopSignal
+) -> dict[str, float] | None:
+    """Evaluate a split with the weights of a step and write its row; None after a signal."""
+    name = evaluation_name(split)
+    started = time.perf_counter()
+    recorder.callback_runner.call("on_evaluation_start", name)
+    hardest = hardest_rows(job)
+    metrics = evaluate_split(
+        job,
+        split,
+        stop=stop,
+        on_metrics=recorder.hold_metrics,
+        on_notes=partial(recorder.notes.__setitem__, name),
+        hardest=hardest,
+    )
+    if metrics is not None:
+        write_hardest(job, name, step, hardest)
+        recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
+    return metrics

@@ -12,13 +12,15 @@ import torch
 
 from runner.batch import Batch
 from runner.distributed.global_batch import batches_per_update, global_batch_size, rank_batch_size
-from runner.errors import UserError
+from runner.errors import ConfigError, UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
 from runner.parts import loop_option
 from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import free_memory
+from runner.training.loops.start import revert_resume
 from runner.training.loops.tuner import (
+    TUNED_FILE,
     TrialRow,
     TunedValues,
     TuningReport,
@@ -76,8 +78,31 @@ def tune_batch_size(job: Job) -> Result:
 
     Raises:
         UserError: if not even the smallest batch fits into memory.
+        ConfigError: if a resume on other ranks cannot share the rows that were found.
     """
-    return tune(job, _find_size, lambda job, tuned: with_batch_size(job, tuned["batch_size"]))
+    return tune(job, _find_size, _with_tuned_size)
+
+
+def _with_tuned_size(job: Job, tuned: TunedValues) -> Job:
+    """Return the job with the rows of an update that were found, on as many ranks as it has now.
+
+    Raises:
+        ConfigError: if these cannot share the rows evenly; the resume is reverted.
+    """
+    num_parts = batches_per_update(job.trainer.accumulate, job.context.ranks.world_size)
+    rows = tuned.get("update_rows", tuned["batch_size"] * num_parts)  # earlier versions had none
+    if rows % num_parts:
+        reason = (
+            f"{TUNED_FILE}: an update of this run has {rows:,} rows, which {num_parts} ranks and "
+            "micro-batches cannot share evenly; choose numbers that divide them"
+        )
+        if job.run is not None:
+            revert_resume(job.run, reason)
+        raise ConfigError(reason)
+    size: int = rows // num_parts
+    if size != tuned["batch_size"]:
+        job.view.note(f"an update keeps its {rows:,} tuned rows: trainer.batch_size={size}")
+    return with_batch_size(job, size)
 
 
 def _find_size(job: Job) -> TunedValues:
@@ -108,7 +133,8 @@ def _find_size(job: Job) -> TunedValues:
     show_report(job, _make_report(search))
     assert search.best is not None
     speed = round(search.best.examples_per_s or 0.0, 1)
-    return {"batch_size": search.size, "examples_per_s": speed}
+    rows = global_batch_size(search.size, job.trainer.accumulate, ranks.world_size)
+    return {"batch_size": search.size, "update_rows": rows, "examples_per_s": speed}
 
 
 def search_batch_size(

@@ -22,6 +22,7 @@ from runner.models.layers.recommender import Recommender
 from runner.models.layers.update_state import UpdateState
 from runner.models.losses import Loss
 from runner.models.row_scope import UPDATE_SCOPE
+from runner.optim.dense import optimizer_parameters
 from runner.optim.fused_step import step_optimizer
 from runner.optim.penalties import (
     ParameterPenalty,
@@ -370,8 +371,3 @@ class Context:
             parameter.grad = None
         if self.loss_scale:
             self.loss_scale.record(applied)
-
-
-def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """Return the parameters of all groups of an optimizer."""
-    return [p for group in optimizer.param_groups for p in group["params"]]

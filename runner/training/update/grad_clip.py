@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runner.distributed.ranks import Ranks
-from runner.embeddings.interface import Layout
+from runner.embeddings.interface import Layout, feature_columns
 from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import ClipSettings
 
@@ -77,17 +77,18 @@ def gradient_norms(
         boundary: gradients at this rank's look-ups.
         layout: the tables of the pooled columns.
         ranks: the process group.
-        per_parameter: whether each parameter and each table gets a norm too.
+        per_parameter: whether each parameter and each table that is pooled gets a norm too.
     """
     squares = boundary_squares(boundary, ranks)
     named_norms = {"gradient_norm": total_norm(list(dense.values()), squares)}
     if per_parameter:
         norms = _norms(list(dense.values()))
         named_norms |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
-        if squares and len(squares[0]) == sum(layout.widths):
+        if boundary and boundary[0].dim() == 2:  # a sequence has a dimension for its places, too
             by_table = _sum_by_table(layout, squares[0])[0].sqrt()
-            names = [f"gradient_norm/{TABLE_PREFIX}{spec.name}" for spec in layout.tables]
-            named_norms |= dict(zip(names, by_table.unbind()))
+            for table in dict.fromkeys(_tables_of_columns(layout, len(squares[0]))):
+                name = f"gradient_norm/{TABLE_PREFIX}{layout.tables[table].name}"
+                named_norms[name] = by_table[table]
     return named_norms
 
 
@@ -124,18 +125,26 @@ def _factor(bound: float, norm: Tensor) -> Tensor:
     return (bound / (norm + _EPS)).clamp(max=1.0)
 
 
+def _tables_of_columns(layout: Layout, width: int) -> list[int]:
+    """Return the index of the table of each pooled column; empty for a look-up of another width.
+
+    Features that are pooled stand before those for the places of sequences, so the first columns
+    of the layout are theirs.
+    """
+    index = {name: i for i, spec in enumerate(layout.tables) for name in spec.features}
+    columns = feature_columns(layout.tables, layout.feature_order)
+    pooled = {name: c for name, c in columns.items() if c.stop <= width}
+    tables = [index[name] for name, c in pooled.items() for _ in range(c.start, c.stop)]
+    return tables if len(tables) == width else []
+
+
 @lru_cache(maxsize=8)
 def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor:
-    """Return [E]: the index of the table of each pooled column; 0 for a look-up of another width.
+    """Return [E]: `_tables_of_columns`, or 0 for each column of a look-up of another width.
 
     Cached, because the host waits while a list is copied to a GPU.
     """
-    index = {name: i for i, spec in enumerate(layout.tables) for name in spec.features}
-    widths = {name: spec.dim for spec in layout.tables for name in spec.features}
-    columns = [index[name] for name in layout.feature_order for _ in range(widths[name])]
-    if len(columns) != width:
-        return torch.zeros(width, dtype=torch.int64, device=device)
-    return torch.tensor(columns, device=device)
+    return torch.tensor(_tables_of_columns(layout, width) or [0] * width, device=device)
 
 
 def _sum_by_table(layout: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:

@@ -206,6 +206,14 @@ def compute_part(
         if len(losses) > 1
         else next(iter(losses.values()))
     )
+    if row_loss_B.dtype != micro_batch.weights_B.dtype:
+        kind, needed = (
+            str(t.dtype).removeprefix("torch.") for t in (row_loss_B, micro_batch.weights_B)
+        )
+        raise UserError(
+            f"model.loss: {type(ctx.loss).__name__} returned losses in {kind}; it must return the "
+            f"loss of each row in {needed}, as .to(torch.{needed}) makes it"
+        )
     loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
     if not loss.requires_grad:
         raise UserError(

@@ -159,12 +159,11 @@ def _match_dense_states(
     saved = source.saved.values["dense_optimizer"]
     states, source_names, lines = {}, {}, []
     for optimizer in optimizers:
-        dims = {id(p): p.dim() for group in optimizer.param_groups for p in group["params"]}
-        states_by_dims = {d: probe_state_names(optimizer, d) for d in set(dims.values())}
+        kept = probe_state_names(optimizer)
         for name, parameter in parameters.items():
-            if id(parameter) not in dims or f"{DENSE_PREFIX}{name}" not in names:
+            if id(parameter) not in kept or f"{DENSE_PREFIX}{name}" not in names:
                 continue
-            state_names = states_by_dims[parameter.dim()]
+            state_names = kept[id(parameter)]
             if not state_names:
                 continue
             source_name = names[f"{DENSE_PREFIX}{name}"].removeprefix(DENSE_PREFIX)

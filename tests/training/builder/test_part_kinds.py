@@ -334,6 +334,21 @@ class Finished(Unfinished):
         return None
 
 
+class Broken(Finished):
+    """A model whose own code calls a module with too few arguments."""
+
+    def __init__(self, schema: Any, *, width: int) -> None:
+        super().__init__(schema, width=width)
+        self.map = nn.Linear(width)
+
+
+def test_an_error_in_the_code_of_a_part_is_no_mistake_in_its_settings():
+    node = {"_target_": "tests.training.builder.test_part_kinds.Broken", "width": 3}
+    allowed = (*ALLOWED_PACKAGES, "tests")
+    with pytest.raises(TypeError, match=r"Linear.* missing .* 'out_features'$"):
+        instantiate(node, KINDS["model.net"], key="model.net", allowed=allowed, schema=None)
+
+
 def test_a_model_of_ones_own_is_told_which_method_and_which_argument_is_wrong():
     allowed = (*ALLOWED_PACKAGES, "tests")
     here = "tests.training.builder.test_part_kinds"

@@ -105,6 +105,14 @@ def test_stateless_callbacks_and_empty_states_leave_nothing_in_a_checkpoint():
     assert make_callbacks(a=Gambler(), b=Diary(file="x"), c=Saves({})).state() == {}
 
 
+def test_each_rank_gets_its_own_state_back_also_where_that_of_another_is_empty():
+    states = [{"mine": {}, "all": {}}, {"mine": {"seen": 5}, "all": {}}]
+    ranks = SimpleNamespace(all_gather_object=lambda own: [states[0], own])
+    given = {"mine": Saves({"seen": 5}), "all": Saves({})}
+    saved = Callbacks(given, ranks=ranks, exist_on_any_rank=True).state()
+    assert saved == {"mine": [{}, {"seen": 5}]}
+
+
 def test_a_state_of_an_earlier_run_is_passed_over_by_a_callback_that_is_stateless_now():
     callbacks = make_callbacks(a=Gambler(), b=Averager())
     callbacks.load_state({"a": [{"draws": 3}], "b": [{"average": 2.0}]})

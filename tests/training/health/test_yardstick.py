@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -154,6 +155,32 @@ def test_of_a_rare_label_more_rows_are_read_which_stand_for_all():
     assert most.labels_NT.sum() == 12
     every = read_sample(RareClicks(), "train", 2 * BATCH_ROWS, enough_rare=900)
     assert every.labels_NT.sum() == 40
+
+
+def test_a_sample_is_read_from_an_iterator_that_is_no_generator():
+    class Mapped(RareClicks):
+        def batches(self, split, **options):
+            return islice(super().batches(split, **options), None)
+
+    assert read_sample(Mapped(), "train", 2 * BATCH_ROWS).num_rows == 2 * BATCH_ROWS
+
+
+@pytest.mark.parametrize("error", [AttributeError("no close"), RuntimeError("odd"), TypeError("x")])
+def test_a_yardstick_or_a_drift_that_fails_is_a_warning_whatever_has_failed(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    warned: list[str] = []
+    ended = job()
+    ended.run, ended.view = SimpleNamespace(), SimpleNamespace(warn=warned.append)
+    ended.dataset.num_rows["test"] = 100
+    monkeypatch.setattr(compare, "_get_or_measure", fail)
+    monkeypatch.setattr(compare, "_cached", fail)
+    result = SimpleNamespace(metrics={"test/auc": 0.7}, notes={})
+    compare.compare_with_yardstick(ended, TrainState(step=2), result)
+    assert compare.measure_features(ended) == []
+    assert result.notes == {}
+    assert [f"{type(error).__name__}: {error}" in text for text in warned] == [True, True]
 
 
 def test_features_of_one_table_share_its_columns_and_unknown_ids_have_none():

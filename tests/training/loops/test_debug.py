@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.optim import optimizer as optimizers
 
 from runner.batch import TaskSpec
 from runner.config.settings import TrainerSettings
+from runner.data.core.dataset import EndOfStream
 from runner.models.layers.mlp import mlp
 from runner.models.losses import BCE
 from runner.training.job import LearningRates
@@ -339,6 +341,26 @@ def test_with_the_option_off_a_bad_value_stops_nothing():
     assert result.notes["skipped_updates"] == 1
     assert "step 2  loss nan  gradient nan" in output(job)
     assert output(job).count("skipped: a gradient is not finite") == 1
+
+
+class Ending(Rows):
+    """A stream that ends after two batches."""
+
+    def batches(self, *args, **more):
+        yield from islice(super().batches(*args, **more), 2)
+        raise EndOfStream("the stream has ended")
+
+
+def test_where_a_stream_ends_the_tables_are_of_the_last_update():
+    jobs = [
+        make_job(make_context(), dataset=rows, statistics=True, max_steps=max_steps)
+        for rows, max_steps in ((Ending(), 5), (Rows(), 2))
+    ]
+    ended, whole = (debug(job) for job in jobs)
+    assert (ended.status, ended.step, ended.notes) == ("completed", 2, whole.notes)
+    assert "the stream has ended" in output(jobs[0])
+    ours, theirs = (output(job).partition("\n\n")[2] for job in jobs)
+    assert "step 2" in ours and ours == theirs
 
 
 def test_an_overflow_under_a_loss_scale_is_not_an_error():

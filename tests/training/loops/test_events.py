@@ -105,6 +105,39 @@ def test_a_number_of_a_callback_cannot_take_the_name_of_a_key_of_every_row():
         handle.log("mine", {"loss": 1.0, "step": 2.0})
 
 
+def test_without_a_best_the_end_evaluates_validation_as_any_other_split(tmp_path):
+    job = job_of(diary=Diary(file=str(tmp_path / "d")))
+    rows = []
+    tracker = SimpleNamespace(
+        log=lambda split, step, metrics: rows.append((split, step)),
+        messages=list,
+        finish=lambda status: None,
+    )
+    job = replace(
+        job,
+        trainer=replace(job.trainer, eval_splits=[]),
+        trackers=Trackers({"own": tracker}, warn=print),
+        loop_settings={"final_splits": ["train", "test"]},
+    )
+    train(job)
+    lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
+    splits = ["validation", "train_eval", "test"]
+    assert [line for line in lines if "evaluation" in line[1]] == [
+        line
+        for split in splits
+        for line in ([10, "evaluation_start", split], [10, "evaluation", split, "auc"])
+    ]
+    assert [row for row in rows if row[0] not in ("perf", "train")] == [(s, 10) for s in splits]
+
+
+def test_a_signal_ends_the_evaluation_of_validation_at_the_end():
+    job = job_of(asker=Asker(step=10, what="pause", event="on_evaluation_start"))
+    job = replace(job, trainer=replace(job.trainer, eval_splits=[]))
+    result = train(job)
+    assert (result.status, result.step) == ("interrupted", 10)
+    assert not [name for name in result.metrics if name.startswith("test/")]
+
+
 def test_a_resume_within_an_epoch_does_not_start_it_again(tmp_path):
     job = job_of(diary=Diary(file=str(tmp_path / "d")))
     state = TrainState(step=3, cursor=DataPosition(0, 96))

@@ -14,6 +14,7 @@ from torch import nn
 
 from runner.config.settings import TrainerSettings
 from runner.errors import UserError
+from runner.models.dlrm import DLRM
 from runner.optim.dense import build_dense_optimizer
 from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import LearningRates
@@ -30,7 +31,7 @@ from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
 from tests.tiers import fast
-from tests.tiny import make_context, random_batch
+from tests.tiny import SCHEMA, make_context, random_batch
 from tests.tiny_job import Rows, make_job
 from tests.training.loops.memory_hungry_task import Hungry
 from tests.whole.test_online import weights
@@ -228,6 +229,18 @@ def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored()
     assert are_equal(copy_state(job), before)
 
 
+def test_what_a_batch_norm_saw_in_a_trial_that_failed_is_forgotten():
+    model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8], norm="batch")
+    job = make_job(make_context(model=model))
+    norms = job.context.batch_norms
+    assert norms
+    with restored_after(job):  # of a trial that goes no further
+        for norm in norms:
+            norm.train()(1000 + torch.randn(8, len(norm.running_mean)))
+        assert None not in [norm.seen for norm in norms]
+    assert [norm.seen for norm in norms] == [None] * len(norms)
+
+
 def test_an_error_that_is_not_about_memory_is_raised():
     context = make_context()
     context.model.top[0] = nn.Linear(3, 8)
@@ -392,6 +405,25 @@ def test_ranks_agree_on_the_size(runner, tmp_path):
     per_epoch = -(-3000 // (2 * size))  # the last batch of an epoch is shorter
     epochs, rest = divmod(30, per_epoch)
     assert result["examples"] == 3000 * epochs + 2 * size * rest
+
+
+@pytest.mark.long
+def test_a_resume_on_other_ranks_keeps_the_rows_of_an_update_that_were_found(runner, tmp_path):
+    run = tmp_path / "run"
+    words = ("trainer.batch_size=30", "loop.start=64", "trainer.max_steps=4", "loop.then=train")
+    done = runner.run(*SMALL, *TUNE_SIZE, *words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert read_tuned(run)["update_rows"] == 64
+    done = runner.run("resume", str(run), "trainer.num_processes=2", "trainer.max_steps=8")
+    assert done.code == 0, done.text
+    assert "keeps its 64 tuned rows: trainer.batch_size=32" in done.text
+    assert "keeps its 30" not in done.text
+    assert json.loads((run / "result.json").read_text())["examples"] == 8 * 64
+    words = ("trainer.num_processes=1", "trainer.accumulate=3", "trainer.max_steps=9")
+    refused = runner.run("resume", str(run), *words)
+    assert refused.code == 2
+    assert "has 64 rows, which 3 ranks and micro-batches cannot share evenly" in refused.text
+    assert "accumulate: 3" not in (run / "config.yaml").read_text()
 
 
 @pytest.mark.long

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from runner.batch import Embeddings
+from runner.batch import Embeddings, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.distributed.ranks import SINGLE_PROCESS
+from runner.embeddings.interface import make_layout
 from runner.errors import ConfigError
+from runner.models.layers.sequences import SequenceLookup
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings
@@ -127,6 +129,25 @@ def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device)
     assert context.logged_means.means(SINGLE_PROCESS) == pytest.approx(means, rel=1e-5)
     context.logged_means.reset()
     assert context.logged_means.means(SINGLE_PROCESS) == {}
+
+
+def test_beside_a_sequence_each_table_of_the_pooled_columns_has_its_own_norm():
+    features = (SparseFeature("a", 10), SparseFeature("b", 10))
+    sequences = (SequenceFeature(name="s", num_rows=10, max_length=3, table="s"),)
+    schema = Schema((), features, (TaskSpec("y"),), sequences=sequences)
+    lookup = SequenceLookup(schema, 4, features=features, sequences=sequences)
+    layout = make_layout(lookup.specs, lookup.features, by_dim=False)
+    pooled, sequence = torch.zeros(2, 8), torch.zeros(2, 3, 4)
+    pooled[0, 0], pooled[1, 4], sequence[0, 1, 2] = 3.0, 4.0, 5.0
+    norms = gradient_norms({}, [pooled, sequence], layout, SINGLE_PROCESS, per_parameter=True)
+    expected = {"gradient_norm": math.sqrt(50), "tables.a": 3.0, "tables.b": 4.0}
+    assert {n.removeprefix("gradient_norm/"): float(norm) for n, norm in norms.items()} == expected
+    alone = gradient_norms({}, [sequence], layout, SINGLE_PROCESS, per_parameter=True)
+    assert {name: float(norm) for name, norm in alone.items()} == {"gradient_norm": 5.0}
+    settings = ClipSettings(parameter_norm=3.5)
+    clip_gradients(settings, [], [pooled, sequence], layout, SINGLE_PROCESS)
+    clipped = [pooled[:, :4], pooled[:, 4:], sequence]
+    assert [float(g.norm()) for g in clipped] == pytest.approx([3.0, 3.5, 3.5], rel=1e-6)
 
 
 def test_the_global_norm_alone_is_one_number():

@@ -233,3 +233,15 @@ def test_what_a_loss_may_not_return_is_told(losses, said):
     said = rf"model.loss: Own returned {said}; it must return tensors of \[8\], the loss of each"
     with pytest.raises(UserError, match=said):
         train(make_context(loss=Own(SCHEMA)), [random_batch(8)])
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_a_loss_of_another_type_than_the_weights_of_rows_is_told(kind):
+    class Own(BCE):
+        def forward(self, prediction):
+            return {name: loss.to(kind) for name, loss in super().forward(prediction).items()}
+
+    name = str(kind).removeprefix("torch.")
+    said = rf"model.loss: Own returned losses in {name}; it must return the loss .* in float32"
+    with pytest.raises(UserError, match=said):
+        train(make_context(loss=Own(SCHEMA)), [random_batch(8)])

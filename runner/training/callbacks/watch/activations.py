@@ -30,7 +30,8 @@ class Activations:
     the gradient of the loss at the module's output, both of the rows of rank 0.
 
     Only the updates that are observed are slower: hooks are attached before such an update and
-    removed after it.
+    removed after it. One thread computes them, so that a model with batch norms is rounded
+    otherwise than on several threads.
 
     Args:
         every: a number of updates.

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from runner.distributed.ranks import SINGLE_PROCESS, Ranks
-from runner.distributed.shards import LocalShards
+from runner.distributed.shards import LocalShards, rows_in_shard
 from runner.errors import ConfigError, nearest_hint
+from runner.optim.dense import optimizer_parameters
 from runner.reporting.trackers.tracker import Histogram
 from runner.training.update.closure import needs_closure
 
@@ -79,8 +80,7 @@ def make_row_histogram(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Histo
         return make_histogram([weight_RD.index_select(0, rows_N.to(weight_RD.device))])
     parts = [torch.empty(0, device=weight_RD.device)]  # a rank may hold no row of it
     for shard in weight_RD.shards:
-        local_N = rows_N.to(shard.tensor.device) - shard.offset[0]
-        local_N = local_N[(local_N >= 0) & (local_N < len(shard.tensor))]
+        _, local_N = rows_in_shard(shard, rows_N.to(shard.tensor.device))
         parts.append(shard.tensor.index_select(0, local_N))
     return make_histogram(parts, ranks)
 
@@ -111,7 +111,7 @@ class LastGradients:
         self._hooks = [o.register_step_pre_hook(self._keep) for o in optimizers]
 
     def _keep(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        parameters = optimizer_parameters(optimizer)
         self._held |= {id(p): p.grad for p in parameters if p.grad is not None}
 
     def take(self) -> dict[int, Tensor]:

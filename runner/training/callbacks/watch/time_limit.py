@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from runner.config.intervals import parse_interval
 from runner.config_key import Key
 from runner.errors import ConfigError
-from runner.training.callbacks.watch.settings import parse_seconds
 
 Duration = Annotated[
     str, Key(pattern=r"0*[1-9]\d* ?(s|min|h)", note="a time, such as '90s', '30min' or '6h'")
@@ -56,3 +56,15 @@ class TimeLimit:
         left_s = self.limit_s - (now_s - self.began_s)
         if left_s <= self.margin_s + self.longest_s:
             training.pause(f"time_limit: {max(left_s, 0):,.0f} s of {self.text} are left")
+
+
+def parse_seconds(key: str, value: int | str) -> int:
+    """Return the seconds of a duration such as '30min'.
+
+    Raises:
+        ConfigError: if the value is not a duration.
+    """
+    duration = parse_interval(value, key=key, allow_time=True)
+    if duration is None or duration.unit != "seconds":
+        raise ConfigError(f"{key}={value}: a time, such as '90s', '30min' or '6h'")
+    return duration.count

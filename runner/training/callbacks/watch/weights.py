@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from runner.config.intervals import parse_interval
 from runner.config_key import Key, check_arguments, check_value
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import LocalShard, LocalShards
+from runner.distributed.shards import LocalShard, LocalShards, rows_in_shard
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import (
     LastGradients,
@@ -24,9 +24,9 @@ from runner.training.callbacks.watch.histograms import (
     make_row_histogram,
     select_names,
 )
+from runner.training.callbacks.watch.memory import TOGETHER
 from runner.training.update.parameters import dense_parameters
 
-TOGETHER = "all ranks measure after the same update, and their clocks differ"
 STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "norm": lambda x: x.norm(),
     "rms": lambda x: x.square().mean().sqrt(),
@@ -236,9 +236,7 @@ def row_square_sums(shard: LocalShard, rows_N: Tensor) -> Tensor:
     Returns:
         [N] float64.
     """
-    rows_N = rows_N.to(shard.tensor.device) - shard.offset[0]
-    inside_N = (rows_N >= 0) & (rows_N < len(shard.tensor))
+    inside_N, local_N = rows_in_shard(shard, rows_N.to(shard.tensor.device))
     sums_N = torch.zeros(len(rows_N), dtype=torch.float64, device=shard.tensor.device)
-    parts = shard.tensor.index_select(0, rows_N[inside_N]).double()
-    sums_N[inside_N] = parts.square().sum(1)
+    sums_N[inside_N] = shard.tensor.index_select(0, local_N).double().square().sum(1)
     return sums_N
