@@ -13,7 +13,7 @@ from runner.cli.verb_parser import VerbParser
 from runner.config.locations import CONF
 from runner.config.option_fields import OptionField, key_of_options, read_fields
 from runner.config.options import list_groups
-from runner.config.overrides import HIDDEN_KEY, find_hidden_key
+from runner.config.overrides import own_key
 from runner.config.signature import signed_as
 from runner.errors import UserError, nearest_hint
 from runner.rundir.diff import flatten
@@ -59,8 +59,7 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     fields = [field for _, fields in sources for field in fields]
     values = {f.key: yaml.safe_load(f.default) for f in fields if not f.is_written}
     values |= flatten(composed.config)
-    if key == HIDDEN_KEY:
-        key = find_hidden_key({known.removeprefix("model.net.") for known in values})
+    key = own_key(key, {known.removeprefix("model.net.") for known in values})
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
         if (found := key_of_options(key, given.config_dir)) is not None:

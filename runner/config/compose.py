@@ -193,7 +193,7 @@ def compose(
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
-    key_overrides = name_hidden_widths(base.config, key_overrides)
+    key_overrides = name_hidden_widths(base.config, key_overrides, problems)
     # nobody knows which keys an option has that does not exist
     unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
     problems += [

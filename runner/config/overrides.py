@@ -121,26 +121,42 @@ def describe_displaced_length(length_key: str | None, config: DictConfig) -> tup
     return (f"{length_key} from the command line displaces {other}={displaced_value}",)
 
 
-def name_hidden_widths(config: DictConfig, overrides: Sequence[Override]) -> list[Override]:
+def name_hidden_widths(
+    config: DictConfig, overrides: Sequence[Override], problems: list[str]
+) -> list[Override]:
     """Let `model.net.hidden` set the widths of a model's main MLP, whatever it calls them.
 
     Only the name of the override changes, so that a configuration and its signature are those of
     the model's own name. Of a model with none of `HIDDEN_WIDTHS`, or with several, it stays, and is
     refused as an unknown key.
+
+    Args:
+        config: with the model.
+        overrides: those of keys.
+        problems: gets a message if the overrides give both names.
     """
     net = OmegaConf.select(config, "model.net", throw_on_missing=False, default=None)
-    key = find_hidden_key(net) if isinstance(net, DictConfig) else HIDDEN_KEY
+    key = own_key(HIDDEN_KEY, net if isinstance(net, DictConfig) else ())
+    by_key = {o.key_or_group: str(o.input_line) for o in overrides}
+    if key != HIDDEN_KEY and {key, HIDDEN_KEY} <= by_key.keys():
+        problems.append(
+            f"{by_key[HIDDEN_KEY]} and {by_key[key]}: give one of them; both set the widths of the "
+            "model's main MLP"
+        )
     return [replace(o, key_or_group=key) if o.key_or_group == HIDDEN_KEY else o for o in overrides]
 
 
-def find_hidden_key(net: Container[object]) -> str:
-    """Return the key that `model.net.hidden` stands for, or itself.
+def own_key(key: str, net: Container[object]) -> str:
+    """Return the model's own key that `model.net.hidden` stands for, and any other key itself.
 
     Args:
+        key: dotted.
         net: the names of the keys of `model.net`.
     """
     own = [name for name in HIDDEN_WIDTHS if name in net]
-    return HIDDEN_KEY if len(own) != 1 or "hidden" in net else f"model.net.{own[0]}"
+    if key != HIDDEN_KEY or len(own) != 1 or "hidden" in net:
+        return key
+    return f"model.net.{own[0]}"
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:
