@@ -93,6 +93,10 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (
+            ["checkpoint.step=bst"],
+            "checkpoint.step=bst: must be one of best, last; nearest: 'best'",
+        ),
         (["checkpoint.step=399"], "checkpoint.step=399: there is no {run}/checkpoints/step-399; "),
         (["model.net.top=[16]"], "'dense/top.0.weight' is (8, "),
         (["model=dcn"], "loop=eval evaluates the model that was trained"),
