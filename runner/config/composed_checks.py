@@ -52,6 +52,7 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
         from_run=composed.source_run is not None
         or bool(get_key(composed.config, "checkpoint.path")),
         source_config=composed.source_config,
+        known_problems=composed.problems,
     )
     # a missing value, which another message tells, is null for the rules
     missing = tuple(f"{k}=" for k, value in flatten(composed.saved_config) if value == "???")

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
+from runner.config.declarations import read_declarations, settings_of
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
@@ -172,6 +173,8 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
         return None
     node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    if override.is_delete() and isinstance(node, DictConfig) and _is_needed(node, key):
+        return f"{text}: every job has this key; {key}=VALUE gives it another value"
     if override.is_delete() and before is None and isinstance(node, DictConfig) and name in node:
         with open_dict(node):
             del node[name]  # Hydra finds no key whose value is null
@@ -190,6 +193,15 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     except (HydraException, OmegaConfBaseException) as error:
         return messages.bad_override(override, config, error)
     return None
+
+
+def _is_needed(node: DictConfig, key: str) -> bool:
+    """Return whether a key names the class of its node, or is a value of a group that we read."""
+    group, _, name = key.rpartition(".")
+    settings = settings_of(group, node.get("_target_")) if group else None
+    declared = read_declarations(settings).get(name) if settings is not None else None
+    is_class = name == "_target_" and group != DENSE_KEY  # its own rule says what it may be
+    return name in node and (is_class or (declared is not None and declared.settings is None))
 
 
 def replaces_part(override: Override) -> bool:
