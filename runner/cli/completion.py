@@ -9,7 +9,11 @@ from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
 _PATH_VERBS = ("report", "resume", "diff", "reproduce", "clean", "schema")
-_PATH_KEYS = (".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir")
+# endings of keys that take a path: those of config/paths.py, and folders of results
+_PATH_KEYS = (
+    *(".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir"),
+    *(".tls_roots", ".to", ".rows_from", ".hard_table"),
+)
 _FLAGS = ("-m", "--dry-run", "--help", "--cfg", "--config-dir", "--allow")
 
 BASH_SCRIPT = """\

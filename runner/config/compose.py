@@ -205,7 +205,7 @@ def compose(
     if from_run is None:
         notes += follow_model_kind(base.config, key_overrides, base.default_config)
     config, saved_config, unresolved = resolve_interpolations(base.config)
-    make_paths_absolute(config, saved_config)
+    make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
     size_problems, size_notes = _fit_to_ranks(
         config, saved_config, base, {o.key_or_group for o in key_overrides}, from_run, overrides
