@@ -12,17 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.config.base_config import (
-    BaseConfig,
     base_of_new_run,
     base_of_saved_run,
     drop_held_for_one_command,
 )
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
-from runner.config.interpolation import resolve_interpolations
+from runner.config.interpolation import (
+    find_value,
+    resolve_interpolations,
+    resolve_text,
+)
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
@@ -192,7 +195,7 @@ def compose(
         )
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
-    dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
+    dense_target = find_value(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides, problems)
     # nobody knows which keys an option has that does not exist
     unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
@@ -201,14 +204,24 @@ def compose(
         for o in key_overrides
         if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
-    notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
-    if from_run is None:
-        notes += follow_model_kind(base.config, key_overrides, base.default_config)
     config, saved_config, unresolved = resolve_interpolations(base.config)
+    if not unresolved:  # else the job is refused, and what would follow cannot be read
+        followed = drop_unsupported_arguments(base.config, key_overrides, dense_target)
+        if from_run is None:
+            followed += follow_model_kind(base.config, key_overrides, base.default_config)
+        if followed:
+            notes += followed
+            config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
+    run_dir, sweep_dir = (
+        resolve_text(base.hydra[node], "dir", f"hydra.{node}.dir", problems)
+        for node in ("run", "sweep")
+    )
+    overridden = {o.key_or_group for o in key_overrides}
+    begun_in = run_dir if from_run is None else None
     size_problems, size_notes = _fit_to_ranks(
-        config, saved_config, base, {o.key_or_group for o in key_overrides}, from_run, overrides
+        config, saved_config, base.source_config, overridden, begun_in, overrides
     )
     return ComposedConfig(
         config=config,
@@ -219,7 +232,7 @@ def compose(
         choices=base.choices,
         problems=(
             *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
-            *find_dirs_elsewhere(base.hydra),
+            *find_dirs_elsewhere({"hydra.run.dir": run_dir, "hydra.sweep.dir": sweep_dir}),
         ),
         overrides=tuple(overrides),
         added_keys=tuple(
@@ -228,8 +241,8 @@ def compose(
             if o.is_add() or o.is_force_add() or replaces_part(o)
         ),
         notes=(*notes, *size_notes),
-        run_dir=base.hydra.run.dir,
-        sweep_dir=base.hydra.sweep.dir,
+        run_dir=DEFAULT_RUN_DIR if run_dir is None else run_dir,
+        sweep_dir=sweep_dir or "",
         source_run=from_run,
         source_config=base.source_config,
     )
@@ -238,16 +251,16 @@ def compose(
 def _fit_to_ranks(
     config: dict[str, Any],
     saved_config: dict[str, Any],
-    base: BaseConfig,
+    source_config: Mapping[str, Any],
     overridden: set[str],
-    from_run: Path | None,
+    run_dir: str | None,
     overrides: Sequence[str],
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Resolve in place what depends on the number of ranks; return problems and notes."""
     started_ranks = launched_world_size()
-    before: Mapping[str, Any] = base.source_config
-    if from_run is None and started_ranks is not None:
-        before = config_before_restart(Path(base.hydra.run.dir), overrides)
+    before = source_config
+    if run_dir is not None and started_ranks is not None:
+        before = config_before_restart(Path(run_dir), overrides)
         if before:  # the batch size of the command is that of as many ranks as there were then
             overridden.discard("trainer.batch_size")
     found = resolve_world_size(

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
+from runner.config.interpolation import find_value
 from runner.config.option_fields import key_of_options
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
@@ -112,7 +113,7 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     if unknown := [name for name in inner if name not in known]:
         return unknown_key(text, unknown[0], known)
-    if OmegaConf.select(config, key, throw_on_missing=False, default=None) is None and (
+    if find_value(config, key) is None and (
         "not in struct" in message or "does not exist" in message or "Could not" in message
     ):
         return unknown_key(text, key, known)

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
 from runner.config.declarations import read_declarations, settings_of
+from runner.config.interpolation import find_value
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
@@ -116,7 +117,7 @@ def describe_displaced_length(length_key: str | None, config: DictConfig) -> tup
     if length_key is None:
         return ()
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(length_key)]
-    displaced_value = OmegaConf.select(config, other)
+    displaced_value = find_value(config, other)
     if displaced_value is None:
         return ()
     return (f"{length_key} from the command line displaces {other}={displaced_value}",)
@@ -136,7 +137,7 @@ def name_hidden_widths(
         overrides: those of keys.
         problems: gets a message if the overrides give both names.
     """
-    net = OmegaConf.select(config, "model.net", throw_on_missing=False, default=None)
+    net = find_value(config, "model.net")
     key = own_key(HIDDEN_KEY, net if isinstance(net, DictConfig) else ())
     by_key = {o.key_or_group: str(o.input_line) for o in overrides}
     if key != HIDDEN_KEY and {key, HIDDEN_KEY} <= by_key.keys():
@@ -163,7 +164,7 @@ def own_key(key: str, net: Container[object]) -> str:
 def apply_override(config: DictConfig, override: Override) -> str | None:
     """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
-    before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
+    before = find_value(config, key)
     if replaces_part(override) or (
         key == SPLIT_KEY
         and isinstance(before, DictConfig)
@@ -172,7 +173,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     ):
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
         return None
-    node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    node, name = find_value(config, key.rpartition(".")[0]), key.rpartition(".")[2]
     if override.is_delete() and isinstance(node, DictConfig) and _is_needed(node, key):
         return f"{text}: every job has this key; {key}=VALUE gives it another value"
     if override.is_delete() and before is None and isinstance(node, DictConfig) and name in node:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
-
 from runner.object_store import is_store_url
 from runner.rundir.mirror.fetch import local_run
 
@@ -62,12 +60,12 @@ def _absolute(value: Any) -> Any:
     return os.path.abspath(os.path.expanduser(value))
 
 
-def find_dirs_elsewhere(hydra: DictConfig) -> list[str]:
-    """Return a message for each output folder that is no folder of this machine."""
+def find_dirs_elsewhere(places: Mapping[str, str | None]) -> list[str]:
+    """Return a message for each output folder, by its key, that is no folder of this machine."""
     return [
         f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
         "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
-        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
+        for key, place in places.items()
         if "://" in str(place)
     ]
 
