@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,10 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         if any(kind):
             print(f"  type     {', '.join(filter(None, kind))}")
     written = [(path, field) for path, field in settings if field.is_written]
-    print(f"  set by   {_set_by(key, composed, written)}")
+    if not written:  # a group of keys that the file does not list as one
+        within = [p for p, fs in sources for f in fs if f.is_written and f.key in inside]
+        written = [(path, OptionField(key, "", "", "")) for path in within[:1]]
+    print(f"  set by   {_set_by(key, composed, written, groups)}")
     print(f"  changes  {_changes(key)}")
     return 0
 
@@ -122,11 +125,14 @@ def _with_bases(path: Path, group: str) -> Iterator[tuple[Path, list[OptionField
 
 
 def _set_by(
-    key: str, composed: ComposedConfig, settings: Sequence[tuple[Path, OptionField]]
+    key: str,
+    composed: ComposedConfig,
+    settings: Sequence[tuple[Path, OptionField]],
+    groups: Container[str],
 ) -> str:
     for word in reversed(composed.overrides):
         name = re.split("=|@", word.lstrip("+~"), maxsplit=1)[0]
-        if f"{key}.".startswith(f"{name}.") and "." in name:
+        if f"{key}.".startswith(f"{name}.") and name not in groups:
             return f"{word} of this command{_default(settings)}"
     if not settings and key.endswith("._target_"):
         return "the option that its group chooses; `ls` lists the groups"
