@@ -144,11 +144,16 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
     """Return the run directory that a checkpoint folder lies in; None if it lies in none.
 
     Raises:
-        ConfigError: if there is no such folder.
+        ConfigError: if there is no such folder, or it is a run directory.
         UserError: if its run has a link, a pipe or the like in place of a file.
     """
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")
+    if (checkpoint / "meta.json").exists():
+        raise ConfigError(
+            f"checkpoint.path={checkpoint}: is a run directory, not a checkpoint folder in one; "
+            f"run={checkpoint} evaluates it"
+        )
     folder = checkpoint.absolute().parent.parent
     if not (folder / "meta.json").exists():
         return None

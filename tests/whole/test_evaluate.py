@@ -112,6 +112,15 @@ def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
     assert not (tmp_path / "e").exists()
 
 
+def test_a_run_directory_in_place_of_a_checkpoint_folder_is_told_how_it_is_evaluated(
+    runner, trained, tmp_path
+):
+    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path)
+    assert done.code == 2
+    assert f"checkpoint.path={trained}: is a run directory" in done.text
+    assert f"run={trained} evaluates it" in done.text
+
+
 def test_a_setting_of_the_model_that_keeps_its_weights_may_change(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "model.loss.label_smoothing=0.1")
     before = result(trained)["metrics"]
