@@ -162,6 +162,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["callbacks.mine.every=3"], ["no key 'callbacks.mine.every' yet", ": +callbacks.mine.ev"]),
         (["callbacks=weights", "callbacks.weights.evry=3"], ["nearest: 'callbacks.weights.every'"]),
         (["tracker.wandb.project=x"], ["it is a key of tracker=wandb"]),
+        (["name=5", "checkpoint.init_from=/"], ["2 mistakes", "name=5: expected text", "holds no"]),
         (["name=a/b"], ["name=a/b: names a folder"]),
         (["seed=1,2"], ["seed=1,2: several values", "-m"]),
         (["trainer.batch_size=[1"], ["cannot be read"]),

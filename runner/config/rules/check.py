@@ -91,7 +91,8 @@ def check_config(
 
 
 def _names_any(problem: str, keys: Collection[str]) -> bool:
-    return not set(re.findall(r"[\w.]+", problem)).isdisjoint(keys)
+    # a key without a dot is a word as well: name=..., and not "name a folder"
+    return not set(re.findall(r"\w+(?:\.\w+)+|\w+(?==)", problem)).isdisjoint(keys)
 
 
 def _key_of(problem: str) -> str:
