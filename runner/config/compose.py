@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from runner.config.base_config import (
+    BaseConfig,
     base_of_new_run,
     base_of_saved_run,
     drop_held_for_one_command,
@@ -209,14 +211,9 @@ def compose(
         for o in key_overrides
         if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
-    config, saved_config, unresolved = resolve_interpolations(base.config)
-    if not unresolved:  # else the job is refused, and what would follow cannot be read
-        followed = drop_unsupported_arguments(base.config, key_overrides, dense_target)
-        if from_run is None:
-            followed += follow_model_kind(base.config, key_overrides, base.default_config)
-        if followed:
-            notes += followed
-            config, saved_config, unresolved = resolve_interpolations(base.config)
+    followed, (config, saved_config, unresolved) = _resolve(
+        base, key_overrides, dense_target, is_new=from_run is None
+    )
     make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
     run_dir, sweep_dir = (
@@ -245,12 +242,28 @@ def compose(
             for o in key_overrides
             if o.is_add() or o.is_force_add() or replaces_part(o)
         ),
-        notes=(*notes, *size_notes),
+        notes=(*notes, *followed, *size_notes),
         run_dir=DEFAULT_RUN_DIR if run_dir is None else run_dir,
         sweep_dir=sweep_dir or "",
         source_run=from_run,
         source_config=base.source_config,
     )
+
+
+def _resolve(
+    base: BaseConfig, overrides: Sequence[Override], dense_target: Any, *, is_new: bool
+) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], list[str]]]:
+    """Let settings follow from others in place, and resolve all; return notes and what it gives.
+
+    Nothing follows where a value cannot be resolved, since the job is refused.
+    """
+    resolved = resolve_interpolations(base.config)
+    if resolved[2]:
+        return (), resolved
+    notes = drop_unsupported_arguments(base.config, overrides, dense_target)
+    if is_new:
+        notes += follow_model_kind(base.config, overrides, base.default_config)
+    return notes, resolve_interpolations(base.config) if notes else resolved
 
 
 def _fit_to_ranks(
