@@ -64,15 +64,14 @@ def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
         from runner.cli.hydra_flags import answer_hydra_flags
 
         return answer_hydra_flags(flags)
-    from runner.cli.flags import is_search, is_single_run
+    from runner.cli.flags import is_search, is_single_run, refuse_flags
 
     if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides or is_search(flags.overrides):
         return _multirun(flags, allowed, allow)
     from runner.config.compose import compose_job
     from runner.launch import launch
 
-    if flags.dry_run:
-        raise UserError("--dry-run: lists the jobs of a sweep; add -m")
+    refuse_flags(flags, "add -m")
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     is_sweep = composed.is_multirun or composed.config.get("search")  # a YAML may say so too
     if is_sweep and not is_single_run(flags.overrides):

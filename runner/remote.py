@@ -56,7 +56,11 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
         UserError: if Ray is not installed, or the cluster cannot be reached.
     """
     all_problems = check_config(
-        composed.config, composed.default_config, added_keys=composed.added_keys, allowed=allowed
+        composed.config,
+        composed.default_config,
+        added_keys=composed.added_keys,
+        allowed=allowed,
+        known_problems=composed.problems,
     )
     # The cluster may have a device that this machine lacks; the job checks it again there.
     local_keys = ("trainer.device=", "trainer.amp_dtype=")

@@ -42,6 +42,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             None if only rank 0 knows it.
         allowed: packages that a `_target_` may lie in.
     """
+    job = None
     try:
         from runner.reporting.console import View
         from runner.training.builder import build_job
@@ -70,7 +71,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             return ProcessResult(130, "interrupted", "interrupted before it had begun")
         if isinstance(error, UserError):
             return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
-        return ProcessResult(1, "failed", _describe_error(error, allowed), _masked_trace())
+        told = _describe_error(error, allowed, is_built=job is not None)
+        return ProcessResult(1, "failed", told, _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
@@ -249,14 +251,19 @@ def _masked_trace() -> str:
     return mask_secrets(traceback.format_exc())
 
 
-def _describe_error(error: BaseException, allowed: Sequence[str]) -> str:
+def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: bool = True) -> str:
     text = mask_secrets(str(error)).strip()
     first = text.splitlines()[0] if text else ""
     if is_out_of_memory(error):
-        return (
-            f"out of memory: {first or type(error).__name__}; a smaller trainer.batch_size with a "
-            "larger trainer.accumulate gives the same result in less memory"
+        helps = (
+            "a smaller trainer.batch_size with a larger trainer.accumulate gives the same result "
+            "in less memory"
+            if is_built
+            else "no batch was there yet, so its size does not help: a smaller "
+            "model.net.embedding_dim and narrower layers do, and sharding.plan=disk keeps tables "
+            "in files"
         )
+        return f"out of memory: {first or type(error).__name__}; {helps}"
     name = type(error).__name__
     return (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,19 @@ def test_out_of_memory_is_said_as_such_and_what_helps(command, error):
     assert "out of memory" in err
     assert "trainer.accumulate" in err
     assert "out of memory" in read_result(Path("run"))["error"]
+
+
+def test_out_of_memory_before_the_first_batch_names_what_makes_the_model_smaller(
+    command, monkeypatch
+):
+    def build(*args, **more):
+        raise MemoryError
+
+    monkeypatch.setattr(sys.modules["runner.training.builder"], "build_job", build)
+    code, _, err = command("hydra.run.dir=run")
+    told = read_result(Path("run"))["error"]
+    assert code == 1 and told.startswith("out of memory: MemoryError; no batch was there yet")
+    assert "model.net.embedding_dim" in told and "trainer.batch_size" not in told + err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

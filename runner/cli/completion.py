@@ -8,8 +8,16 @@ from pathlib import Path
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
-_PATH_VERBS = ("report", "resume", "diff", "reproduce", "clean", "schema")
-_PATH_KEYS = (".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir")
+_RUN_VERBS = ("resume", "reproduce", "export", "importance", "index", "schedule")  # then settings
+_PATH_VERBS = (
+    *("report", "diff", "clean", "schema", "predict", "serve", "apply", "histories", "board"),
+    *_RUN_VERBS,
+)
+# endings of keys that take a path: those of config/paths.py, and folders of results
+_PATH_KEYS = (
+    *(".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir"),
+    *(".tls_roots", ".to", ".rows_from", ".hard_table"),
+)
 _FLAGS = ("-m", "--dry-run", "--help", "--cfg", "--config-dir", "--allow")
 
 BASH_SCRIPT = """\
@@ -111,7 +119,7 @@ def complete_words(words: Sequence[str]) -> Iterator[str]:
         yield from (s for s in SCRIPTS if s.startswith(current))
     elif verb == "ls":
         yield from _complete_group(current)
-    elif verb in _PATH_VERBS and (verb != "resume" or len(before) == 1):
+    elif verb in _PATH_VERBS and (verb not in _RUN_VERBS or len(before) == 1):
         return
     else:
         if not before:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from runner.cli.verb_parser import VerbParser
 from runner.config.locations import CONF
 from runner.config.option_fields import OptionField, key_of_options, read_fields
 from runner.config.options import list_groups
-from runner.config.overrides import HIDDEN_KEY, find_hidden_key
+from runner.config.overrides import own_key
 from runner.config.signature import signed_as
 from runner.errors import UserError, nearest_hint
 from runner.rundir.diff import flatten
@@ -59,8 +59,7 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     fields = [field for _, fields in sources for field in fields]
     values = {f.key: yaml.safe_load(f.default) for f in fields if not f.is_written}
     values |= flatten(composed.config)
-    if key == HIDDEN_KEY:
-        key = find_hidden_key({known.removeprefix("model.net.") for known in values})
+    key = own_key(key, {known.removeprefix("model.net.") for known in values})
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
         if (found := key_of_options(key, given.config_dir)) is not None:
@@ -82,7 +81,10 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         if any(kind):
             print(f"  type     {', '.join(filter(None, kind))}")
     written = [(path, field) for path, field in settings if field.is_written]
-    print(f"  set by   {_set_by(key, composed, written)}")
+    if not written:  # a group of keys that the file does not list as one
+        within = [p for p, fs in sources for f in fs if f.is_written and f.key in inside]
+        written = [(path, OptionField(key, "", "", "")) for path in within[:1]]
+    print(f"  set by   {_set_by(key, composed, written, groups)}")
     print(f"  changes  {_changes(key)}")
     return 0
 
@@ -123,11 +125,14 @@ def _with_bases(path: Path, group: str) -> Iterator[tuple[Path, list[OptionField
 
 
 def _set_by(
-    key: str, composed: ComposedConfig, settings: Sequence[tuple[Path, OptionField]]
+    key: str,
+    composed: ComposedConfig,
+    settings: Sequence[tuple[Path, OptionField]],
+    groups: Container[str],
 ) -> str:
     for word in reversed(composed.overrides):
         name = re.split("=|@", word.lstrip("+~"), maxsplit=1)[0]
-        if f"{key}.".startswith(f"{name}.") and "." in name:
+        if f"{key}.".startswith(f"{name}.") and name not in groups:
             return f"{word} of this command{_default(settings)}"
     if not settings and key.endswith("._target_"):
         return "the option that its group chooses; `ls` lists the groups"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, nearest_hint, raise_combined
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     """Parse a command line without a verb and without `--allow`.
 
     Raises:
-        UserError: for a flag that neither we nor Hydra know, naming the nearest.
+        UserError: for a flag that neither we nor Hydra know, naming the nearest, and for one that
+            has no effect without another.
     """
     from hydra._internal.utils import get_args_parser
 
@@ -88,6 +89,9 @@ def parse_flags(argv: Sequence[str]) -> Flags:
                 f"--{name}: the runner has one primary configuration; --config-dir DIR adds a "
                 "folder of yours to its groups, experiments=NAME holds a whole experiment"
             )
+    if (args.package or args.resolve) and not args.cfg:
+        flag = "--package" if args.package else "--resolve"
+        raise UserError(f"{flag}: says what --cfg prints; add --cfg job")
     overrides = tuple(args.overrides)
     return Flags(
         overrides=overrides,
@@ -101,6 +105,31 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         rerun=rerun,
         is_hydra_only=bool(args.hydra_help or args.info or args.shell_completion),
         argv=(*(w for w in words if w not in overrides), *overrides),
+    )
+
+
+def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None:
+    """Refuse the flags that a command would pass over, and train where a list was asked for.
+
+    Args:
+        flags: of the command line.
+        why: what the command does instead; it ends each message.
+        taken: the flags that the command takes.
+
+    Raises:
+        UserError: with every such flag.
+    """
+    given = {
+        "-m: starts new jobs": flags.multirun,
+        "--cfg: prints the configuration of a new job": flags.cfg,
+        "--dry-run: lists the jobs of a sweep": flags.dry_run,
+        "--rerun: repeats jobs of a sweep": flags.rerun,
+        "--info, --hydra-help and --shell-completion: stand alone": flags.is_hydra_only,
+    }
+    raise_combined(
+        f"{text}; {why}"
+        for text, value in given.items()
+        if value and text.partition(":")[0] not in taken
     )
 
 

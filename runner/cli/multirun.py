@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -14,7 +15,12 @@ from hydra.core.override_parser.types import Override
 from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
-from runner.config.overrides import HIDDEN_WIDTHS, parse_overrides
+from runner.config.overrides import (
+    HIDDEN_WIDTHS,
+    name_hidden_widths,
+    own_key,
+    parse_overrides,
+)
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.config.settings.trainer import LENGTH_KEYS
@@ -119,15 +125,21 @@ def _split_search(
         ConfigError: for several values of a key that holds for the whole sweep, and for every
             other mistake.
     """
-    raise_combined(
-        f"{o.input_line}: holds for the whole sweep; give it one value"
-        if (key := o.key_or_group.removeprefix("search.space.")) == o.key_or_group
-        else f"{o.input_line}: what is searched is the key itself: {key}={o.get_value_string()}"
-        for o in parsed
-        if o.is_sweep_override() and _is_sweep_wide(o)
-    )
+    problems: list[str] = []
+    for o in parsed:
+        key = o.key_or_group.removeprefix("search.space.")
+        if not o.is_sweep_override() or not _is_sweep_wide(o):
+            continue
+        if key == o.key_or_group:
+            problems.append(f"{o.input_line}: holds for the whole sweep; give it one value")
+        else:
+            text = f"{key}={o.get_value_string()}"
+            problems.append(f"{o.input_line}: what is searched is the key itself: {text}")
+    raise_combined(problems)
     check_composed(with_row_count(base), allowed)
-    settings = read_search_settings(base.config["search"])
+    parsed = name_hidden_widths(base.unresolved_config, parsed, problems)
+    raise_combined(problems)
+    settings = _with_own_keys(read_search_settings(base.config["search"]), base.config)
     missing = [k for k in MODEL_KEYS if k in settings.space and not _has_key(base.config, k)]
     wanted = {k: v for k, v in settings.space.items() if k not in missing}
     space, notes = read_space(wanted, parsed)
@@ -142,6 +154,16 @@ def _split_search(
         if o.key_or_group not in searched_keys and not o.is_sweep_override()
     ]
     return [*_settings_of_each_job(settings, parsed), *fixed], space, settings
+
+
+def _with_own_keys(settings: SearchSettings, config: Mapping[str, Any]) -> SearchSettings:
+    """Return the settings of a search with `model.net.hidden` named as the model names it."""
+    net = config["model"]["net"]
+    return replace(
+        settings,
+        space={own_key(key, net): text for key, text in settings.space.items()},
+        each_job={own_key(key, net): value for key, value in settings.each_job.items()},
+    )
 
 
 def _has_key(config: Mapping[str, Any], key: str) -> bool:

@@ -30,7 +30,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: before anything is started.
     """
-    from runner.cli.flags import parse_flags
+    from runner.cli.flags import parse_flags, refuse_flags
     from runner.config.composed_checks import check_composed
     from runner.config.targets import allowed_packages
     from runner.launch import check_parts, launch, print_status, run_spec
@@ -39,6 +39,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError(f"reproduce: name a run: reproduce DIR [{_RUN_DIR_KEY}=NEW]")
     folder, overrides = local_run(flags.overrides[0]), flags.overrides[1:]
+    refuse_flags(flags, f"reproduce {folder} repeats one run")
     meta = read_meta(folder)
     composed = _compose(folder, meta, overrides, flags.config_dirs)
     allowed = allowed_packages(allow)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.cli.flags import Flags, parse_flags
+from runner.cli.flags import Flags, parse_flags, refuse_flags
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import quote_hydra_value
 from runner.errors import UserError
@@ -75,12 +75,13 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     Only what belongs to the sweep as a whole can be changed: slots, retries, number of trials.
 
     Raises:
-        UserError: for other overrides, or if the sweep's command is not known.
+        UserError: for other overrides and flags, or if the sweep's command is not known.
     """
     from runner.cli.multirun import multirun
     from runner.config.targets import allowed_packages
     from runner.sweep.database import read_facts
 
+    refuse_flags(flags, f"resume {folder} continues a sweep", taken=("-m", "--dry-run", "--rerun"))
     place = folder.absolute()
     facts = read_facts(place)
     recorded = facts.get("words")
@@ -121,8 +122,7 @@ def _check_flags(folder: Path, flags: Flags) -> None:
     Raises:
         UserError: for a word that does not.
     """
-    if flags.multirun or flags.cfg:
-        raise UserError("resume: continues one run; -m and --cfg are for new ones")
+    refuse_flags(flags, f"resume {folder} continues one run")
     for word in flags.overrides[1:]:
         key = word.split("=", 1)[0].lstrip("+~")
         if key == "hydra.run.dir":

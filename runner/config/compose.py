@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
 
 from runner.config.base_config import (
     BaseConfig,
@@ -22,7 +23,11 @@ from runner.config.base_config import (
 )
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
-from runner.config.interpolation import resolve_interpolations
+from runner.config.interpolation import (
+    find_value,
+    resolve_interpolations,
+    resolve_text,
+)
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
@@ -142,11 +147,16 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
     """Return the run directory that a checkpoint folder lies in; None if it lies in none.
 
     Raises:
-        ConfigError: if there is no such folder.
+        ConfigError: if there is no such folder, or it is a run directory.
         UserError: if its run has a link, a pipe or the like in place of a file.
     """
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")
+    if (checkpoint / "meta.json").exists():
+        raise ConfigError(
+            f"checkpoint.path={checkpoint}: is a run directory, not a checkpoint folder in one; "
+            f"run={checkpoint} evaluates it"
+        )
     folder = checkpoint.absolute().parent.parent
     if not (folder / "meta.json").exists():
         return None
@@ -193,8 +203,8 @@ def compose(
         )
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
-    dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
-    key_overrides = name_hidden_widths(base.config, key_overrides)
+    dense_target = find_value(base.config, "optimizer.dense._target_")
+    key_overrides = name_hidden_widths(base.config, key_overrides, problems)
     # nobody knows which keys an option has that does not exist
     unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
     problems += [
@@ -202,14 +212,19 @@ def compose(
         for o in key_overrides
         if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
-    notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
-    if from_run is None:
-        notes += follow_model_kind(base.config, key_overrides, base.default_config)
-    config, saved_config, unresolved = resolve_interpolations(base.config)
-    make_paths_absolute(config, saved_config)
+    followed, (config, saved_config, unresolved) = _resolve(
+        base, key_overrides, dense_target, is_new=from_run is None
+    )
+    make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
+    run_dir, sweep_dir = (
+        resolve_text(base.hydra[node], "dir", f"hydra.{node}.dir", problems)
+        for node in ("run", "sweep")
+    )
+    overridden = {o.key_or_group for o in key_overrides}
+    begun_in = run_dir if from_run is None else None
     size_problems, size_notes = _fit_to_ranks(
-        config, saved_config, base, {o.key_or_group for o in key_overrides}, from_run, overrides
+        config, saved_config, base.source_config, overridden, begun_in, overrides
     )
     return ComposedConfig(
         config=config,
@@ -220,7 +235,7 @@ def compose(
         choices=base.choices,
         problems=(
             *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
-            *find_dirs_elsewhere(base.hydra),
+            *find_dirs_elsewhere({"hydra.run.dir": run_dir, "hydra.sweep.dir": sweep_dir}),
         ),
         overrides=tuple(overrides),
         added_keys=tuple(
@@ -228,27 +243,43 @@ def compose(
             for o in key_overrides
             if o.is_add() or o.is_force_add() or replaces_part(o)
         ),
-        notes=(*notes, *size_notes),
-        run_dir=base.hydra.run.dir,
-        sweep_dir=base.hydra.sweep.dir,
+        notes=(*notes, *followed, *size_notes),
+        run_dir=DEFAULT_RUN_DIR if run_dir is None else run_dir,
+        sweep_dir=sweep_dir or "",
         source_run=from_run,
         source_config=base.source_config,
     )
 
 
+def _resolve(
+    base: BaseConfig, overrides: Sequence[Override], dense_target: Any, *, is_new: bool
+) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], list[str]]]:
+    """Let settings follow from others in place, and resolve all; return notes and what it gives.
+
+    Nothing follows where a value cannot be resolved, since the job is refused.
+    """
+    resolved = resolve_interpolations(base.config)
+    if resolved[2]:
+        return (), resolved
+    notes = drop_unsupported_arguments(base.config, overrides, dense_target)
+    if is_new:
+        notes += follow_model_kind(base.config, overrides, base.default_config)
+    return notes, resolve_interpolations(base.config) if notes else resolved
+
+
 def _fit_to_ranks(
     config: dict[str, Any],
     saved_config: dict[str, Any],
-    base: BaseConfig,
+    source_config: Mapping[str, Any],
     overridden: set[str],
-    from_run: Path | None,
+    run_dir: str | None,
     overrides: Sequence[str],
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Resolve in place what depends on the number of ranks; return problems and notes."""
     started_ranks = launched_world_size()
-    before: Mapping[str, Any] = base.source_config
-    if from_run is None and started_ranks is not None:
-        before = config_before_restart(Path(base.hydra.run.dir), overrides)
+    before = source_config
+    if run_dir is not None and started_ranks is not None:
+        before = config_before_restart(Path(run_dir), overrides)
         if before:  # the batch size of the command is that of as many ranks as there were then
             overridden.discard("trainer.batch_size")
     problems, notes = resolve_world_size(

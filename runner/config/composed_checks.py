@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.config.compose import ComposedConfig
+from runner.config.interpolation import CANNOT_BE_RESOLVED
 from runner.config.proposed_length import AUTO, UNKNOWN_ROWS, automatic_keys, fill_automatic
 from runner.config.rules import check_config, get_key
 from runner.config.rules.loops import many_epochs, rows_not_told, tells_rows
@@ -52,7 +53,10 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
         from_run=composed.source_run is not None
         or bool(get_key(composed.config, "checkpoint.path")),
         source_config=composed.source_config,
+        known_problems=composed.problems,
     )
-    # a missing value, which another message tells, is null for the rules
-    missing = tuple(f"{k}=" for k, value in flatten(composed.saved_config) if value == "???")
+    # a value that is missing or cannot be resolved, which a message tells, is null for the rules
+    keys = [k for k, value in flatten(composed.saved_config) if value == "???"]
+    keys += [p.partition("=")[0] for p in composed.problems if CANNOT_BE_RESOLVED in p]
+    missing = tuple(f"{k}{sign}" for k in keys for sign in "=:")
     raise_combined([*composed.problems, *(p for p in problems if not p.startswith(missing))])

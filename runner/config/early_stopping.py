@@ -202,7 +202,7 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
             continue
         watched = {
             "metric": node.get("metric") or monitor["metric"],
-            "direction": node["direction"],
+            "direction": node.get("direction"),
         }
         if watched["metric"] == monitor["metric"] and watched["direction"] is None:
             watched["direction"] = monitor["direction"]  # which has been checked above

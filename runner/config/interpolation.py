@@ -13,6 +13,8 @@ from omegaconf.resolvers import oc
 
 from runner.rundir.secrets import mask_values, note_reference
 
+CANNOT_BE_RESOLVED = ": cannot be resolved: "
+
 
 def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Resolve a configuration into plain values.
@@ -26,6 +28,26 @@ def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str
     with _track_env_reads() as read:
         config_values, saved_values = _resolve_node(config, "", read, problems)
     return config_values, mask_values(saved_values, everything=False), problems
+
+
+def find_value(config: DictConfig, key: str) -> Any:
+    """Return the value at a dotted key; None where it is missing or cannot be resolved."""
+    return OmegaConf.select(
+        config, key, throw_on_missing=False, throw_on_resolution_failure=False, default=None
+    )
+
+
+def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> str | None:
+    """Return one value of a node as text, or None and a message if it cannot be resolved.
+
+    Args:
+        node: of the configuration.
+        name: of the value in the node.
+        key: its dotted name.
+        problems: gets the message.
+    """
+    value, _ = _resolve_value(node, name, key, [], problems)
+    return None if value is None else str(value)
 
 
 @contextmanager
@@ -76,7 +98,7 @@ def _resolve_value(
         resolved = parent[name]
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
-        problems.append(f"{key}={child._value()}: cannot be resolved: {first}")
+        problems.append(f"{key}={child._value()}{CANNOT_BE_RESOLVED}{first}")
         return None, child._value()
     if isinstance(resolved, Container):
         plain = OmegaConf.to_container(resolved, resolve=True)

@@ -12,7 +12,9 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
+from runner.config.interpolation import find_value
 from runner.config.option_fields import key_of_options
+from runner.config.settings import FREELY_NAMED_NODES
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 
@@ -110,13 +112,28 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
         )
     known, value = list(dotted_keys(config)), override.value()
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
-    if unknown := [name for name in inner if name not in known]:
-        return unknown_key(text, unknown[0], known)
-    if OmegaConf.select(config, key, throw_on_missing=False, default=None) is None and (
+    unknown = next((name for name in inner if name not in known), key)
+    is_new = unknown not in known and key_of_options(unknown) is None and not override.is_delete()
+    if is_new and _may_hold(unknown, config):
+        word = shlex.quote(f"+{text}")
+        return f"{text}: there is no key {unknown!r} yet; a key of one's own has a +: {word}"
+    if unknown != key:
+        return unknown_key(text, unknown, known)
+    if find_value(config, key) is None and (
         "not in struct" in message or "does not exist" in message or "Could not" in message
     ):
         return unknown_key(text, key, known)
     return f"{text}: {hydra_error(error)}"
+
+
+def _may_hold(key: str, config: DictConfig) -> bool:
+    """Return whether a key that does not exist lies in a group whose keys the user chooses."""
+    group = key.rpartition(".")[0]
+    node = find_value(config, group) if group else config
+    if node is None:
+        return _may_hold(group, config)
+    is_empty = isinstance(node, DictConfig) and not node
+    return group in (*FREELY_NAMED_NODES, "metrics.own") or is_empty
 
 
 def hydra_error(error: BaseException) -> str:

@@ -18,6 +18,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
+from runner.config.declarations import read_declarations, settings_of
+from runner.config.interpolation import find_value
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
@@ -115,38 +117,54 @@ def describe_displaced_length(length_key: str | None, config: DictConfig) -> tup
     if length_key is None:
         return ()
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(length_key)]
-    displaced_value = OmegaConf.select(config, other)
+    displaced_value = find_value(config, other)
     if displaced_value is None:
         return ()
     return (f"{length_key} from the command line displaces {other}={displaced_value}",)
 
 
-def name_hidden_widths(config: DictConfig, overrides: Sequence[Override]) -> list[Override]:
+def name_hidden_widths(
+    config: DictConfig, overrides: Sequence[Override], problems: list[str]
+) -> list[Override]:
     """Let `model.net.hidden` set the widths of a model's main MLP, whatever it calls them.
 
     Only the name of the override changes, so that a configuration and its signature are those of
     the model's own name. Of a model with none of `HIDDEN_WIDTHS`, or with several, it stays, and is
     refused as an unknown key.
+
+    Args:
+        config: with the model.
+        overrides: those of keys.
+        problems: gets a message if the overrides give both names.
     """
-    net = OmegaConf.select(config, "model.net", throw_on_missing=False, default=None)
-    key = find_hidden_key(net) if isinstance(net, DictConfig) else HIDDEN_KEY
+    net = find_value(config, "model.net")
+    key = own_key(HIDDEN_KEY, net if isinstance(net, DictConfig) else ())
+    by_key = {o.key_or_group: str(o.input_line) for o in overrides}
+    if key != HIDDEN_KEY and {key, HIDDEN_KEY} <= by_key.keys():
+        problems.append(
+            f"{by_key[HIDDEN_KEY]} and {by_key[key]}: give one of them; both set the widths of the "
+            "model's main MLP"
+        )
     return [replace(o, key_or_group=key) if o.key_or_group == HIDDEN_KEY else o for o in overrides]
 
 
-def find_hidden_key(net: Container[object]) -> str:
-    """Return the key that `model.net.hidden` stands for, or itself.
+def own_key(key: str, net: Container[object]) -> str:
+    """Return the model's own key that `model.net.hidden` stands for, and any other key itself.
 
     Args:
+        key: dotted.
         net: the names of the keys of `model.net`.
     """
     own = [name for name in HIDDEN_WIDTHS if name in net]
-    return HIDDEN_KEY if len(own) != 1 or "hidden" in net else f"model.net.{own[0]}"
+    if key != HIDDEN_KEY or len(own) != 1 or "hidden" in net:
+        return key
+    return f"model.net.{own[0]}"
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:
     """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
-    before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
+    before = find_value(config, key)
     if replaces_part(override) or (
         key == SPLIT_KEY
         and isinstance(before, DictConfig)
@@ -155,7 +173,9 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     ):
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
         return None
-    node, name = OmegaConf.select(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    node, name = find_value(config, key.rpartition(".")[0]), key.rpartition(".")[2]
+    if override.is_delete() and isinstance(node, DictConfig) and _is_needed(node, key):
+        return f"{text}: every job has this key; {key}=VALUE gives it another value"
     if override.is_delete() and before is None and isinstance(node, DictConfig) and name in node:
         with open_dict(node):
             del node[name]  # Hydra finds no key whose value is null
@@ -174,6 +194,15 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     except (HydraException, OmegaConfBaseException) as error:
         return messages.bad_override(override, config, error)
     return None
+
+
+def _is_needed(node: DictConfig, key: str) -> bool:
+    """Return whether a key names the class of its node, or is a value of a group that we read."""
+    group, _, name = key.rpartition(".")
+    settings = settings_of(group, node.get("_target_")) if group else None
+    declared = read_declarations(settings).get(name) if settings is not None else None
+    is_class = name == "_target_" and group != DENSE_KEY  # its own rule says what it may be
+    return name in node and (is_class or (declared is not None and declared.settings is None))
 
 
 def replaces_part(override: Override) -> bool:

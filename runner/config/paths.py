@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
-
 from runner.object_store import is_store_url
 from runner.rundir.mirror.fetch import local_run
 
@@ -18,31 +16,56 @@ PATH_KEYS = (
     ("dataset", "learnt"),
     ("dataset", "write_to"),
     ("dataset", "schema"),
+    ("dataset", "tls_roots"),
     ("checkpoint", "path"),
     ("checkpoint", "init_from"),
+    ("delivery", "to"),
+    ("delivery", "rows_from"),
+    ("model", "net", "hard_table"),
 )
 
 
-def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) -> None:
-    """Make paths absolute in place, so that they hold in whatever folder a later command runs."""
+def make_paths_absolute(
+    config: dict[str, Any], saved_config: dict[str, Any], source_config: Mapping[str, Any]
+) -> None:
+    """Make paths absolute in place, so that they hold in whatever folder a later command runs.
+
+    Args:
+        config: resolved.
+        saved_config: the same, as it is saved.
+        source_config: of the run that it was taken from. A relative path there is of an earlier
+            version, which signed it as it is, and stays.
+    """
     for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
-        node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
+        node, saved_node, source_node = (
+            _select_node(values, groups) for values in (config, saved_config, source_config)
+        )
         value = node.get(name) if isinstance(node, dict) else None
         if name == "init_from" and isinstance(node, dict) and is_store_url(value):
             node[name] = value = str(local_run(str(value)))
             saved_node[name] = value
-        if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
-            node[name] = os.path.abspath(os.path.expanduser(value))
+        is_kept = isinstance(source_node, dict) and source_node.get(name) == value
+        if value is not None and isinstance(saved_node, dict) and not is_kept:
+            node[name] = _absolute(value)
             if saved_node[name] == value:
                 saved_node[name] = node[name]
 
 
-def find_dirs_elsewhere(hydra: DictConfig) -> list[str]:
-    """Return a message for each output folder that is no folder of this machine."""
+def _absolute(value: Any) -> Any:
+    """Return a path or a list of them, absolute; a URL, and a schema's content, as it is."""
+    if isinstance(value, list):
+        return [_absolute(item) for item in value]
+    if not isinstance(value, str) or "://" in value:
+        return value
+    return os.path.abspath(os.path.expanduser(value))
+
+
+def find_dirs_elsewhere(places: Mapping[str, str | None]) -> list[str]:
+    """Return a message for each output folder, by its key, that is no folder of this machine."""
     return [
         f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
         "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
-        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
+        for key, place in places.items()
         if "://" in str(place)
     ]
 

@@ -18,6 +18,7 @@ from runner.config.declarations import (
     read_declarations,
     settings_of,
 )
+from runner.config.messages import dotted_keys
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.config_key import find_wrong_types, matches_type, shorten, type_name, wrong_type
@@ -36,7 +37,7 @@ def check_types(
         added_keys: keys that the command line added with `+`, as it may add the arguments of a
             `_target_`.
     """
-    walk = _Walk(frozenset(added_keys), list(_dotted_keys(default_config, "")))
+    walk = _Walk(frozenset(added_keys), list(dotted_keys(default_config)))
     problems = list(walk.check_node(config, default_config, "", settings_of("")))
     for key, node in _dense_nodes_of_parts(config.get("optimizer")):
         problems += walk.check_node(node, {}, key, None)
@@ -164,10 +165,3 @@ def _is_added(key: str, added: frozenset[str]) -> bool:
 def _unknown(key: str, value: Any, known: list[str]) -> str:
     hint = explain_hint(nearest_keys(key, known))
     return f"{key}={shorten(value)}: there is no key {key!r}{hint}"
-
-
-def _dotted_keys(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for name, value in node.items():
-        yield f"{prefix}{name}"
-        if isinstance(value, dict):
-            yield from _dotted_keys(value, f"{prefix}{name}.")

@@ -21,6 +21,7 @@ from runner.errors import ConfigError, nearest_hint
 WIDTHS_KEY = "model.net.embedding_dim"
 AUTO, DEFAULT = "auto", "default"
 MAX_AUTO_WIDTH = 64
+MAX_WIDTH = 65536  # as of a layer
 TableWidths = int | Mapping[str, int]  # of all tables, or by table, for models that take both
 
 
@@ -46,6 +47,8 @@ def check_widths(value: Any, key: str = WIDTHS_KEY) -> None:
         hint = nearest_hint(value, [AUTO]) if isinstance(value, str) else ""
         shown = "null" if value is None else value
         raise ConfigError(f"{key}={shown}: must be a whole number from 1, or {AUTO}{hint}")
+    elif value != AUTO and value > MAX_WIDTH:
+        raise ConfigError(f"{key}={value}: must be at most {MAX_WIDTH}, or {AUTO}")
 
 
 def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
@@ -65,7 +68,8 @@ def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
     for pattern in patterns:
         if not any(fnmatchcase(table, pattern) for table in num_rows):
             raise ConfigError(
-                f"{WIDTHS_KEY}.{pattern}: fits no table{nearest_hint(pattern, num_rows)}"
+                f"{WIDTHS_KEY}.{pattern}: fits no table"
+                f"{nearest_hint(pattern, [DEFAULT, *num_rows])}"
             )
     widths = {}
     for table, rows in num_rows.items():

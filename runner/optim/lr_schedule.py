@@ -71,10 +71,10 @@ def find_schedule_problems(settings: Mapping[str, Any], where: str) -> list[str]
 
 def _read(reader: ScheduleReader) -> LRFactor | None:
     """Return the factor, None if the kind is unknown; the reader has what is wrong."""
-    kind, warmup = reader.settings.get("kind"), reader.length("warmup", 0, low=0)
+    kind: Any = reader.settings.get("kind")
+    warmup = reader.length("warmup", 0, low=0)
     if problem := find_problem(f"{reader.where}.kind", kind, _KIND):
         reader.problems.append(problem)
-    if kind not in SCHEDULE_KINDS:
         return None
     known = ("kind", "warmup", *SCHEDULE_KINDS[kind].keys)
     reader.problems.extend(find_unknown_keys(reader.settings, known, reader.where, kind))

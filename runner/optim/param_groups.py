@@ -89,8 +89,11 @@ def check_schedules(optimizer: Mapping[str, Any]) -> None:
     """
     problems: list[str] = []
     for kind, node in (optimizer.get("schedules") or {}).items():
-        if node is not None:
-            problems += find_schedule_problems(node, f"optimizer.schedules.{kind}")
+        key = f"optimizer.schedules.{kind}"
+        if isinstance(node, Mapping):
+            problems += find_schedule_problems(node, key)
+        elif node is not None:
+            problems.append(f"{key}={node!r}: must be a group of keys, such as {{kind: cosine}}")
     raise_combined(problems)
 
 

@@ -74,7 +74,8 @@ def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]
         return f"{folder}: holds no whole checkpoint; give a run directory that has one"
     chosen = f"checkpoint.step={asked}" + (f" (step {step})" if asked != step else "")
     whole = ", ".join(map(str, steps))
-    if damaged := step_folders(folder).get(int(step)):
+    damaged = step_folders(folder).get(step) if isinstance(step, int) else None
+    if damaged is not None:
         try:
             open_checkpoint(damaged)
         except UserError as error:

@@ -51,6 +51,9 @@ def test_after_a_verb_comes_what_it_takes(tmp_path, monkeypatch):
     assert offered("report", "--s") == ["--sort"]
     assert offered("report", "out") == []  # the shell's own files
     assert offered("resume", "dir", "trainer.max_st") == ["trainer.max_steps="]
+    for verb in ("predict", "export", "importance", "index", "serve", "apply", "histories"):
+        assert offered(verb, "o") == []
+    assert offered("export", "out", "checkpoint.st") == ["checkpoint.step="]
     assert offered("completion", "") == ["bash", "zsh"]
 
 

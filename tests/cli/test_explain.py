@@ -38,6 +38,20 @@ def test_an_override_is_named_beside_the_default(capsys):
     assert any("trainer.amp=true of this command; false in conf/trainer" in s for s in shown)
 
 
+@pytest.mark.parametrize("word", ["seed=3", "name=mine", "report=false"])
+def test_an_override_of_a_key_without_a_dot_is_named(capsys, word):
+    shown = explain(capsys, word.partition("=")[0], word, "dataset=synthetic")
+    assert any(s.startswith(f"  set by   {word} of this command; ") for s in shown)
+
+
+def test_a_group_of_keys_is_found_in_the_file_that_sets_them(capsys):
+    shown = explain(capsys, "model.net", "model=dlrm", "model.net.top=[8]")
+    line = line_with(CONF / "model/dlrm.yaml", "net:")
+    assert f"  set by   conf/model/dlrm.yaml:{line}: a group of keys" in shown
+    shown = explain(capsys, "optimizer.dense", "optimizer=adam")
+    assert any(s.startswith("  set by   conf/optimizer/adam.yaml") for s in shown)
+
+
 @pytest.mark.parametrize(
     ("key", "option", "file", "text"),
     [

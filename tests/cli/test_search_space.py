@@ -37,6 +37,43 @@ def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
     assert "not searched" not in capsys.readouterr().err  # DCN calls its widths deep
 
 
+@pytest.mark.parametrize("model", ["dcn", "dlrm"])
+def test_widths_given_as_hidden_take_the_models_own_out_of_the_space(model):
+    fixed, keys = split("search=tpe", f"model={model}", "model.net.hidden=[8]")
+    assert "model.net.hidden=[8]" in fixed
+    assert keys.isdisjoint({"model.net.deep", "model.net.top", "model.net.hidden"})
+
+
+def test_hidden_with_several_values_is_searched_under_the_models_own_name():
+    words = ["search=tpe", "model=dcn"]
+    parsed = parse_overrides([*words, "model.net.hidden=choice([8],[16])"])
+    fixed, space, _ = _split_search(compose(words), parsed, ALLOWED_PACKAGES)
+    assert fixed == words
+    assert [d.choices for d in space if d.key == "model.net.deep"] == [("[8]", "[16]")]
+    assert "model.net.hidden" not in {d.key for d in space}
+
+
+def test_a_search_of_ones_own_may_name_hidden_widths_too():
+    words = ["search=tpe", "model=dcn"]
+    base = compose(words)
+    base.config["search"]["space"]["model.net.hidden"] = "choice([8], [16])"
+    base.config["search"]["each_job"] = {"model.net.hidden": [4]}
+    _, space, settings = _split_search(base, parse_overrides(words), ALLOWED_PACKAGES)
+    assert [d.choices for d in space if d.key == "model.net.deep"] == [("[8]", "[16]")]
+    assert settings.each_job == {"model.net.deep": [4]}
+    parsed = parse_overrides([*words, "model.net.hidden=[7]"])
+    fixed, space, _ = _split_search(base, parsed, ALLOWED_PACKAGES)
+    assert fixed == [*words, "model.net.hidden=[7]"]
+    assert "model.net.deep" not in {d.key for d in space}
+
+
+def test_both_names_of_the_hidden_widths_in_one_search_are_refused():
+    words = ["search=tpe", "model=dcn", "model.net.hidden=[8]"]
+    parsed = parse_overrides([*words, "model.net.deep=choice([8],[16])"])
+    with pytest.raises(ConfigError, match="give one of them; both set the widths"):
+        _split_search(compose(words), parsed, ALLOWED_PACKAGES)
+
+
 def test_a_key_of_the_space_is_told_how_it_is_given():
     given = parse_overrides(["search.space.seed=choice(1,2)"])
     with pytest.raises(ConfigError, match=r"the key itself: seed=choice\(1,2\)"):

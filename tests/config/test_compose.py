@@ -156,6 +156,11 @@ def test_hidden_is_a_name_for_the_widths_of_every_main_mlp(model, own):
     assert config.config == compose([f"model={model}", f"model.net.{own}=[7,5]"]).config
 
 
+def test_both_names_of_the_hidden_widths_in_one_command_are_refused():
+    (problem,) = compose(["model=dcn", "model.net.hidden=[7]", "model.net.deep=[5]"]).problems
+    assert problem.startswith("model.net.hidden=[7] and model.net.deep=[5]: give one of them")
+
+
 @pytest.mark.parametrize("model", ["afn", "mmoe"])  # two such MLPs, and none
 def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model):
     (problem,) = compose([f"model={model}", "model.net.hidden=[7,5]"]).problems

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.config.compose import compose
+from runner.config.rules import check as check_module
 from runner.config.rules import check_config, hardware
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
@@ -91,6 +92,24 @@ def test_a_mistake_between_keys_is_told_with_what_works(composed, changes, told)
         node[name] = value
     problems = check_config(config, composed.default_config, allowed=ALLOWED_PACKAGES)
     assert re.search(told, "\n".join(problems)), problems
+
+
+def test_a_rule_that_fails_is_raised_unless_a_message_says_what_is_wrong(composed, monkeypatch):
+    def failing(config):
+        yield "seed=0: told before the failure"
+        raise KeyError("nothing has this key")
+
+    def check(rules, **more):
+        monkeypatch.setattr(check_module, "CONFIG_RULES", rules)
+        return check_config(
+            composed.config, composed.default_config, allowed=ALLOWED_PACKAGES, **more
+        )
+
+    assert check((failing,)) == ["seed=0: told before the failure"]
+    broken = check_module._ask(lambda config: config["nothing"])
+    with pytest.raises(KeyError):
+        check((broken,))
+    assert not check((broken,), known_problems=["seed: is missing"])
 
 
 def test_ranks_that_memory_has_no_room_for_are_told_with_the_number_that_fits(

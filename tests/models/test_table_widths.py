@@ -50,6 +50,8 @@ def test_models_of_one_width_take_the_mean_of_auto_and_refuse_widths_that_differ
         ("atuo", "nearest: 'auto'"),
         ({}, "names no table"),
         ({"user": 0}, r"embedding_dim\.user=0: must be"),
+        (65537, "=65537: must be at most 65536, or auto"),
+        ({"user": 100_000}, r"embedding_dim\.user=100000: must be at most 65536"),
         ({"user": {"a": 1}}, r"embedding_dim\.user: must be"),
     ],
 )
@@ -61,6 +63,9 @@ def test_a_setting_that_is_no_width_is_refused(setting, says):
 def test_a_pattern_without_a_table_and_a_table_without_a_width_are_refused():
     with pytest.raises(ConfigError, match=r"\.usr\*: fits no table; nearest: 'user'"):
         resolve_widths({"default": 4, "usr*": 8}, ROWS)
+    with pytest.raises(ConfigError, match="defualt: fits no table; nearest: 'default'"):
+        resolve_widths({"defualt": 8}, ROWS)
+    check_widths({"default": 65536})
     with pytest.raises(ConfigError, match="table day has none; give a default"):
         resolve_widths({"user*": 8}, ROWS)
 

@@ -37,6 +37,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     assert "2 jobs: 2 done" in out
     message = command.refused("resume", str(place), "seed=3")
     assert "seed=3: another sweep" in message
+    assert "--cfg: prints" in command.refused("resume", str(place), "--cfg", "job")
     monkeypatch.setattr(
         "runner.sweep.sweep_state.git_state", lambda project: {"commit": "other", "patch": ""}
     )

@@ -93,6 +93,10 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (
+            ["checkpoint.step=bst"],
+            "checkpoint.step=bst: must be one of best, last; nearest: 'best'",
+        ),
         (["checkpoint.step=399"], "checkpoint.step=399: there is no {run}/checkpoints/step-399; "),
         (["model.net.top=[16]"], "'dense/top.0.weight' is (8, "),
         (["model=dcn"], "loop=eval evaluates the model that was trained"),
@@ -106,6 +110,15 @@ def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
     assert says.format(run=trained) in done.text
     assert "Traceback" not in done.text
     assert not (tmp_path / "e").exists()
+
+
+def test_a_run_directory_in_place_of_a_checkpoint_folder_is_told_how_it_is_evaluated(
+    runner, trained, tmp_path
+):
+    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path)
+    assert done.code == 2
+    assert f"checkpoint.path={trained}: is a run directory" in done.text
+    assert f"run={trained} evaluates it" in done.text
 
 
 def test_a_setting_of_the_model_that_keeps_its_weights_may_change(runner, trained, tmp_path):

@@ -129,6 +129,18 @@ def test_another_run_is_refused(runner, trained, tmp_path):
     assert "no run directory" in done.text
 
 
+@pytest.mark.parametrize("verb", ["resume", "reproduce"])
+def test_flags_that_only_list_are_refused_by_verbs_that_train(runner, trained, verb):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    flags = ["-m", "--cfg", "job", "--dry-run", "--rerun", "changed"]
+    done = runner.run(verb, str(trained), *flags)
+    assert done.code == 2
+    for flag in ("-m", "--cfg", "--dry-run", "--rerun"):
+        assert f"{flag}: " in done.text
+    assert "--info, --hydra-help" in runner.run(verb, str(trained), "--info").text
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
 @pytest.mark.long
 def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
     done = runner.run("loop=eval", f"run={trained}", f"hydra.run.dir={tmp_path / 'eval'}")

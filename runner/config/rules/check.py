@@ -30,7 +30,7 @@ from runner.config.rules.warm_start import check_warm_start_sources
 from runner.config.settings import SPLITS
 from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError, UserError, nearest_hint
 from runner.metrics.settings import MetricSettings
 from runner.models.norm_scope import check_hidden_settings
 from runner.models.row_scope import check_item_memory, check_loss_row_scope
@@ -40,6 +40,7 @@ from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import parse_sparse
 
+Rule = Callable[[Config], Iterator[str]]
 TIME_LIMIT = "runner.training.callbacks.watch.time_limit.TimeLimit"
 
 
@@ -51,8 +52,12 @@ def check_config(
     allowed: Sequence[str],
     from_run: bool = False,
     source_config: Config | None = None,
+    known_problems: Sequence[str] = (),
 ) -> list[str]:
     """Return a message for every mistake in a resolved configuration. Imports no torch.
+
+    A rule may fail on a value that is missing or of a wrong type, which another message says.
+    Where none does, the rule itself is wrong, and its error is raised.
 
     Args:
         config: resolved.
@@ -61,11 +66,12 @@ def check_config(
         allowed: packages that a `_target_` may lie in.
         from_run: whether the configuration was taken from a run directory.
         source_config: the configuration of that run.
+        known_problems: mistakes that were found before.
     """
     problems = check_types(config, default_config, added_keys)
     reported_keys = {_key_of(p) for p in problems}
     problems += check_target_names(config, allowed)
-    rules: tuple[Callable[[Config], Iterator[str]], ...] = (
+    rules: tuple[Rule, ...] = (
         *CONFIG_RULES,
         partial(check_loop, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),
@@ -73,26 +79,53 @@ def check_config(
         partial(check_loss_row_scope, from_run=from_run),
         partial(_check_dense_optimizer, allowed=allowed),
     )
+    failures = []
     for rule in rules:
+        found, failure = _run_rule(rule, config)
         # A rule would repeat what the type check has already said about a key.
-        problems += [p for p in _run_rule(rule, config) if not _names_any(p, reported_keys)]
+        problems += [p for p in found if not _names_any(p, reported_keys)]
+        failures += [failure] if failure is not None else []
+    if failures and not problems and not known_problems:
+        raise failures[0]
     return list(dict.fromkeys(problems))
 
 
 def _names_any(problem: str, keys: Collection[str]) -> bool:
-    return not set(re.findall(r"[\w.]+", problem)).isdisjoint(keys)
+    # a key without a dot is a word as well: name=..., and not "name a folder"
+    return not set(re.findall(r"\w+(?:\.\w+)+|\w+(?==)", problem)).isdisjoint(keys)
 
 
 def _key_of(problem: str) -> str:
     return re.split(r"[=:\[]", problem)[0]
 
 
-def _run_rule(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
+def _run_rule(rule: Rule, config: Config) -> tuple[list[str], Exception | None]:
+    """Return what a rule says, up to the error that it fails with.
+
+    Raises:
+        UserError: for a file that a rule reads and that is damaged.
+    """
+    found: list[str] = []
     try:
-        return list(rule(config))
-    except (TypeError, AttributeError, KeyError, OverflowError):
-        # A value is missing or of a wrong type, which another message says.
-        return []
+        for problem in rule(config):
+            found.append(problem)
+    except ConfigError as error:
+        found += error.problems
+    except UserError:
+        raise
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+def _ask(parse: Callable[[Config], object]) -> Rule:
+    """Return a rule that asks a group's own parser, which gives the reason for what it refuses."""
+
+    def rule(config: Config) -> Iterator[str]:
+        parse(config)
+        yield from ()
+
+    return rule
 
 
 def _check_required_nodes(config: Config) -> Iterator[str]:
@@ -176,23 +209,6 @@ def _check_time_limits(config: Config) -> Iterator[str]:
             )
 
 
-def _check_parsed_nodes(config: Config) -> Iterator[str]:
-    """Ask the groups' own parsers, which give the reason for what they refuse."""
-    for parse in (
-        lambda: parse_sparse(config["optimizer"]["sparse"]),
-        lambda: check_schedule(config["scheduler"]),
-        lambda: check_schedules(config["optimizer"]),
-        lambda: parse_parameter_groups(config["optimizer"]),
-        lambda: parse_penalties(config["trainer"].get("penalties")),
-        lambda: MetricSettings(**config["metrics"]),
-        lambda: _check_table_widths(config["model"].get("net") or {}),
-    ):
-        try:
-            parse()
-        except ConfigError as error:
-            yield from error.problems
-
-
 def _check_table_widths(net: Config) -> None:
     if "embedding_dim" in net and is_in_packages(net.get("_target_", ""), ("runner.models",)):
         check_widths(net["embedding_dim"])
@@ -217,10 +233,7 @@ def _check_warmup(config: Config) -> Iterator[str]:
         and "kind" in config["scheduler"]
         and "ep" not in re.findall(r"[a-z]+", str(config["scheduler"]))
     ):
-        try:  # an epoch's length is not known yet
-            build_schedule(config["scheduler"], steps)
-        except ConfigError as error:
-            yield from error.problems
+        build_schedule(config["scheduler"], steps)  # an epoch's length is not known yet
 
 
 def _check_name(config: Config) -> Iterator[str]:
@@ -229,7 +242,7 @@ def _check_name(config: Config) -> Iterator[str]:
         yield f"name={name}: names a folder: letters, digits and . _ + - only"
 
 
-CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
+CONFIG_RULES: tuple[Rule, ...] = (
     _check_required_nodes,
     _check_dense_lr,
     _check_length,
@@ -240,7 +253,13 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _check_time_limits,
     check_precision,
     check_device,
-    _check_parsed_nodes,
+    _ask(lambda config: parse_sparse(config["optimizer"]["sparse"])),
+    _ask(lambda config: check_schedule(config["scheduler"])),
+    _ask(lambda config: check_schedules(config["optimizer"])),
+    _ask(lambda config: parse_parameter_groups(config["optimizer"])),
+    _ask(lambda config: parse_penalties(config["trainer"].get("penalties"))),
+    _ask(lambda config: MetricSettings(**config["metrics"])),
+    _ask(lambda config: _check_table_widths(config["model"].get("net") or {})),
     _check_warmup,
     check_num_processes,
     check_sharding_rules,

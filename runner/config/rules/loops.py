@@ -66,6 +66,8 @@ def check_evaluation(config: Config) -> Iterator[str]:
             f"trainer.eval_splits=[{', '.join(on_the_way)}]: must hold validation, by which the "
             "best checkpoint is chosen; trainer.eval_every=null evaluates only at the end"
         )
+    if final := get_key(config, "loop.final_splits"):  # none at all may be wanted
+        yield from _check_splits("loop.final_splits", final)
     chosen = get_key(config, "loop.split")
     if isinstance(chosen, list):
         yield from _check_splits("loop.split", chosen)

@@ -23,7 +23,9 @@ class TrainLoopSettings:
     """The keys of loop=train."""
 
     final_splits: list[str] = setting(
-        lambda: ["test"], "evaluated once at the end with the best weights, if the dataset has them"
+        lambda: ["test"],
+        "evaluated once at the end with the best weights, if the dataset has them",
+        choices=SPLITS,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.config.intervals import Interval, Progress, is_due
 from runner.distributed.ranks import Ranks
+from runner.errors import ConfigError, UserError
 from runner.metrics.names import ROW_KEYS
 from runner.reporting.trackers import Histogram
 from runner.rundir.secrets import mask_secrets
@@ -33,6 +34,7 @@ class PendingRequests:
     stop: str | None = None  # the reason
     failed: list[str] = field(default_factory=list)  # names of callbacks that raised
     failure: str | None = None  # what the first of them did, and when
+    is_refusal: bool = False  # whether that was to refuse its settings, at the start
     error: BaseException | None = None
 
 
@@ -189,14 +191,16 @@ class CallbackRunner:
 
         Raises:
             CallbackError: if a callback raised.
+            ConfigError: if it refused its settings when the run started.
         """
         if not self._exist:
             return
-        failures = [
-            failure for failure in self._ranks.all_gather_object(self._requests.failure) if failure
-        ]
+        own = (self._requests.failure, self._requests.is_refusal)
+        failures = [found for found in self._ranks.all_gather_object(own) if found[0]]
         if failures:
-            raise CallbackError(failures[0]) from self._requests.error
+            failure, is_refusal = failures[0]
+            kind = ConfigError if is_refusal else CallbackError
+            raise kind(failure) from self._requests.error
 
     def _note_failure(self, name: str, event: str, error: BaseException) -> None:
         """Let the update be finished and saved, as at SIGTERM, before `raise_failure` raises."""
@@ -204,7 +208,14 @@ class CallbackRunner:
         step = self._state.step
         saved = f"; the training is saved at step {step:,}" if step else ""
         self._requests.failed.append(name)
-        if self._requests.failure is None:
+        if (
+            self._requests.failure is None
+            and event == "on_run_start"
+            and isinstance(error, UserError)
+        ):
+            self._requests.failure = f"callbacks.{name}: {error}"
+            self._requests.is_refusal, self._requests.error = True, error
+        elif self._requests.failure is None:
             what = f"raised {type(error).__name__}: {error}"
             self._requests.failure = f"{where} at {event}, step {step:,}: {what}{saved}"
             self._requests.error = error

@@ -15,8 +15,10 @@ from runner.batch import DataPosition
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, MonitorSettings, TrainerSettings
 from runner.distributed.ranks import SINGLE_PROCESS
+from runner.errors import ConfigError
 from runner.reporting.trackers import Trackers
 from runner.training.callbacks import Callbacks
+from runner.training.callbacks.watch.weights import Weights
 from runner.training.job import Cadence
 from runner.training.loops.events import (
     CallbackError,
@@ -251,6 +253,12 @@ def test_a_callback_that_raises_is_named_with_its_event_and_step(event, step):
     assert text.startswith(f"callbacks.mine (Asker) at {event}, step {step}: ")
     assert "raised ValueError: out of ideas" in text
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_settings_that_a_callback_refuses_at_the_start_are_a_mistake_of_the_configuration():
+    weights = Weights(every="1ep", parameters=[{"pattern": "nope", "statistics": ["norm"]}])
+    with pytest.raises(ConfigError, match=r"callbacks\.weights: parameters: 'nope' matches"):
+        train(job_of(weights=weights))
 
 
 def test_other_callbacks_are_still_called_after_one_has_raised(tmp_path):
