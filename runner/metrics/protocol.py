@@ -45,6 +45,7 @@ class Metrics(Protocol):
 
     def restore_loss_parts(self, names: Sequence[str]) -> None:
         """Take names that `loss_parts` returned, for results before the next update brings them."""
+        return
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""
