@@ -78,6 +78,7 @@ class SparseFeature:
     name: str
     num_rows: int
     table: str = ""  # features of the same table share its rows; "": a table of its own
+    is_list: bool = False  # whether an example may have another number of ids than one
     weighted: bool = False
     mean_length: float = 1.0  # pooling factor, for the planner
     pooling: Literal["sum", "mean"] = "sum"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
+from runner.models.layers.sequences import single_ids
 from runner.models.losses import (
     BCE,
     BPR,
@@ -20,7 +21,7 @@ from tests.models.sequence_models import (
     SMALL,
     make,
 )
-from tests.models.sequence_scene import SCHEMA
+from tests.models.sequence_scene import SCHEMA, batch_of, jagged
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,10 @@ def one_thread():
 
 def without(*names, **more):
     return replace(SCHEMA, sparse=tuple(f for f in SCHEMA.sparse if f.name not in names), **more)
+
+
+def with_list(name):
+    return replace(SCHEMA, sparse=tuple(replace(f, is_list=f.name == name) for f in SCHEMA.sparse))
 
 
 OTHER_TABLE = (SequenceFeature("history", 50, 5),)
@@ -60,6 +65,24 @@ REFUSED = {
         replace(SCHEMA, sequences=()),
         {},
         "name the features of the item.*user, item, genres",
+    ),
+    "an item that is a list": (
+        ["bert4rec", "gru4rec", "hstu", "sasrec", "two_tower"],
+        with_list("item"),
+        {},
+        "^item=item: is a list of ids, but the item of a row is one id",
+    ),
+    "an item that is named twice": (
+        ["two_tower"],
+        SCHEMA,
+        {"item": ["item", "user", "item"]},
+        r"^item=\[item, user, item\]: names item more than once$",
+    ),
+    "a user that is a list": (
+        ["two_tower"],
+        with_list("genres"),
+        {"exclude_known": True, "user": "genres"},
+        "^user=genres: is a list of ids, but a row has one user",
     ),
     "drawn items have no genres": (
         ["two_tower"],
@@ -171,3 +194,9 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
         check_loss_inputs(din, BPR(SCHEMA))
     with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
         check_loss_inputs(sasrec, InBatchSoftmax(SCHEMA))
+
+
+def test_a_row_without_an_id_does_not_get_that_of_another_row():
+    batch = replace(batch_of(3), sparse=jagged(["item"], [[[4], [], [7, 8]]]))
+    with pytest.raises(ValueError, match="feature 'item': needs one id in every row"):
+        single_ids(batch, "item")

@@ -247,9 +247,10 @@ def single_ids(batch: Batch, name: str) -> Tensor:
     """Return [B], the ids of a feature that has one id in every row.
 
     Raises:
-        ValueError: if a row has no id, or several.
+        ValueError: if a row has no id, or several; on a GPU only if that changes their number,
+            since the host would wait for the lengths.
     """
     ids_V, lengths_B, _ = _by_key(batch.sparse)[name]
-    if len(ids_V) != len(lengths_B):
+    if len(ids_V) != len(lengths_B) or (lengths_B.is_cpu and bool((lengths_B != 1).any())):
         raise ValueError(f"feature {name!r}: needs one id in every row; there are lists")
     return ids_V

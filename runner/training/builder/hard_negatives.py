@@ -79,5 +79,6 @@ def _id_columns(
     features = dataset.schema.sparse  # of a known data set, whose ids are rows already
     fitted.num_rows = {f.table_name: f.num_rows for f in features}
     return [
-        IdSpec(f.name, f.name, num_rows=f.num_rows, table=f.table_name) for f in features
+        IdSpec(f.name, f.name, num_rows=f.num_rows, table=f.table_name, list=f.is_list)
+        for f in features
     ], fitted
