@@ -34,7 +34,13 @@ FULL = (
     "checkpoint.monitor.metric=validation/recall@5",
 )
 MODELS = {
-    "sasrec": ("model=sasrec", "model.net.uniform=9", "model.net.popularity=5", *FULL),
+    "sasrec": (
+        "model=sasrec",
+        "model.net.uniform=9",
+        "model.net.popularity=5",
+        "model.loss.corrected=true",
+        *FULL,
+    ),
     "sasrec, all items": ("model=sasrec", "model.net.every=true", "model.net.uniform=0", *FULL),
     "bert4rec": ("model=bert4rec", "model.net.uniform=9", *FULL),
     "gru4rec": ("model=gru4rec", "model.net.uniform=9", *FULL),
@@ -51,7 +57,6 @@ MODELS = {
         "model.net.memory=100",
         "model.net.memory_warmup=3",
         "model.net.learn_temperature=true",
-        "model.loss.corrected=true",
         *FULL,
     ),
     "two_tower, drawn": (
