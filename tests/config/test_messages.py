@@ -229,7 +229,7 @@ def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(comma
         (["model.net.norm_place=after_activation", "model.net.norm_scope=micro_batch"],
          ["2 mistakes", "norm_place: has no effect without model.net.norm",
           "norm_scope: has no effect without batch statistics"]),
-        (["model=dcn", "model.net.num_experts=2"], ["num_experts: has no effect without model.net"]),
+        (["model=dcn", "model.net.num_experts=2"], ["num_experts: has no effect without"]),
         (["model=finalmlp", "model.net.gate=[5]"], ["gate: has no effect where gates are"]),
         (["model=two_tower", "model.net.hardest=9", "model.loss.corrected=true"],
          ["model.loss.corrected=true: has no effect on what is learnt", "hardest=9 leaves"]),
