@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
+import runner.models
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
 from runner.models.layers.sequences import single_ids
 from runner.models.losses import (
@@ -15,7 +17,7 @@ from runner.models.losses import (
     InBatchSoftmax,
     check_loss_inputs,
 )
-from tests.models.scene import from_yaml
+from tests.models.scene import CONF, from_yaml
 from tests.models.sequence_models import (
     READ_BY_ITEM,
     SMALL,
@@ -194,6 +196,31 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
         check_loss_inputs(din, BPR(SCHEMA))
     with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
         check_loss_inputs(sasrec, InBatchSoftmax(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        (
+            "teacher",
+            "Own needs 'teacher' .its `requires`., and DIN offers logits .its `provides`.$",
+        ),
+        ("candidate", "needs 'candidate' .*; nearest: 'candidates'$"),
+        (["logits"], r"needs \['logits'\] .its `requires`."),
+    ],
+)
+def test_what_a_loss_of_ones_own_needs_is_named_with_what_the_model_offers(requires, message):
+    loss = type("Own", (), {"requires": requires})()
+    with pytest.raises(ValueError, match=message):
+        check_loss_inputs(make("din").model, loss)
+
+
+def test_every_model_and_loss_of_an_option_is_a_public_name():
+    nodes = [yaml.safe_load(path.read_text()) for path in CONF.rglob("*.yaml")]
+    targets = [(node.get("net") or node).get("_target_") for node in nodes]
+    named = [t.rpartition(".")[2] for t in targets if t and t != "???"]  # a model of one's own
+    assert len(named) > 30 and set(named) <= set(runner.models.__all__)
+    assert all(isinstance(getattr(runner.models, name), type) for name in named)
 
 
 def test_a_row_without_an_id_does_not_get_that_of_another_row():
