@@ -17,6 +17,7 @@ from runner.models.losses import (
     InBatchSoftmax,
     check_loss_inputs,
 )
+from runner.models.misfits import find_misfits
 from tests.models.scene import CONF, from_yaml
 from tests.models.sequence_models import (
     READ_BY_ITEM,
@@ -213,6 +214,15 @@ def test_what_a_loss_of_ones_own_needs_is_named_with_what_the_model_offers(requi
     loss = type("Own", (), {"requires": requires})()
     with pytest.raises(ValueError, match=message):
         check_loss_inputs(make("din").model, loss)
+
+
+@pytest.mark.parametrize("name", ["BCE", "Focal", "JRC", "SelfDistillation", "AuxiliaryBCE", "BPR"])
+def test_a_loss_of_binary_tasks_is_held_against_the_tasks_before_a_job_begins(name):
+    schema = replace(SCHEMA, tasks=(TaskSpec("stars", "regression"),))
+    with pytest.raises(ValueError, match="needs binary tasks; 'stars' is regression"):
+        getattr(runner.models, name)(schema)
+    [told] = find_misfits({"loss": {"_target_": f"runner.models.losses.{name}"}}, schema)
+    assert "needs binary tasks; 'stars' is regression" in told
 
 
 def test_every_model_and_loss_of_an_option_is_a_public_name():

@@ -47,7 +47,8 @@ def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -
         specs, fitted = _id_columns(inputs.config["dataset"], dataset)
         lists = read_negatives(table.path, specs, fitted, model.item.name)
     except DataError as error:
-        raise ConfigError(f"{KEY}={table.path}: {error}") from error
+        reason = str(error).removeprefix(f"{table.path}: ")
+        raise ConfigError(f"{KEY}={table.path}: {reason}") from error
     table.fill(lists.key, torch.from_numpy(lists.offsets_K1), torch.from_numpy(lists.items_V))
     run = inputs.run
     if run is None:
