@@ -7,14 +7,21 @@ Models", DLP-KDD and CIKM 2021.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, InnerNorm, Positive, Width
+from runner.models.argument_types import (
+    BridgeKind,
+    Count,
+    EmbeddingInit,
+    InnerNorm,
+    Positive,
+    Width,
+)
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
@@ -50,9 +57,7 @@ class EDCN(DeepModel):
         *,
         embedding_dim: Width,
         num_layers: Count,
-        bridge: Literal[
-            "hadamard_product", "pointwise_addition", "concatenation", "attention_pooling"
-        ],
+        bridge: BridgeKind,
         temperature: Positive,
         embedding_init: EmbeddingInit = None,
         inner_norm: InnerNorm = None,

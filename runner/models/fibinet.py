@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
+from runner.models.argument_types import BilinearKind, Count, EmbeddingInit, Width, Widths
 from runner.models.layers.bilinear import BilinearPairs, SqueezeExcitation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.embedding import TableLookup
@@ -41,7 +41,7 @@ class FiBiNET(DeepModel):
         schema: Schema,
         *,
         embedding_dim: Width,
-        bilinear: Literal["all", "each", "interaction"],
+        bilinear: BilinearKind,
         reduction: Count,
         deep: Widths,
         embedding_init: EmbeddingInit = None,
