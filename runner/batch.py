@@ -53,6 +53,11 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
     def size(self) -> int:
         return self.labels_BT.shape[0]
 
+    @property
+    def is_positive_B(self) -> Tensor:
+        """Which rows count and have label 1 of the first task: their item is a right one."""
+        return (self.labels_BT[:, 0] > 0.5) & (self.weights_B > 0)
+
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
         return self._map(lambda t: t.to(device=device, non_blocking=non_blocking))
 
@@ -78,6 +83,7 @@ class SparseFeature:
     name: str
     num_rows: int
     table: str = ""  # features of the same table share its rows; "": a table of its own
+    is_list: bool = False  # whether an example may have another number of ids than one
     weighted: bool = False
     mean_length: float = 1.0  # pooling factor, for the planner
     pooling: Literal["sum", "mean"] = "sum"

@@ -4,6 +4,7 @@ from .bert4rec import BERT4Rec
 from .bst import BST
 from .dcn import DCN
 from .deepfm import DeepFM
+from .dien import DIEN
 from .din import DIN
 from .dlrm import DLRM
 from .edcn import EDCN
@@ -25,6 +26,7 @@ from .losses import (
     BPR,
     JRC,
     MSE,
+    AuxiliaryBCE,
     ByKind,
     Focal,
     InBatchSoftmax,
@@ -49,6 +51,7 @@ __all__ = [
     "BPR",
     "BST",
     "DCN",
+    "DIEN",
     "DIN",
     "DLRM",
     "EDCN",
@@ -59,6 +62,7 @@ __all__ = [
     "MSE",
     "PLE",
     "AutoInt",
+    "AuxiliaryBCE",
     "BERT4Rec",
     "ByKind",
     "DeepFM",

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, InnerNorm, Width, Widths
+from runner.models.argument_types import Count, DropoutRate, InnerNorm, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
 
@@ -86,7 +85,6 @@ class AFN(DeepModel):
         deep: hidden widths of the deep network; empty for none.
         embedding_dropout: dropout of the logarithms, where a dropped element counts as 1 in a
             product, and of the embeddings of the deep network.
-        embedding_init: see `TableLookup`.
         inner_norm: batch for a batch norm of logarithms and exponentials; None for none.
         shared: further arguments of `DeepModel`; a list of dropouts has those of `top` first.
 
@@ -103,14 +101,12 @@ class AFN(DeepModel):
         top: Widths,
         deep: Widths,
         embedding_dropout: DropoutRate = 0.0,
-        embedding_init: EmbeddingInit = None,
         inner_norm: InnerNorm = None,
         **shared: Any,
     ) -> None:
         check_arguments(AFN.__init__, locals())
         table_dim = 2 * embedding_dim if deep else embedding_dim
-        lookup = TableLookup(schema, table_dim, init=embedding_init)
-        super().__init__(lookup, embedding_dropout=embedding_dropout, **shared)
+        super().__init__(schema, table_dim, embedding_dropout=embedding_dropout, **shared)
         self.dim = embedding_dim
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, table_dim)

@@ -32,13 +32,18 @@ Share = Annotated[float, Key(ge=0, le=1)]
 ShareBelow1 = Annotated[float, Key(ge=0, lt=1)]
 ShareOrNone = Annotated[float | None, Key(gt=0, lt=1)]
 TwoStreams = Annotated[Sequence[SomeWidths], Key(min_items=2, max_items=2)]
+BilinearKind = Annotated[str, Key(choices=("all", "each", "interaction"))]
+BridgeKind = Annotated[
+    str,
+    Key(choices=("hadamard_product", "pointwise_addition", "concatenation", "attention_pooling")),
+]
 TwoContexts = Annotated[Sequence[Sequence[str]], Key(min_items=2, max_items=2)]
 
 # Arguments that the hidden layers of all models take
-BEFORE_ACTIVATION, AFTER_ACTIVATION = NORM_PLACES = ("before_activation", "after_activation")
-BATCH_NORM, LAYER_NORM = NORMS = ("batch", "layer")
-DICE = "dice"
-ACTIVATIONS = (*("relu", "leaky_relu", "prelu", DICE, "elu", "gelu", "silu", "sigmoid", "tanh"),)
+AFTER_ACTIVATION, BATCH_NORM, DICE = "after_activation", "batch", "dice"
+NORM_PLACES = ("before_activation", AFTER_ACTIVATION)
+NORMS = (BATCH_NORM, "layer")
+ACTIVATIONS = ("relu", "leaky_relu", "prelu", DICE, "elu", "gelu", "silu", "sigmoid", "tanh")
 INITS = ("xavier_normal", "xavier_uniform", "kaiming_normal", "kaiming_uniform", "normal")
 
 # They came after the models, so null is what a model did before, and is not signed.

@@ -6,10 +6,9 @@ from typing import Any
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
+from runner.models.argument_types import Count, Width, Widths
 from runner.models.layers.attention import InteractingLayers
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -27,7 +26,6 @@ class AutoInt(DeepModel):
         attention_dim: width of an interacting layer, over all heads.
         num_heads: heads of an interacting layer.
         deep: hidden widths of the deep network; empty for none.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -44,11 +42,10 @@ class AutoInt(DeepModel):
         attention_dim: Width,
         num_heads: Count,
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(AutoInt.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.attention = InteractingLayers(embedding_dim, attention_dim, num_layers, num_heads)

@@ -9,10 +9,9 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, WidthOrNone, Widths
+from runner.models.argument_types import Count, WidthOrNone, Widths
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -32,7 +31,6 @@ class DCN(DeepModel):
         structure: parallel (both networks on the input, their outputs concatenated) or stacked
             (the deep network on the crosses).
         deep: hidden widths of the deep network.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -49,11 +47,10 @@ class DCN(DeepModel):
         num_experts: Count,
         structure: Literal["parallel", "stacked"],
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(DCN.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         width = concat_width(schema, embedding_dim)
         self.cross: nn.Module
         if rank is None:

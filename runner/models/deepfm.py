@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import EmbeddingInit, Width, Widths
+from runner.models.argument_types import Width, Widths
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.linear import FirstOrder
@@ -26,12 +25,13 @@ class DeepFM(DeepModel):
         schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
         embedding_dim: D, width of every table but the first-order ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, since there would be no pair.
     """
+
+    has_first_order = True
 
     def __init__(
         self,
@@ -39,12 +39,9 @@ class DeepFM(DeepModel):
         *,
         embedding_dim: Width,
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
-        )
+        super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
         deep = [*deep, len(schema.tasks)]

@@ -72,26 +72,23 @@ class DIEN(HistoryModel):
         if not (self.auxiliary and self.training):
             return super().embed(batch)
         places, drawn = {}, []
-        by_name = {
-            name: (ids_BL, mask_BL) for name, ids_BL, mask_BL in self.embedding.padded(batch)
-        }
-        for number, sequence in enumerate(self.sequences):
+        padded = self.embedding.padded(batch)
+        for number, (sequence, (name, ids_BL, mask_BL)) in enumerate(zip(self.sequences, padded)):
             if sequence.table_name != self.candidate_table:
                 continue
-            ids_BL, mask_BL = by_name[sequence.name]
             is_pair_BL = mask_BL.clone()
             is_pair_BL[:, 0] = False
             random_BL = draw_at_places(batch, ids_BL.shape[1], self.seed + number)
             # of the other items, each has the same chance
             other_BL = ids_BL + 1 + random_BL % (sequence.num_rows - 1)
             drawn.append(other_BL[is_pair_BL] % sequence.num_rows)  # sync: their number
-            places[f"{sequence.name}:drawn"] = is_pair_BL
+            places[f"{name}:drawn"] = is_pair_BL
         ids_U, at = torch.unique(torch.cat(drawn), return_inverse=True)
         for (name, is_pair_BL), part in zip(places.items(), at.split([len(d) for d in drawn])):
             at_BL = torch.full_like(is_pair_BL, -1, dtype=torch.int64)
             at_BL[is_pair_BL] = part
             places[name] = at_BL
-        embeddings: Embeddings = self.embedding(batch, ids_U)
+        embeddings: Embeddings = self.embedding(batch, ids_U, padded)
         return replace(embeddings, per_row={**embeddings.per_row, **places})
 
     def interest(

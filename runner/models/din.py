@@ -19,7 +19,7 @@ class DIN(HistoryModel):
     The MLP sees these interests, all pooled features and the dense features. The activation is the
     paper's PReLU (eq. 8), unless another one is named, such as `dice`, its adaptive form (eq. 9).
     We leave out the mini-batch aware regularisation, since that is the optimizer's task
-    (`optimizer.sparse.weight_decay` decays the rows of the batch).
+    (`optimizer.sparse.l2_lookups` is an L2 penalty of the rows of the batch).
 
     Args:
         schema: needs a sequence, and a sparse feature that reads its table: the candidate. A

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
+from runner.models.argument_types import SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dot import DotInteraction
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.requirements import require_two_vectors
 
@@ -23,7 +22,6 @@ class DLRM(DeepModel):
         embedding_dim: D, width of every table and of the bottom MLP's output.
         bottom: hidden widths; a last layer of width D follows.
         top: hidden widths; a last linear layer with one logit per task follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`; only the top MLP has dropout.
 
     Raises:
@@ -37,11 +35,10 @@ class DLRM(DeepModel):
         embedding_dim: Width,
         bottom: SomeWidths,
         top: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         require_two_vectors(schema)
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         self.embedding_dim = embedding_dim
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)

@@ -7,17 +7,22 @@ Models", DLP-KDD and CIKM 2021.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, InnerNorm, Positive, Width
+from runner.models.argument_types import (
+    BridgeKind,
+    Count,
+    InnerNorm,
+    Positive,
+    Width,
+)
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers, mlp
 
@@ -35,7 +40,6 @@ class EDCN(DeepModel):
         num_layers: layers of each network.
         bridge: see `Bridge`.
         temperature: of the regulations, see `Regulation`.
-        embedding_init: see `TableLookup`.
         inner_norm: batch for a batch norm of what a regulation makes; None for none.
         shared: further arguments of `DeepModel`.
 
@@ -50,16 +54,13 @@ class EDCN(DeepModel):
         *,
         embedding_dim: Width,
         num_layers: Count,
-        bridge: Literal[
-            "hadamard_product", "pointwise_addition", "concatenation", "attention_pooling"
-        ],
+        bridge: BridgeKind,
         temperature: Positive,
-        embedding_init: EmbeddingInit = None,
         inner_norm: InnerNorm = None,
         **shared: Any,
     ) -> None:
         check_arguments(EDCN.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         width = self.fields.width
         rates = self.hidden.dropouts(num_layers)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
+from runner.models.argument_types import BilinearKind, Count, Width, Widths
 from runner.models.layers.bilinear import BilinearPairs, SqueezeExcitation
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -29,27 +28,25 @@ class FiBiNET(DeepModel):
             (`interaction`). The deep network reads D numbers for each pair of each set.
         reduction: number of fields divided by the width of SENET's hidden layer.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `bilinear` is unknown.
     """
 
+    has_first_order = True
+
     def __init__(
         self,
         schema: Schema,
         *,
         embedding_dim: Width,
-        bilinear: Literal["all", "each", "interaction"],
+        bilinear: BilinearKind,
         reduction: Count,
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
-        )
+        super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         num_fields = self.fields.num_fields
         self.first_order = FirstOrder(schema)

@@ -14,14 +14,12 @@ from runner.errors import nearest_hint
 from runner.models.argument_types import (
     Count,
     DropoutRate,
-    EmbeddingInit,
     TwoContexts,
     TwoStreams,
     Width,
     Widths,
 )
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.layers.streams import BilinearFusion, FeatureGate
@@ -41,7 +39,6 @@ class FinalMLP(DeepModel):
         gate: hidden widths of the gates' MLPs.
         num_heads: heads of the fusion.
         embedding_dropout: dropout of the streams' input.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -59,11 +56,10 @@ class FinalMLP(DeepModel):
         gate: Widths,
         num_heads: Count,
         embedding_dropout: DropoutRate = 0.0,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(FinalMLP.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         self.columns = [context_columns(schema, names, embedding_dim) for names in contexts]
         width = concat_width(schema, embedding_dim)
         self.gates = nn.ModuleList(

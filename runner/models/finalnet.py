@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
+from runner.models.argument_types import SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers
@@ -35,7 +34,6 @@ class FinalNet(DeepModel):
         second: widths of the second block's layers; empty for a single block.
         residual: what a layer makes of the maps, see `FactorizedInteraction`.
         field_gate: whether the first block also reads the fields times their gates.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -52,7 +50,6 @@ class FinalNet(DeepModel):
         second: Widths,
         residual: Literal["concat", "sum"],
         field_gate: bool,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(FinalNet.__init__, locals())
@@ -62,7 +59,7 @@ class FinalNet(DeepModel):
                     f"{name}={list(widths)}: must be even with residual=concat, which puts two "
                     "halves side by side; residual=sum takes any width"
                 )
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim)
         self.gate = FieldGate(self.fields.num_fields) if field_gate else None
         width = self.fields.width

@@ -9,10 +9,9 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, Width, Widths
+from runner.models.argument_types import Count, Width, Widths
 from runner.models.layers.cross import GatedCross
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import init_linear_layers, mlp
 
@@ -29,7 +28,6 @@ class GDCN(DeepModel):
         structure: parallel (GDCN-P: both networks on the input, their outputs concatenated) or
             stacked (GDCN-S: the deep network on the crosses).
         deep: hidden widths of the deep network.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -44,11 +42,10 @@ class GDCN(DeepModel):
         num_layers: Count,
         structure: Literal["parallel", "stacked"],
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(GDCN.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         width = concat_width(schema, embedding_dim)
         self.cross = GatedCross(width, num_layers)
         self.deep = mlp(width, deep, self.hidden)

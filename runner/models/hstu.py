@@ -19,6 +19,7 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
 from runner.models.layers.small_products import multiply_pairs
+from runner.models.layers.transformer import check_heads
 
 
 class HSTUBlock(nn.Module):
@@ -42,8 +43,7 @@ class HSTUBlock(nn.Module):
     def __init__(self, width: Size, num_heads: Size, max_length: Size, dropout: float) -> None:
         super().__init__()
         check_arguments(HSTUBlock.__init__, locals())
-        if width % num_heads:
-            raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
+        check_heads(width, num_heads)
         self.num_heads, self.max_length = num_heads, max_length
         self.project = Linear(width, 4 * width, bias=False)
         self.distance_bias = nn.Parameter(torch.empty(max_length, 1))

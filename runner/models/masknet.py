@@ -10,10 +10,9 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import EmbeddingInit, Positive, SomeWidths, Width, Widths
+from runner.models.argument_types import Positive, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mask import FieldNorm, MaskBlock
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -30,7 +29,6 @@ class MaskNet(DeepModel):
         blocks: width of each block's output.
         reduction: width of a mask's hidden layer in widths of all embeddings together.
         top: hidden widths of the parallel structure's network; the serial structure has none.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`. `dropout` also follows each block; norm and
             activation are those of `top`.
 
@@ -48,13 +46,12 @@ class MaskNet(DeepModel):
         blocks: SomeWidths,
         reduction: Positive,
         top: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(MaskNet.__init__, locals())
         if structure == "serial" and top:
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         self.serial = structure == "serial"
         self.fields = FieldEmbeddings(schema, embedding_dim)
         self.norm = FieldNorm(self.fields.num_fields, embedding_dim)

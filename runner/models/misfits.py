@@ -51,6 +51,7 @@ _BINARY_LOSSES = (
     "BCE",
     "Focal",
     "JRC",
+    "SelfDistillation",
     "SampledSoftmax",
     "InBatchSoftmax",
     "BPR",

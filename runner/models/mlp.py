@@ -57,7 +57,7 @@ class MLP(DeepModel):
                 sequences=schema.sequences,
                 init=embedding_init,
             )
-        super().__init__(embedding, **shared)
+        super().__init__(schema, embedding_dim, embedding, **shared)
         self.sequences = schema.sequences
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         width += len(schema.sequences) * self.embedding.dim

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import Count, EmbeddingInit, SomeWidths, Widths
+from runner.models.argument_types import Count, SomeWidths, Widths
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -31,7 +30,6 @@ class MMoE(DeepModel):
         num_experts: number of experts, which all tasks share.
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer with one logit follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`; only the towers have dropout.
 
     Raises:
@@ -46,10 +44,9 @@ class MMoE(DeepModel):
         num_experts: Count,
         experts: SomeWidths,
         tower: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         width = concat_width(schema, embedding_dim)
         self.experts = Experts(num_experts, width, experts, self.hidden)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))

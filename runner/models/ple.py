@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import Count, EmbeddingInit, SomeWidths, Widths
+from runner.models.argument_types import Count, SomeWidths, Widths
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
@@ -84,7 +83,6 @@ class PLE(DeepModel):
         num_shared: shared experts on each level.
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer with one logit follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`; only the towers have dropout.
 
     Raises:
@@ -102,11 +100,10 @@ class PLE(DeepModel):
         num_shared: Count,
         experts: SomeWidths,
         tower: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
         check_arguments(PLE.__init__, locals())
-        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init), **shared)
+        super().__init__(schema, embedding_dim, **shared)
         num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(

@@ -14,6 +14,8 @@ from runner.errors import nearest_hint
 if TYPE_CHECKING:
     from runner.batch import Schema, SequenceFeature, SparseFeature
 
+_ONE_ITEM = "the item of a row is one id"
+
 
 def require_sparse_feature(schema: Schema) -> None:
     """Check that there is something to look up.
@@ -100,6 +102,24 @@ def find_item_feature(schema: Schema, name: str) -> SparseFeature:
     )
 
 
+def _require_single_ids(feature: SparseFeature, key: str, use: str) -> None:
+    """Check that a feature has one id in every row.
+
+    Args:
+        feature: of the schema.
+        key: the setting that names it, for messages.
+        use: what a row needs the id for.
+
+    Raises:
+        ValueError: if its rows hold lists.
+    """
+    if feature.is_list:
+        raise ValueError(
+            f"{key}={feature.name}: is a list of ids, but {use}; take a feature that has one id "
+            "in every row"
+        )
+
+
 def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature:
     """Return the sequence of this name; for None, the only one, or the only one of a feature.
 
@@ -153,6 +173,7 @@ def find_history_and_item(
             f"item={item}: reads table {found.table_name!r}, but sequence {history.name!r} "
             f"reads {history.table_name!r}; both must read the same table"
         )
+    _require_single_ids(found, "item", _ONE_ITEM)
     return history, found
 
 
@@ -191,6 +212,9 @@ def check_user_column(
                 f"user={name}: the dataset has no such group column or feature"
                 f"{nearest_hint(name, names)}; there are {', '.join(names) or 'none'}"
             )
+        for feature in schema.sparse:
+            if feature.name == name:
+                _require_single_ids(feature, "user", "a row has one user")
 
 
 def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeature]:
@@ -201,8 +225,8 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
         names: of the features; empty for the one that shares its table with a sequence.
 
     Raises:
-        ValueError: naming what the schema lacks, and a feature that would tell the user's tower
-            of the item.
+        ValueError: naming what the schema lacks, and a feature that is named twice, whose lists are
+            no id of an item, or that would tell the user's tower of the item.
     """
     require_one_binary_task(schema)
     known = [f.name for f in schema.sparse]
@@ -214,7 +238,10 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
             f"its id first. The dataset has {', '.join(known) or 'none'}"
             f"{nearest_hint('item', known)}"
         )
+    if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"item=[{', '.join(names)}]: names {', '.join(repeated)} more than once")
     features = [find_item_feature(schema, name) for name in names or readers[:1]]
+    _require_single_ids(features[0], "item", _ONE_ITEM)
     known_before = [f for f in schema.sparse if f not in features]
     for feature in known_before:
         of_events = [s.name for s in schema.sequences if s.table_name == feature.table_name]

@@ -29,7 +29,7 @@ def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str
         default: the row scope of a built-in loss without the setting, as in runs of older versions.
     """
     net, loss = (config.get("model", {}).get(name) or {} for name in ("net", "loss"))
-    within, name = loss.get("within"), _builtin_loss_name(loss)
+    within, name = loss.get("within"), builtin_loss_name(loss)
     if name in COMPARE_ROWS_IN_BATCH and not net.get("in_batch"):
         return None
     if within is None and name in (*ALWAYS_COMPARE_ROWS, *COMPARE_ROWS_IN_BATCH):
@@ -45,7 +45,7 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
         from_run: whether the configuration comes from a run, which may lack the setting.
     """
     loss, trainer = config["model"]["loss"], config["trainer"]
-    given, name = loss.get("within"), _builtin_loss_name(loss)
+    given, name = loss.get("within"), builtin_loss_name(loss)
     if name and given is not None and given not in ROW_SCOPES:
         yield unknown_choice("model.loss.within", given, ROW_SCOPES)
         return
@@ -87,6 +87,7 @@ def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _builtin_loss_name(loss: Mapping[str, Any]) -> str:
+def builtin_loss_name(loss: Mapping[str, Any]) -> str:
+    """Return the name of a configuration's loss if it is a built-in one, else an empty text."""
     target = str(loss.get("_target_"))
     return target.rpartition(".")[2] if target.startswith(BUILTIN_LOSSES) else ""

@@ -185,9 +185,8 @@ class TwoTower(RetrievalModel):
     def embed(self, batch: Batch, extra_C: Tensor | None = None) -> Embeddings:
         if self.negative_table is None or not self.training:
             return super().embed(batch, extra_C)
-        is_query_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         key_B = single_ids(batch, self.negative_table.key)
-        ids_U, at_BL = self.negative_table.find(key_B, is_query_B)
+        ids_U, at_BL = self.negative_table.find(key_B, batch.is_positive_B)
         embeddings = super().embed(batch, ids_U)
         return replace(embeddings, per_row={**embeddings.per_row, "hard": at_BL})
 
@@ -199,7 +198,7 @@ class TwoTower(RetrievalModel):
         )
         item_BD = self.encode(self.thing, item_BE, batch.weights_B)
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
-        is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        is_positive_B = batch.is_positive_B
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
         candidates = None
         if embeddings.shared_CD:  # those of the table stand behind the drawn ones

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import EmbeddingInit, LogitScale, Widths
+from runner.models.argument_types import LogitScale, Widths
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -26,7 +25,6 @@ class WideAndDeep(DeepModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        embedding_init: see `TableLookup`.
         scale: of the logits; None is 1. Steps of an optimizer such as Adam's have about one size,
             and so a label that is a number is learnt in the unit of its deviation.
         shared: further arguments of `DeepModel`.
@@ -35,19 +33,18 @@ class WideAndDeep(DeepModel):
         ValueError: if the schema has no sparse feature.
     """
 
+    has_first_order = True
+
     def __init__(
         self,
         schema: Schema,
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         scale: LogitScale = None,
         **shared: Any,
     ) -> None:
-        super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
-        )
+        super().__init__(schema, embedding_dim, **shared)
         self.scale = 1.0 if scale is None else scale
         self.wide = FirstOrder(schema)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import EmbeddingInit, SomeWidths, Width, Widths
+from runner.models.argument_types import SomeWidths, Width, Widths
 from runner.models.layers.cin import CIN
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -27,12 +26,13 @@ class XDeepFM(DeepModel):
         embedding_dim: D, width of every table but the first-order ones.
         cin: feature maps of each CIN layer. A layer costs D x fields x maps x maps per row.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `cin` has no layer.
     """
+
+    has_first_order = True
 
     def __init__(
         self,
@@ -41,12 +41,9 @@ class XDeepFM(DeepModel):
         embedding_dim: Width,
         cin: SomeWidths,
         deep: Widths,
-        embedding_init: EmbeddingInit = None,
         **shared: Any,
     ) -> None:
-        super().__init__(
-            TableLookup(schema, embedding_dim, linear=True, init=embedding_init), **shared
-        )
+        super().__init__(schema, embedding_dim, **shared)
         num_tasks = len(schema.tasks)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)

@@ -162,8 +162,7 @@ def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) ->
     rows |= {s.name: s.num_rows for s in schema.sequences}
     counts_I = torch.zeros(max(rows[name] for name in names), dtype=torch.int64)
     for batch in batches:
-        positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
-        for ids in _ids_of_rows(batch, positive_B, names):
+        for ids in _ids_of_rows(batch, batch.is_positive_B, names):
             counts_I.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int64))
     return counts_I
 

@@ -114,6 +114,12 @@ def test_what_is_wrong_is_named(tmp_path, columns, message):
         read_negatives(write(tmp_path, "hard.csv", columns), SPECS, FITTED, "item")
 
 
+def test_a_file_that_does_not_exist_is_named_without_a_setting_of_the_dataset(tmp_path):
+    write(tmp_path, "hard.csv", {"user": [103], "negatives": ["hat"]})
+    with pytest.raises(DataError, match=r"^\S*/hrad.csv: no such path.*hard.csv"):
+        read_negatives(str(tmp_path / "hrad.csv"), SPECS, FITTED, "item")
+
+
 def test_an_unknown_item_of_a_list_is_named_by_its_row(tmp_path):
     columns = {"user": [103, 101], "negatives": [["hat"], ["cup", None, "hut"]]}
     path = write(tmp_path, "hard.parquet", columns)

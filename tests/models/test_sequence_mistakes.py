@@ -6,21 +6,25 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
+import runner.models
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
+from runner.models.layers.sequences import single_ids
 from runner.models.losses import (
     BCE,
     BPR,
     InBatchSoftmax,
     check_loss_inputs,
 )
-from tests.models.scene import from_yaml
+from runner.models.misfits import find_misfits
+from tests.models.scene import CONF, from_yaml
 from tests.models.sequence_models import (
     READ_BY_ITEM,
     SMALL,
     make,
 )
-from tests.models.sequence_scene import SCHEMA
+from tests.models.sequence_scene import SCHEMA, batch_of, jagged
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +34,10 @@ def one_thread():
 
 def without(*names, **more):
     return replace(SCHEMA, sparse=tuple(f for f in SCHEMA.sparse if f.name not in names), **more)
+
+
+def with_list(name):
+    return replace(SCHEMA, sparse=tuple(replace(f, is_list=f.name == name) for f in SCHEMA.sparse))
 
 
 OTHER_TABLE = (SequenceFeature("history", 50, 5),)
@@ -60,6 +68,24 @@ REFUSED = {
         replace(SCHEMA, sequences=()),
         {},
         "name the features of the item.*user, item, genres",
+    ),
+    "an item that is a list": (
+        ["bert4rec", "gru4rec", "hstu", "sasrec", "two_tower"],
+        with_list("item"),
+        {},
+        "^item=item: is a list of ids, but the item of a row is one id",
+    ),
+    "an item that is named twice": (
+        ["two_tower"],
+        SCHEMA,
+        {"item": ["item", "user", "item"]},
+        r"^item=\[item, user, item\]: names item more than once$",
+    ),
+    "a user that is a list": (
+        ["two_tower"],
+        with_list("genres"),
+        {"exclude_known": True, "user": "genres"},
+        "^user=genres: is a list of ids, but a row has one user",
     ),
     "drawn items have no genres": (
         ["two_tower"],
@@ -171,3 +197,43 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
         check_loss_inputs(din, BPR(SCHEMA))
     with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
         check_loss_inputs(sasrec, InBatchSoftmax(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        (
+            "teacher",
+            "Own needs 'teacher' .its `requires`., and DIN offers logits .its `provides`.$",
+        ),
+        ("candidate", "needs 'candidate' .*; nearest: 'candidates'$"),
+        (["logits"], r"needs \['logits'\] .its `requires`."),
+    ],
+)
+def test_what_a_loss_of_ones_own_needs_is_named_with_what_the_model_offers(requires, message):
+    loss = type("Own", (), {"requires": requires})()
+    with pytest.raises(ValueError, match=message):
+        check_loss_inputs(make("din").model, loss)
+
+
+@pytest.mark.parametrize("name", ["BCE", "Focal", "JRC", "SelfDistillation", "AuxiliaryBCE", "BPR"])
+def test_a_loss_of_binary_tasks_is_held_against_the_tasks_before_a_job_begins(name):
+    schema = replace(SCHEMA, tasks=(TaskSpec("stars", "regression"),))
+    with pytest.raises(ValueError, match="needs binary tasks; 'stars' is regression"):
+        getattr(runner.models, name)(schema)
+    [told] = find_misfits({"loss": {"_target_": f"runner.models.losses.{name}"}}, schema)
+    assert "needs binary tasks; 'stars' is regression" in told
+
+
+def test_every_model_and_loss_of_an_option_is_a_public_name():
+    nodes = [yaml.safe_load(path.read_text()) for path in CONF.rglob("*.yaml")]
+    targets = [(node.get("net") or node).get("_target_") for node in nodes]
+    named = [t.rpartition(".")[2] for t in targets if t and t != "???"]  # a model of one's own
+    assert len(named) > 30 and set(named) <= set(runner.models.__all__)
+    assert all(isinstance(getattr(runner.models, name), type) for name in named)
+
+
+def test_a_row_without_an_id_does_not_get_that_of_another_row():
+    batch = replace(batch_of(3), sparse=jagged(["item"], [[[4], [], [7, 8]]]))
+    with pytest.raises(ValueError, match="feature 'item': needs one id in every row"):
+        single_ids(batch, "item")

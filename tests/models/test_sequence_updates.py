@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from runner.batch import DataPosition
 from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
 from runner.models.losses import (
     BPR,
@@ -162,6 +163,18 @@ def test_negatives_depend_on_the_place_in_the_stream_and_follow_the_counts():
     assert chi_square < 27.9  # 9 degrees of freedom, one in a thousand
     q = negatives.log_q(torch.tensor([9, 500]), 50).exp()
     assert q.tolist() == pytest.approx([0.2 + 1000 * 10 / 55, 0.2 + 1000 / 55])
+
+
+def test_all_batches_of_evaluations_have_the_same_negatives_and_trainings_go_on_as_before():
+    negatives = NegativeSampler(1000, uniform=20, popularity=20)
+    cursors = [DataPosition(epoch, offset) for epoch, offset in ((0, 4), (0, 8), (1, 0), (3, 64))]
+    trained = [negatives.sample(cursor).tolist() for cursor in cursors]
+    negatives.eval()
+    first, *others = (negatives.sample(cursor).tolist() for cursor in cursors)
+    assert others == [first] * 3
+    assert first not in trained
+    negatives.train()
+    assert [negatives.sample(cursor).tolist() for cursor in cursors] == trained
 
 
 @pytest.mark.parametrize("name", SMALL)

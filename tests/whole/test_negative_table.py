@@ -121,7 +121,7 @@ def test_an_evaluation_needs_no_table_and_training_minds_it(runner, words, quiet
         path.write_text(kept)
     found, trained = result(tmp_path / "eval")["metrics"], result(quiet)["metrics"]
     assert found == {name: value for name, value in trained.items() if name.startswith("test/")}
-    assert f"model.net.hard_table={path}" in text
+    assert f"model.net.hard_table={path}: no such path" in text
     without = [w for w in words if "hard_table" not in w]
     train(runner, tmp_path / "without", *without)
     assert metrics(tmp_path / "without", "train")[0]["loss"] != metrics(quiet, "train")[0]["loss"]

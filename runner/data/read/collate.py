@@ -36,6 +36,7 @@ def build_schema(columns: Columns) -> Schema:
                 c.name,
                 c.num_rows,
                 table=c.table,
+                is_list=c.is_list,
                 weighted=c.weights is not None,
                 mean_length=c.mean_length,
                 pooling=c.pooling,

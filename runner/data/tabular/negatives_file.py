@@ -18,7 +18,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
-from runner.data.tabular.file_list import SUFFIXES
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
@@ -56,6 +56,10 @@ class _NegativesFile(TableFiles):
     @cached_property
     def declared(self) -> Declared:
         return Declared(labels=(), ids=self.ids)
+
+    @cached_property
+    def files(self) -> dict[str, list[DataFile]]:
+        return {"train": find_files(self.path, self.format, key="")}  # no setting of the dataset
 
 
 def read_negatives(

@@ -5,16 +5,12 @@ B batch, N fields, D embedding width, P pairs of fields.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import Key, check_arguments, check_value
-from runner.models.argument_types import Size
+from runner.config_key import check_arguments, check_value
+from runner.models.argument_types import BilinearKind, Size
 from runner.models.layers.mlp import init_weight
-
-BILINEAR = ("all", "each", "interaction")
 
 
 class SqueezeExcitation(nn.Module):
@@ -56,7 +52,7 @@ class BilinearPairs(nn.Module):
 
     def __init__(self, num_fields: int, dim: int, kind: str) -> None:
         super().__init__()
-        check_value("bilinear", kind, Annotated[str, Key(choices=BILINEAR)])
+        check_value("bilinear", kind, BilinearKind)
         later = range(num_fields - 1, 0, -1)  # fields j that follow each field i
         self.is_shared = kind == "all"
         self.matrices_of = list(later) if kind == "interaction" else [1] * len(later)

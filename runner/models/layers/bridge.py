@@ -5,16 +5,12 @@ B batch, N fields, D embedding width, W = N x D.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import Key, check_arguments, check_value
-from runner.models.argument_types import InnerNorm, NormScope, Positive
+from runner.config_key import check_arguments, check_value
+from runner.models.argument_types import BridgeKind, InnerNorm, NormScope, Positive
 from runner.models.layers.mlp import make_inner_norm
-
-BRIDGES = ("hadamard_product", "pointwise_addition", "concatenation", "attention_pooling")
 
 
 class CrossStep(nn.Module):
@@ -80,7 +76,7 @@ class Bridge(nn.Module):
 
     Args:
         width: W.
-        kind: one of BRIDGES.
+        kind: a `BridgeKind`.
 
     Raises:
         ValueError: if the kind is unknown.
@@ -88,7 +84,7 @@ class Bridge(nn.Module):
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
-        check_value("bridge", kind, Annotated[str, Key(choices=BRIDGES)])
+        check_value("bridge", kind, BridgeKind)
         self.kind = kind
         if kind == "concatenation":
             self.join = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())

@@ -17,10 +17,7 @@ from torch.nn import functional
 
 from runner.config_key import check_value
 from runner.models.argument_types import SomeSizes
-
-# How many numbers of H x I x C are held at a time. On CPU they stay in a core's cache, which makes
-# a step several times as fast as writing out all of them. A GPU wants few large kernels.
-_NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
+from runner.models.layers.small_products import numbers_at_a_time
 
 
 class CIN(nn.Module):
@@ -177,5 +174,4 @@ def _chunks(x_IR: Tensor, num_sums: int) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _columns_at_a_time(x_IR: Tensor, numbers_of_column: int) -> int:
-    numbers = _NUMBERS_AT_A_TIME.get(x_IR.device.type, _NUMBERS_AT_A_TIME["cuda"])
-    return max(1, numbers // numbers_of_column)
+    return max(1, numbers_at_a_time(x_IR.device) // numbers_of_column)

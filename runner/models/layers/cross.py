@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from runner.config_key import check_arguments, check_value
 from runner.models.argument_types import Size
-from runner.models.layers.linear import Linear
+from runner.models.layers.linear import Linear, StackedLinear
+from runner.models.layers.mlp import init_weight
 
 
 class Cross(nn.Module):
@@ -55,10 +56,12 @@ class MixtureCrossLayer(nn.Module):
 
     def __init__(self, width: int, rank: int, num_experts: int) -> None:
         super().__init__()
-        self.down = Linear(width, num_experts * rank, bias=False)  # all V_k
+        stacked = num_experts * rank
+        self.down = StackedLinear(width, stacked, num_stacked=num_experts, bias=False)  # all V_k
         self.inner_KRR = nn.Parameter(torch.empty(num_experts, rank, rank))  # C_k, transposed
         nn.init.uniform_(self.inner_KRR, -1 / math.sqrt(rank), 1 / math.sqrt(rank))
-        self.up = Linear(num_experts * rank, width)  # all U_k, and b
+        # all U_k, and b
+        self.up = StackedLinear(stacked, width, num_stacked=num_experts, summed=True)
         self.gate = Linear(width, num_experts, bias=False)
 
     def forward(self, x0_BW: Tensor, x_BW: Tensor) -> Tensor:
@@ -69,6 +72,11 @@ class MixtureCrossLayer(nn.Module):
         gate_BK1 = self.gate(x_BW).softmax(1)[:, :, None]
         mixed_BW: Tensor = self.up((inner_BKR * gate_BK1).flatten(1))
         return x_BW + x0_BW * mixed_BW
+
+    def init_own_weights(self, name: str) -> None:
+        """Initialise each C_k by itself, for `init_linear_layers`."""
+        for inner_RR in self.inner_KRR.detach():
+            init_weight(inner_RR.T, name)
 
 
 class MixtureCross(nn.Module):

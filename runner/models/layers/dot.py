@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.small_products import multiply_by_numpy, takes_numpy
+from runner.models.layers.small_products import multiply_by_numpy, numbers_at_a_time, takes_numpy
 
-# How many products are held at a time; the upper half and the diagonal are thrown away. On CPU
-# they stay in a core's cache. A GPU wants few large kernels.
-_PRODUCTS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 ALIGNED = 4  # vectors, for MKL's code for AVX2
 
 
@@ -166,8 +163,7 @@ def _both_sides(grad_BP: Tensor, both_NN: Tensor) -> Tensor:
 
 def _buffer(x_BND: Tensor, num_vectors: int) -> Tensor:
     """Return an empty [C, N, N]."""
-    at_a_time = _PRODUCTS_AT_A_TIME.get(x_BND.device.type, _PRODUCTS_AT_A_TIME["cuda"])
-    num_rows = min(len(x_BND), max(1, at_a_time // num_vectors**2))
+    num_rows = min(len(x_BND), max(1, numbers_at_a_time(x_BND.device) // num_vectors**2))
     return x_BND.new_empty(num_rows, num_vectors, num_vectors)
 
 

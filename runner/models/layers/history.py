@@ -60,7 +60,7 @@ class HistoryModel(DeepModel):
             candidates=table if draws_items else None,
             init=embedding_init,
         )
-        super().__init__(embedding, **shared)
+        super().__init__(schema, embedding_dim, embedding, **shared)
         self.sequences, self.candidates = schema.sequences, candidates
         self.candidate_table = table
         # numbers that the MLP sees if the vector of each history has D

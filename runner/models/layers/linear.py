@@ -146,20 +146,31 @@ class _Product(torch.autograd.Function):
 
 
 class StackedLinear(Linear):
-    """Linear maps of one input, computed as one, with their outputs side by side.
+    """Linear maps computed as one: of one input with outputs side by side, or the other way round.
 
     Args:
-        num_inputs: width of the input.
+        num_inputs: width of the input, or of all inputs.
         num_outputs: width of all outputs.
         num_stacked: number of the maps, for `init_linear_layers`.
         bias: whether they have biases.
+        summed: whether each has an input of its own, and one output is the sum of all.
     """
 
     def __init__(
-        self, num_inputs: int, num_outputs: int, *, num_stacked: int, bias: bool = True
+        self,
+        num_inputs: int,
+        num_outputs: int,
+        *,
+        num_stacked: int,
+        bias: bool = True,
+        summed: bool = False,
     ) -> None:
         super().__init__(num_inputs, num_outputs, bias=bias)
-        self.num_stacked = num_stacked
+        self.num_stacked, self.summed = num_stacked, summed
+
+    def split_weight(self) -> tuple[Tensor, ...]:
+        """Return the weight of each map, [out, in], without gradient."""
+        return self.weight.detach().chunk(self.num_stacked, dim=int(self.summed))
 
 
 class FirstOrder(nn.Module):

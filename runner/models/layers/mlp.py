@@ -215,8 +215,8 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
     check_value("init", name, Init)
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            num_stacked = module.num_stacked if isinstance(module, StackedLinear) else 1
-            for part in module.weight.detach().chunk(num_stacked):
+            whole = (module.weight.detach(),)
+            for part in module.split_weight() if isinstance(module, StackedLinear) else whole:
                 init_weight(part, name)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

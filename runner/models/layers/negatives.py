@@ -23,9 +23,10 @@ MASKED_SCORE = -1e30
 class NegativeSampler(nn.Module):
     """Draws the candidates that a query is compared with, and scores them.
 
-    Candidates are drawn once for a batch, whose rows share them. The generator's seed comes from
-    the position in the stream, so the candidates are the same on any number of ranks, for any
-    number of micro-batches, and after a resume.
+    In training, candidates are drawn once for a batch, whose rows share them. The generator's seed
+    comes from the position in the stream, so the candidates are the same on any number of ranks,
+    for any number of micro-batches, and after a resume. In evaluation all batches, of all
+    evaluations, have the same candidates, so a loss does not depend on how rows are divided.
 
     Args:
         num_items: I.
@@ -105,13 +106,18 @@ class NegativeSampler(nn.Module):
         return self.num_items if self.all_items else self.uniform + self.popularity
 
     def sample(self, cursor: DataPosition) -> Tensor | None:
-        """Return [C], the ids of the candidates that do not come from the batch; None for none."""
+        """Return [C], the ids of the candidates that do not come from the batch; None for none.
+
+        Args:
+            cursor: of the batch, which counts in training only.
+        """
         device = self.counts_I.device
         if self.all_items:
             return torch.arange(self.num_items, device=device)
         if not self.uniform + self.popularity:
             return None
-        digest = hashlib.sha256(f"{self.seed}/{cursor.epoch}/{cursor.offset}".encode()).digest()
+        position = f"{cursor.epoch}/{cursor.offset}" if self.training else "evaluation"
+        digest = hashlib.sha256(f"{self.seed}/{position}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
         quantile_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)

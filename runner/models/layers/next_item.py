@@ -126,7 +126,7 @@ class NextItemModel(RetrievalModel):
         """
         item_BD, item_B = embeddings.pooled_BE, embeddings.per_row["item"]
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
-        is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        is_positive_B = batch.is_positive_B
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
         positives, query_PD = (item_BD[row_P], item_B[row_P]), query_BD[row_P]
         if places is not None:

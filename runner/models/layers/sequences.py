@@ -18,6 +18,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, DataPosition, Embeddings, Schema, SequenceFeature, SparseFeature
 from runner.models.layers.embedding import TableLookup
 
+PaddedSequence = tuple[str, Tensor, Tensor]  # its name, ids [B, L] and mask of its places [B, L]
+
 
 class SequenceLookup(TableLookup):
     """Pooled features, sequences, and candidates of one table, all in one look-up of the tables.
@@ -75,8 +77,18 @@ class SequenceLookup(TableLookup):
     def draws_candidates(self) -> bool:
         return self.num_candidate_slots > 0
 
-    def forward(self, batch: Batch, candidates_C: Tensor | None = None) -> Embeddings:
+    def forward(
+        self,
+        batch: Batch,
+        candidates_C: Tensor | None = None,
+        padded: Sequence[PaddedSequence] | None = None,
+    ) -> Embeddings:
         """Look up a batch and candidates.
+
+        Args:
+            batch: the batch.
+            candidates_C: ids of the candidates.
+            padded: what `padded` returns for the batch, where that is known already.
 
         Returns:
             Embeddings whose `per_row` has, for each sequence, its number of events as
@@ -84,14 +96,17 @@ class SequenceLookup(TableLookup):
             candidates, `shared_CD` has their embeddings and `per_batch` their ids as `candidates`.
         """
         tables = self.tables_for(batch)
-        kjt, per_row = self._build_kjt(batch, candidates_C)
+        kjt, per_row = self._build_kjt(batch, candidates_C, padded)
         return self._split_embeddings(tables(kjt), batch.size, candidates_C, per_row)
 
     def lookup_ids(self, batch: Batch, candidates_C: Tensor | None = None) -> KeyedJaggedTensor:
         return self._build_kjt(batch, candidates_C)[0]
 
     def _build_kjt(
-        self, batch: Batch, candidates_C: Tensor | None
+        self,
+        batch: Batch,
+        candidates_C: Tensor | None,
+        padded: Sequence[PaddedSequence] | None = None,
     ) -> tuple[KeyedJaggedTensor, dict[str, Tensor]]:
         """Return the ids to look up, and `per_row` of the embeddings."""
         extra_KR, used_KR = self._arrange_candidates(candidates_C, batch.labels_BT.device)
@@ -108,7 +123,7 @@ class SequenceLookup(TableLookup):
             if weighted:
                 weights.append(_pad_weights(weights_V, ids_V, len(values[-1])))
         per_row: dict[str, Tensor] = {}
-        for name, ids_BL, mask_BL in self.padded(batch):
+        for name, ids_BL, mask_BL in padded or self.padded(batch):
             per_row |= {f"{name}:ids": ids_BL, f"{name}:length": mask_BL.sum(1)}
             extra, used = (
                 (extra_KR, used_KR) if name == self.candidate_feature else _no_candidates(used_KR)
@@ -139,7 +154,7 @@ class SequenceLookup(TableLookup):
             chunks.append(self.forward(_empty_batch(self, device), ids_C).shared_CD[0])
         return torch.cat(chunks)
 
-    def padded(self, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
+    def padded(self, batch: Batch) -> list[PaddedSequence]:
         """Return each sequence's name, ids [B, L], the oldest first, and mask of its places."""
         by_name = _by_key(batch.sequences) if batch.sequences is not None else {}
         padded = []
@@ -247,9 +262,10 @@ def single_ids(batch: Batch, name: str) -> Tensor:
     """Return [B], the ids of a feature that has one id in every row.
 
     Raises:
-        ValueError: if a row has no id, or several.
+        ValueError: if a row has no id, or several; on a GPU only if that changes their number,
+            since the host would wait for the lengths.
     """
     ids_V, lengths_B, _ = _by_key(batch.sparse)[name]
-    if len(ids_V) != len(lengths_B):
+    if len(ids_V) != len(lengths_B) or (lengths_B.is_cpu and bool((lengths_B != 1).any())):
         raise ValueError(f"feature {name!r}: needs one id in every row; there are lists")
     return ids_V

@@ -11,8 +11,16 @@ from torch import Tensor
 
 from runner.models.layers.linear import has_faster_onednn
 
+# How many numbers are held at a time. On CPU they stay in a core's cache, which makes a step of CIN
+# several times as fast as writing out all of them. A GPU wants few large kernels.
+_NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 LARGEST = 1 << 17  # multiplications of a pair
 LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
+
+
+def numbers_at_a_time(device: torch.device) -> int:
+    """Return how many numbers a layer should compute at a time that it does not keep."""
+    return _NUMBERS_AT_A_TIME.get(device.type, _NUMBERS_AT_A_TIME["cuda"])
 
 
 def multiply_pairs(left: Tensor, right: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from runner.config_key import check_arguments
 from runner.models.argument_types import Size
 from runner.models.layers.linear import Linear
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import init_weight, mlp
 
 
 class FeatureGate(nn.Module):
@@ -60,6 +60,12 @@ class BilinearFusion(nn.Module):
         self.bilinear_KSP = nn.Parameter(torch.empty(num_heads, part_1, num_outputs * part_2))
         bound = math.sqrt(6 / (part_1 + part_2))  # Xavier
         nn.init.uniform_(self.bilinear_KSP, -bound, bound)
+
+    def init_own_weights(self, name: str) -> None:
+        """Initialise the matrix of each head and task by itself, for `init_linear_layers`."""
+        for mapped_SP in self.bilinear_KSP.detach():
+            for weight_SS in mapped_SP.chunk(self.first.out_features, dim=1):
+                init_weight(weight_SS.T, name)
 
     def forward(self, o1_BS: Tensor, o2_BS: Tensor) -> Tensor:
         """Return [B, T]."""

@@ -18,6 +18,17 @@ from runner.models.layers.linear import Linear, linear
 from runner.models.layers.small_products import multiply_pairs
 
 
+def check_heads(width: int, num_heads: int) -> None:
+    """Check the heads of self-attention.
+
+    Raises:
+        ValueError: if they are none, or do not divide the width.
+    """
+    check_value("num_heads", num_heads, Size)
+    if width % num_heads:
+        raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
+
+
 class CausalBlock(nn.Module):
     """x + drop(attention(LN(x), x, x)), then x + drop(FFN(LN(x))), eq. 2 to 6.
 
@@ -30,9 +41,7 @@ class CausalBlock(nn.Module):
 
     def __init__(self, width: int, num_heads: int, dropout: float) -> None:
         super().__init__()
-        check_value("num_heads", num_heads, Size)
-        if width % num_heads:
-            raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
+        check_heads(width, num_heads)
         self.num_heads = num_heads
         self.query_norm = nn.LayerNorm(width)
         self.query = Linear(width, width)
@@ -105,9 +114,7 @@ class PostNormBlock(nn.Module):
         self, width: int, num_heads: int, dropout: float, hidden: int, activation: nn.Module
     ) -> None:
         super().__init__()
-        check_value("num_heads", num_heads, Size)
-        if width % num_heads:
-            raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
+        check_heads(width, num_heads)
         self.num_heads = num_heads
         self.project = Linear(width, 3 * width, bias=False)
         self.out = Linear(width, width)

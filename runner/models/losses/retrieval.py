@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_key import check_arguments
+from runner.errors import nearest_hint
 from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE
@@ -141,29 +142,45 @@ def sum_by_row(losses_P: Tensor, prediction: Prediction) -> Tensor:
     return zeros_B.index_add(0, prediction.aux["row_P"], losses_P)
 
 
+# What a loss may need of predictions: what it is, and who has it
+_NEEDED = {
+    "candidates": (
+        "candidates",
+        "model=sasrec and model=two_tower do; model/loss=bce fits any model",
+    ),
+    "in_batch": (
+        "the items of the other rows as candidates",
+        "model=two_tower with model.net.in_batch=true does; or use sampled_softmax",
+    ),
+    "blocks": (
+        "logits of several blocks",
+        "model=finalnet with two blocks does; model/loss=bce fits any model",
+    ),
+    "auxiliary": (
+        "drawn items for an auxiliary loss",
+        "model=dien with auxiliary=true does; model/loss=bce fits any model",
+    ),
+}
+
+
 def check_loss_inputs(model: nn.Module, loss: object) -> None:
     """Check that the predictions of a model have what the loss reads.
 
     Raises:
-        ValueError: naming what is missing and which model has it.
+        ValueError: naming what is missing, and which model has it where that is known.
     """
     offered = getattr(model, "provides", ("logits",))
     needed = getattr(loss, "requires", "logits")
     if needed in offered:
         return
-    instead = {
-        "candidates": "model=sasrec and model=two_tower do; model/loss=bce fits any model",
-        "in_batch": "model=two_tower with model.net.in_batch=true does; or use sampled_softmax",
-        "blocks": "model=finalnet with two blocks does; model/loss=bce fits any model",
-        "auxiliary": "model=dien with auxiliary=true does; model/loss=bce fits any model",
-    }[needed]
-    what = {
-        "candidates": "candidates",
-        "in_batch": "the items of the other rows as candidates",
-        "blocks": "logits of several blocks",
-        "auxiliary": "drawn items for an auxiliary loss",
-    }
+    if not isinstance(needed, str) or needed not in _NEEDED:
+        raise ValueError(
+            f"model.loss: {type(loss).__name__} needs {needed!r} (its `requires`), and "
+            f"{type(model).__name__} offers {', '.join(offered)} (its `provides`)"
+            f"{nearest_hint(needed, [*offered, *_NEEDED])}"
+        )
+    what, instead = _NEEDED[needed]
     raise ValueError(
-        f"model.loss: {type(loss).__name__} needs {what[needed]}, which "
+        f"model.loss: {type(loss).__name__} needs {what}, which "
         f"{type(model).__name__} does not score; {instead}"
     )

@@ -47,7 +47,8 @@ def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -
         specs, fitted = _id_columns(inputs.config["dataset"], dataset)
         lists = read_negatives(table.path, specs, fitted, model.item.name)
     except DataError as error:
-        raise ConfigError(f"{KEY}={table.path}: {error}") from error
+        reason = str(error).removeprefix(f"{table.path}: ")
+        raise ConfigError(f"{KEY}={table.path}: {reason}") from error
     table.fill(lists.key, torch.from_numpy(lists.offsets_K1), torch.from_numpy(lists.items_V))
     run = inputs.run
     if run is None:
@@ -79,5 +80,6 @@ def _id_columns(
     features = dataset.schema.sparse  # of a known data set, whose ids are rows already
     fitted.num_rows = {f.table_name: f.num_rows for f in features}
     return [
-        IdSpec(f.name, f.name, num_rows=f.num_rows, table=f.table_name) for f in features
+        IdSpec(f.name, f.name, num_rows=f.num_rows, table=f.table_name, list=f.is_list)
+        for f in features
     ], fitted

@@ -12,8 +12,10 @@ from torch import nn
 from runner.models.argument_types import ACTIVATIONS, INITS
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.bilinear import BilinearPairs
+from runner.models.layers.cross import MixtureCrossLayer
 from runner.models.layers.experts import Experts
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
+from runner.models.layers.streams import BilinearFusion
 from tests.models.scene import MODELS, SCHEMA, SMALL, batch_of, from_yaml, make_model
 from tests.models.sequence_scene import SCHEMA as HISTORIES
 from tests.models.sequence_scene import batch_of as batch_of_histories
@@ -197,6 +199,25 @@ def test_an_initialisation_has_the_spread_of_its_formula(name):
     assert not any(b.any() for b in (layer.bias, experts.first.bias, experts.biases[0]))
 
 
+@pytest.mark.parametrize("name", INITS)
+def test_each_map_of_a_low_rank_cross_and_of_a_fusion_is_drawn_for_itself(name):
+    torch.manual_seed(0)
+    cross = MixtureCrossLayer(300, 200, num_experts=2)
+    fusion = BilinearFusion(2 * 200, 2 * 300, 3, 2)  # two heads and three tasks: 200 -> 300
+    for module in (cross, fusion):
+        init_linear_layers(module, name)
+    up_K = cross.up.weight.chunk(2, dim=1)  # each 200 -> 300
+    weights = [*up_K, *fusion.bilinear_KSP]
+    spreads = [float(w.detach().std()) for w in weights]
+    assert spreads == pytest.approx([STD[name]] * 4, rel=0.02)
+    square = STD[name] * (math.sqrt(500 / 400) if name.startswith("xavier") else 1)  # 200 -> 200
+    spreads = [float(w.detach().std()) for w in cross.inner_KRR]
+    assert spreads == pytest.approx([square] * 2, rel=0.02)
+    shares = {"xavier": 1, "kaiming": math.sqrt(200 / 300), "normal": 1}  # 300 -> 200
+    down = STD[name] * shares[name.partition("_")[0]]
+    assert float(cross.down.weight.detach().std()) == pytest.approx(down, rel=0.02)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_without_a_name_weights_start_as_they_always_did(name):
     """And with one, all linear maps start anew, and nothing but these."""
@@ -204,7 +225,7 @@ def test_without_a_name_weights_start_as_they_always_did(name):
     for (path, mine), other in zip(plain.named_parameters(), named.parameters(), strict=True):
         parent = plain.get_submodule(path.rpartition(".")[0])
         is_bias = path.endswith("bias")
-        if isinstance(parent, nn.Linear | BilinearPairs):
+        if isinstance(parent, nn.Linear | BilinearPairs | BilinearFusion):
             assert float(other.detach().abs().max()) < (1e-9 if is_bias else 1e-3), path
         elif not path.startswith(("experts", "levels")):
             assert torch.equal(mine, other), path

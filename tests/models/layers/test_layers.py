@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from runner.batch import DataPosition
-from runner.models.layers import cin, dot
+from runner.models.layers import small_products
 from runner.models.layers.cin import compress
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.dropout import Dropout
@@ -36,7 +36,7 @@ def one_thread():
 def test_the_chunks_of_a_cin_layer_change_nothing(
     monkeypatch, num_columns, at_a_time, is_first, device
 ):
-    monkeypatch.setitem(cin._NUMBERS_AT_A_TIME, device.type, at_a_time)
+    monkeypatch.setitem(small_products._NUMBERS_AT_A_TIME, device.type, at_a_time)
     x0, x = torch.randn(5, num_columns), torch.randn(5 if is_first else 4, num_columns)
     weight, grad = torch.randn(3, len(x) * 5), torch.randn(3, num_columns)
     ours = [t.clone().to(device).requires_grad_() for t in (x0, weight, x)]
@@ -72,7 +72,7 @@ def pairs_by_hand(x_BND):
 @pytest.mark.parametrize("num_rows", [1, 7, 64])
 @pytest.mark.parametrize("at_a_time", [1, 25, 70, 10**9])
 def test_the_chunks_of_dot_products_change_nothing(monkeypatch, num_rows, at_a_time, device):
-    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, device.type, at_a_time)
+    monkeypatch.setitem(small_products._NUMBERS_AT_A_TIME, device.type, at_a_time)
     x, grad = torch.randn(num_rows, 5, 3), torch.randn(num_rows, 10)
     ours, plain = x.to(device, copy=True).requires_grad_(), x.double().requires_grad_()
     found, expected = DotInteraction(5).to(device)(ours), pairs_by_hand(plain)

@@ -87,7 +87,7 @@ def test_evaluations_autocast_large_matrices_and_other_types_keep_torchs(monkeyp
 @pytest.mark.parametrize("num_vectors", [2, 3, 4, 27, 28])
 @pytest.mark.parametrize("at_a_time", [1, 2_000, 400_000])
 def test_dot_products_are_those_of_the_whole_matrix(num_vectors, at_a_time, library, monkeypatch):
-    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, "cpu", at_a_time)
+    monkeypatch.setitem(small_products._NUMBERS_AT_A_TIME, "cpu", at_a_time)
     torch.manual_seed(0)
     x = torch.randn(13, num_vectors, 6, requires_grad=True)
     interaction = DotInteraction(num_vectors)

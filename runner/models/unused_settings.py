@@ -1,0 +1,53 @@
+"""Settings of a net and a loss that change nothing beside the others. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.models.norm_scope import hidden_settings, norm_row_scope
+from runner.models.row_scope import builtin_loss_name
+
+
+def check_unused_settings(
+    config: Mapping[str, Any], default_config: Mapping[str, Any], *, from_run: bool
+) -> Iterator[str]:
+    """Yield a message for each setting that would be signed, but has no effect.
+
+    Args:
+        config: a composed configuration.
+        default_config: the same options without overrides. What an option says by itself stays.
+        from_run: whether the configuration comes from a run, which may have such settings.
+    """
+    if from_run:
+        return
+    net, loss = config["model"]["net"], config["model"].get("loss") or {}
+    defaults = default_config["model"].get("net") or {}
+    told = set()
+    for key, reason in _unused_of_net(config) if hidden_settings(config) else ():
+        if key in net and net[key] != defaults.get(key) and key not in told:
+            told.add(key)
+            yield f"model.net.{key}: has no effect {reason}"
+    if loss.get("corrected") and builtin_loss_name(loss):
+        for key in ("every", "hardest"):
+            if net.get(key):
+                yield (
+                    "model.loss.corrected=true: has no effect on what is learnt, since it corrects "
+                    f"log q, which model.net.{key}={str(net[key]).lower()} leaves out"
+                )
+
+
+def _unused_of_net(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield names of settings of a built-in net, and why they have no effect."""
+    net = config["model"]["net"]
+    if "deep" in net and not net["deep"] and not net.get("top"):
+        for key in ("dropout", "norm", "norm_place", "activation"):
+            yield key, "without a hidden layer; model.net.deep=[128,64] adds two"
+    if net.get("norm") is None:
+        yield "norm_place", "without model.net.norm"
+    if norm_row_scope(config) is None:
+        yield "norm_scope", "without batch statistics, which norm=batch and activation=dice take"
+    if "rank" in net and net["rank"] is None:
+        yield "num_experts", "without model.net.rank=N, the rank of their matrices"
+    if "contexts" in net and not any(net["contexts"]):
+        yield "gate", "where gates are parameters; model.net.contexts names features that make them"
