@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import UserError
 from runner.serving import build_index
-from runner.serving.artifact import open_artifact
+from runner.serving.artifact import open_artifact, write_manifest
 from runner.serving.build_index import IndexSettings, describe_index, make_index
 from runner.serving.item_index import ItemIndex, open_index, search_exactly
 from runner.serving.item_table import ItemTable, read_item_table, read_queries
@@ -259,6 +259,18 @@ def test_an_evaluation_goes_through_the_index_as_it_is_served(
     assert evaluation["through_index"]["recall@5"] == np.mean(rank <= 5)
     assert evaluation["through_index"]["mrr"] == pytest.approx(np.mean(1 / rank))
     assert f"test recall@5 {metrics['test/recall@5']:.6f} evaluated" in text
+    native = shutil.copytree(model, tmp_path / "native")
+    for path in native.glob("*.pt2"):
+        shutil.copy(path, path.with_suffix(".aoti.pt2"))
+    facts = json.loads((native / "manifest.json").read_text())
+    facts = {k: v for k, v in facts.items() if k not in ("files", "version")}
+    for formats in (["aoti"], ["aoti", "pt2"]):  # of which the machine code could not be loaded
+        write_manifest(native, {**facts, "formats": formats})
+        words = ("index", native, "--evaluate", run, "--out", tmp_path / "native_index")
+        text = refused(runner, *words) if formats == ["aoti"] else done(runner, *words)
+        assert ("holds machine code, which runs with all your rights" in text) == (
+            formats == ["aoti"]
+        )
     rows_only = ("metrics.candidates=rows", "metrics.eval=[auc]")
     monitor = "checkpoint.monitor.metric=validation/auc"
     text = refused(runner, *keys, "--out", tmp_path / "x", *rows_only, monitor)

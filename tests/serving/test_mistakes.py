@@ -240,7 +240,7 @@ def test_a_model_without_items_and_of_another_run_is_told(
     job = Made(source_checkpoint=Made(path=tmp_path))
     monkeypatch.setattr(evaluate_index, "build_job", lambda *_, **__: job)
     with pytest.raises(UserError, match=r"--evaluate run: model was exported .*checkpoint\.step=3"):
-        evaluate_index.evaluate_index({"run": "run"}, Path("model"), Made(), ())
+        evaluate_index.evaluate_index({"run": "run"}, Path("model"), "pt2", Made(), ())
 
 
 def test_a_graph_that_cannot_be_written_names_its_format(clicks_model, tmp_path):
