@@ -24,7 +24,7 @@ from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.core.dataset import DatasetWrapper
 from runner.data.growing.id_map import sort_held_rows
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import UserError
+from runner.errors import UserError, describe_error
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
@@ -172,9 +172,9 @@ class FolderDelivery:
                 self._start_export(read_manifest(checkpoint).step)
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
-        except (UserError, OSError) as error:
+        except Exception as error:  # of any kind: the run has ended well
             view.warn(
-                f"the last weights were not delivered: {error}; "
+                f"the last weights were not delivered: {describe_error(error)}; "
                 f"`python -m runner export {self._run.dir} --out MODEL` exports them"
             )
 

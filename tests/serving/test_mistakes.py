@@ -31,7 +31,12 @@ from runner.serving.export_plan import ExportSettings, settings_of_base
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph
 from runner.serving.item_table import read_queries, read_query_rows
-from runner.serving.loaded_graph import NativePackages, check_same_shapes, read_weights
+from runner.serving.loaded_graph import (
+    NativePackages,
+    check_same_shapes,
+    read_weights,
+    write_weights,
+)
 from runner.serving.predict_encode import check_input_types, load_transforms
 from runner.serving.predict_input import check_kept_columns
 from runner.serving.predict_model import RunModel
@@ -158,6 +163,10 @@ MISTAKES = [
     ),
     (lambda _: public.train(["search=random"]), "search: a sweep has jobs of its own: `python -m"),
     (lambda _: public.train(["loop=debug"]), "loop=debug: makes no run directory to return; `py"),
+    (
+        lambda p: write_weights(p / "no" / "x", {"w": np.ones(1)}),
+        "no/x: cannot be written: Error while serializing: I/O error",
+    ),
     (lambda p: read_weights(p / "x"), "x: needs safetensors: pip install safetensors"),
     (
         lambda p: public.TrainedRun(p).history,
@@ -259,3 +268,7 @@ def test_weights_that_were_not_delivered_can_be_exported(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the last weights were not delivered: the export of step 5 has failed, as " in said
     assert "export.log says: error: no room on the disk; `python -m runner export " in said
+    delivery._export = (5, Made(poll=lambda: 0, wait=lambda: 0, returncode=0))
+    delivery.folder = None  # so that the error is of a kind that nobody expects
+    delivery.finish(tmp_path / "step-9")
+    assert "the last weights were not delivered: TypeError: " in capsys.readouterr().err
