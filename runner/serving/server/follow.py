@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from runner.errors import UserError
+from runner.errors import describe_error
 from runner.serving.delta import next_delta
 from runner.serving.scorer import Scorer
 from runner.serving.server.counters import WorkerCounters
@@ -25,10 +25,10 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
     while True:
         try:
             path = await asyncio.to_thread(_apply_next, scorer, folder)
-        except (UserError, OSError) as error:
+        except Exception as error:  # of any kind: nobody would see how this task ends
             path = None
-            if str(error) != told:
-                told = str(error)
+            if describe_error(error) != told:
+                told = describe_error(error)
                 counters.add("delta_errors")
                 LOG.warning("--follow: %s; version %s is still served", told, scorer.version)
         if path is None:
