@@ -103,6 +103,8 @@ def make_plan(
     written = outputs.column_names(labels)
     if split is not None:
         written += [f"label_{label.name}" for label in labels]
+        if transforms.declared.weight not in (None, "weight"):  # which is kept, under that name
+            written.append("weight")
     check_kept_columns(keep, written)
     table = (
         _input_table(config["dataset"], transforms, inputs, kept)
