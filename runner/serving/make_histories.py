@@ -105,7 +105,7 @@ def write_histories(
         path=list(inputs),
         schema=None,
         features=features,
-        **text_settings(dataset, transforms.declared, inputs),
+        **text_settings(dataset, transforms.declared.places, inputs),
     )
     table.check()
     try:
