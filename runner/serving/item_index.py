@@ -74,7 +74,7 @@ class ItemIndex:
             return self._search(query_RD, top_k)
         parts = [
             self._find_unseen(query_RD[rows], top_k, seen[0][rows], seen[1][rows])
-            for start in range(0, len(query_RD), ROWS_AT_ONCE)
+            for start in range(0, max(1, len(query_RD)), ROWS_AT_ONCE)
             for rows in (slice(start, start + ROWS_AT_ONCE),)
         ]
         positions, scores = zip(*parts)

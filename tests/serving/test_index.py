@@ -92,6 +92,8 @@ def test_what_was_seen_is_left_out_and_too_few_items_leave_gaps():
     positions, scores = index.find(query, 3, seen)
     assert positions.tolist() == [[1, 2, -1], [1, 0, -1]]
     assert scores.tolist() == [[2, 1, -np.inf], [2, 1, -np.inf]]
+    none = index.find(query[:0], 3, (seen[0][:0], seen[1][:0]))
+    assert [found.shape for found in none] == [(0, 3), (0, 3)]
 
 
 @pytest.mark.long
