@@ -32,7 +32,7 @@ from runner.rundir.lock import FolderLock
 from runner.rundir.run import Run
 from runner.serving.artifact import Artifact, Task, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
-from runner.serving.delta import PREFIX, find_delta, open_delta
+from runner.serving.delta import PREFIX, DeltaFolder, open_delta
 from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import (
     ModelVersion,
@@ -231,7 +231,8 @@ class FolderDelivery:
         """Read the whole artifact and all deltas on it."""
         artifact = open_artifact(self.folder / FULL)
         weights = read_artifact_weights(artifact)
-        while (path := find_delta(artifact.version, self.folder)) is not None:
+        deltas = DeltaFolder(self.folder)
+        while (path := deltas.take(artifact.version)) is not None:
             delta = open_delta(path)
             weights |= delta.changed_weights(artifact.graphs, weights)
             artifact = delta.applied_to(artifact)

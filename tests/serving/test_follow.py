@@ -109,7 +109,7 @@ def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner
 def test_an_error_of_any_kind_is_told_once_and_the_next_delta_is_applied(monkeypatch, caplog):
     looks = iter([RuntimeError("no memory"), RuntimeError("no memory"), Path("delta-1"), None])
 
-    def look(scorer: object, folder: Path) -> Path | None:
+    def look(scorer: object, deltas: object) -> Path | None:
         found = next(looks)
         if isinstance(found, Exception):
             raise found
