@@ -84,6 +84,16 @@ def test_an_exact_search_sorts_all_products(count, monkeypatch):
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :count], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 3, 7, 30])
+def test_of_equal_items_the_first_are_found(count):
+    random = np.random.default_rng(0)
+    vectors_ID = random.integers(0, 3, (40, 2)).astype(np.float32)  # with products that are exact
+    query_QD = random.integers(0, 3, (20, 2)).astype(np.float32)
+    found, _ = search_exactly(vectors_ID, query_QD, count)
+    expected = np.argsort(-(query_QD @ vectors_ID.T), axis=1, kind="stable")[:, :count]
+    assert np.array_equal(found, expected)
+
+
 def test_what_was_seen_is_left_out_and_too_few_items_leave_gaps():
     items = ItemTable(pa.array(["a", "b", "c"]), np.array([2, 3, 4]), np.eye(3, dtype=np.float32))
     index = ItemIndex.exact(items)

@@ -194,6 +194,8 @@ def test_a_package_that_a_format_needs_is_named(tmp_path, monkeypatch):
 
 CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"formats": "pt2"}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, onnx; e"),
+    ({"formats": []}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, onnx; exp"),
+    ({"formats": [["pt2"]]}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, o"),
     ({"files": []}, r"manifest\.json: damaged: its files are no mapping; export the run again: `"),
     ({"files": {}}, r"manifest\.json: lists no schema\.json; export the run again: `python -m"),
     ({"files": "schema"}, r"manifest\.json lists no model\.pt2; export the run again: `python -m"),
