@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from runner.config.rules.loops import STREAM_DATASETS
-from runner.data.core.dataset import DatasetWrapper
 from runner.data.growing.id_map import sort_held_rows
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError, describe_error
@@ -124,13 +123,11 @@ class FolderDelivery:
         Raises:
             UserError: for a dataset whose raw rows are not known.
         """
-        node, dataset = self._job.config["dataset"], self._job.dataset
+        node = self._job.config["dataset"]
         if str(node["_target_"]).startswith(STREAM_DATASETS):
             transforms = read_transforms(node, run.dir)
             return Transforms(transforms.features, transforms.fitted)
-        while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
-            dataset = dataset.dataset
-        return find_run_inputs(self._job.config, dataset, run.dir).raw
+        return find_run_inputs(self._job.config, self._job.dataset, run.dir).raw
 
     def protected_steps(self) -> tuple[int, ...]:
         """Return the step whose checkpoint is being exported."""
