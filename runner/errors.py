@@ -34,6 +34,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an error's message, behind its type unless it is the user's or the system's."""
+    is_clear = isinstance(error, UserError | OSError)
+    return str(error) if is_clear else f"{type(error).__name__}: {error}"
+
+
 def is_interruption(error: BaseException | None) -> bool:
     """Return whether Ctrl-C led to an error: a library's `finally` may fail on the way out."""
     while error is not None and not isinstance(error, KeyboardInterrupt):

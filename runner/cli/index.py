@@ -30,6 +30,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
         describe_index,
         make_index,
     )
+    from runner.serving.check_artifact import check_artifact, trusted_formats
     from runner.serving.index_plan import plan_evaluation
 
     given = make_parser().parse(words)
@@ -41,13 +42,16 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     check_index_settings(out, settings)
     artifact, evaluate = open_artifact(model), None
     if given.evaluate is not None:
+        trust = given.trust_native_code
+        formats = trusted_formats(artifact, trust) or artifact.formats
+        _, format_ = check_artifact(model, formats[0], trust)
         allowed = allowed_packages(allow)
         composed = plan_evaluation(given.evaluate, artifact, out, given.overrides, allowed)
         for note in changed_data_note(composed):
             print_status(note)
         config = composed.config
         set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
-        evaluate = partial(_evaluate, config, model, allowed)
+        evaluate = partial(_evaluate, config, model, format_, allowed)
     elif given.overrides:
         raise UserError(f"{given.overrides[0]}: settings are those of --evaluate, which is not set")
     facts = make_index(artifact, out, settings, evaluate)
@@ -58,11 +62,15 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _evaluate(
-    config: Mapping[str, Any], model: Path, allowed: Sequence[str], index: ItemIndex
+    config: Mapping[str, Any],
+    model: Path,
+    format_: str,
+    allowed: Sequence[str],
+    index: ItemIndex,
 ) -> dict[str, Any]:
     from runner.serving.evaluate_index import evaluate_index  # torch enters here
 
-    return evaluate_index(config, model, index, allowed)
+    return evaluate_index(config, model, format_, index, allowed)
 
 
 def make_parser() -> VerbParser:
@@ -100,5 +108,8 @@ def make_parser() -> VerbParser:
         "--evaluate",
         "DIR",
         "also rank the rows of this run's test split, as loop=eval does, through the index",
+    )
+    parser.add_switch(
+        "--trust-native-code", "with --evaluate: the queries may be made by machine code (aoti)"
     )
     return parser

@@ -30,7 +30,7 @@ from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
 from runner.serving.item_texts import find_training_table
-from runner.serving.predict_encode import PartEncoder, check_input_types
+from runner.serving.predict_encode import PartEncoder, check_input_types, with_types_of_roles
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_plan import compose_for_prediction
@@ -214,7 +214,8 @@ class TrainedRun:
         Raises:
             UserError: for a column that is missing or wrong, a bad row, and wrong settings.
         """
-        result = self._scorer(step, tuple(overrides)).score(as_arrow(table), tuple(keep), outputs)
+        kept = tuple(dict.fromkeys(keep))
+        result = self._scorer(step, tuple(overrides)).score(as_arrow(table), kept, outputs)
         return like(result, table)
 
     def embeddings(
@@ -301,6 +302,7 @@ class _Scorer:
                 the model cannot give.
         """
         check_kept_columns(keep, outputs.column_names(self.transforms.columns.labels))
+        table = with_types_of_roles(self.transforms, table)
         rows = MemoryTable(table, self.transforms.features, keep)
         check_input_types(self.transforms, table.schema, str(MEMORY), same_format=True)
         if not table.num_rows:

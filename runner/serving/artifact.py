@@ -224,7 +224,7 @@ def open_artifact(path: Path | str) -> Artifact:
     manifest = read_manifest(folder, NO_MODEL, again=EXPORT_AGAIN)
     verify_files(folder, manifest["files"])
     formats = manifest.get("formats")
-    if not isinstance(formats, list) or not set(formats) <= set(FORMATS):
+    if not isinstance(formats, list) or not formats or any(f not in FORMATS for f in formats):
         raise UserError(
             f"{folder / MANIFEST}: damaged: its formats are no list of {', '.join(FORMATS)}; "
             f"{EXPORT_AGAIN}"

@@ -35,3 +35,8 @@ def check_artifact(
         if name not in artifact.manifest["files"]:
             raise UserError(f"{path}: {MANIFEST} lists no {name}; {EXPORT_AGAIN}")
     return artifact, chosen
+
+
+def trusted_formats(artifact: Artifact, trust_native_code: bool) -> tuple[str, ...]:
+    """Return the formats of an artifact that may be run: machine code only where it is trusted."""
+    return tuple(name for name in artifact.formats if trust_native_code or name != "aoti")

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 
 from runner.config.rules.loops import STREAM_DATASETS
-from runner.data.core.dataset import DatasetWrapper
 from runner.data.growing.id_map import sort_held_rows
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import UserError
+from runner.errors import UserError, describe_error
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
@@ -32,7 +31,7 @@ from runner.rundir.lock import FolderLock
 from runner.rundir.run import Run
 from runner.serving.artifact import Artifact, Task, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
-from runner.serving.delta import PREFIX, find_delta, open_delta
+from runner.serving.delta import PREFIX, DeltaFolder, open_delta
 from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import (
     ModelVersion,
@@ -124,13 +123,11 @@ class FolderDelivery:
         Raises:
             UserError: for a dataset whose raw rows are not known.
         """
-        node, dataset = self._job.config["dataset"], self._job.dataset
+        node = self._job.config["dataset"]
         if str(node["_target_"]).startswith(STREAM_DATASETS):
             transforms = read_transforms(node, run.dir)
             return Transforms(transforms.features, transforms.fitted)
-        while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
-            dataset = dataset.dataset
-        return find_run_inputs(self._job.config, dataset, run.dir).raw
+        return find_run_inputs(self._job.config, self._job.dataset, run.dir).raw
 
     def protected_steps(self) -> tuple[int, ...]:
         """Return the step whose checkpoint is being exported."""
@@ -172,9 +169,9 @@ class FolderDelivery:
                 self._start_export(read_manifest(checkpoint).step)
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
-        except (UserError, OSError) as error:
+        except Exception as error:  # of any kind: the run has ended well
             view.warn(
-                f"the last weights were not delivered: {error}; "
+                f"the last weights were not delivered: {describe_error(error)}; "
                 f"`python -m runner export {self._run.dir} --out MODEL` exports them"
             )
 
@@ -231,7 +228,8 @@ class FolderDelivery:
         """Read the whole artifact and all deltas on it."""
         artifact = open_artifact(self.folder / FULL)
         weights = read_artifact_weights(artifact)
-        while (path := find_delta(artifact.version, self.folder)) is not None:
+        deltas = DeltaFolder(self.folder)
+        while (path := deltas.take(artifact.version)) is not None:
             delta = open_delta(path)
             weights |= delta.changed_weights(artifact.graphs, weights)
             artifact = delta.applied_to(artifact)

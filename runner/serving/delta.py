@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -206,20 +206,55 @@ def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
     Raises:
         UserError: for a delta whose manifest is damaged, and a folder that cannot be read.
     """
-    return find_delta(scorer.version, folder)
+    return DeltaFolder(folder).take(scorer.version)
 
 
-def find_delta(base: str, folder: Path | str) -> Path | None:
-    """Return the delta in a folder on a version, as `next_delta` does.
+class DeltaFolder:
+    """The deltas of a folder, to be taken one after another.
 
-    Raises:
-        UserError: as `next_delta`.
+    Args:
+        path: the folder.
     """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._on: dict[str, Path] = {}  # version -> the delta on it
+
+    def take(self, base: str) -> Path | None:
+        """Return the delta on a version, the last by name; the next call looks for it anew.
+
+        Raises:
+            UserError: as `next_delta`, unless there is another delta on the version.
+        """
+        if base not in self._on and (problem := self._look()) and base not in self._on:
+            raise problem
+        return self._on.pop(base, None)
+
+    def _look(self) -> UserError | None:
+        """Find all deltas; return what is wrong with the last of those that are damaged."""
+        problem = None
+        try:
+            found = sorted(self._path.glob(f"{PREFIX}*"))
+        except OSError as error:
+            return UserError(f"{self._path}: cannot be read: {error.strerror or error}")
+        for path in found:
+            try:
+                self._on[_read_base(path, _state(path / MANIFEST))] = path
+            except UserError as error:
+                problem = error
+        return problem
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    """Return what tells a file from another one under its name."""
     try:
-        found = sorted(Path(folder).glob(f"{PREFIX}*"), reverse=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
-    for path in found:
-        if _read_manifest(path)["base"]["version"] == base:
-            return path
-    return None
+        now = file.stat()
+    except OSError:  # whoever reads it says so
+        return (0, 0, 0)
+    return now.st_ino, now.st_size, now.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 16)
+def _read_base(path: Path, state: tuple[int, int, int]) -> str:
+    """Return the version that a delta is on; a manifest is read once in each of its states."""
+    return str(_read_manifest(path)["base"]["version"])

@@ -34,13 +34,18 @@ MRR_DEPTH = 100  # items that are searched for mrr, which has no cutoff; later r
 
 
 def evaluate_index(
-    config: Mapping[str, Any], model: Path, index: ItemIndex, allowed: Sequence[str]
+    config: Mapping[str, Any],
+    model: Path,
+    format: str,
+    index: ItemIndex,
+    allowed: Sequence[str],
 ) -> dict[str, Any]:
     """Measure the rankings of a split exactly and through an index.
 
     Args:
         config: by `index_plan.plan_evaluation`.
         model: the folder of the artifact, whose graph makes the queries.
+        format: of that graph. The caller has asked whether machine code (aoti) is trusted.
         index: of the artifact.
         allowed: packages that a `_target_` may name besides ours.
 
@@ -54,7 +59,7 @@ def evaluate_index(
     view = View()
     job = build_job(config, None, view=view, allowed=allowed)
     assert job.source_checkpoint is not None
-    scorer = Scorer.load(model, trust_native_code=True)
+    scorer = Scorer.load(model, format=format, trust_native_code=True)
     exported = scorer.artifact.manifest["checkpoint"]
     if checkpoint_hash(job.source_checkpoint.path) != exported["sha256"]:
         raise UserError(

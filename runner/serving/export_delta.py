@@ -8,8 +8,9 @@ from typing import Any
 
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
-from runner.serving.artifact import METRICS, Artifact, open_artifact
+from runner.serving.artifact import METRICS, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.check_artifact import trusted_formats
 from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import (
     ModelVersion,
@@ -65,7 +66,7 @@ def export_delta(
         write_delta(folder, base, new, difference)
         evaluated = source.evaluate(view)
         measured: dict[str, Any] = source.facts_of_measurement(evaluated, settings)
-        for format_ in _judged_formats(base, settings):
+        for format_ in trusted_formats(base, settings.trust_native_code):
             scorer = Scorer.load(
                 base.path, format=format_, trust_native_code=settings.trust_native_code
             )
@@ -86,10 +87,3 @@ def model_version(source: ExportSource, settings: ExportSettings) -> ModelVersio
     with context.evaluation_weights():
         specs, weights = graph_weights(context.model, schema, choice)
     return ModelVersion(source.facts, specs, source.tasks, source.inputs.raw, weights)
-
-
-def _judged_formats(base: Artifact, settings: ExportSettings) -> tuple[str, ...]:
-    """Return the formats that are run: machine code only where it is trusted."""
-    if settings.trust_native_code:
-        return base.formats
-    return tuple(format_ for format_ in base.formats if format_ != "aoti")

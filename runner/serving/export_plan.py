@@ -12,14 +12,14 @@ from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed
 from runner.config.hydra_text import quote_hydra_value
 from runner.config.rules.loops import STREAM_DATASETS
-from runner.data.tabular.schema_file import LOCATION_KEYS
+from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
 from runner.machine import missing_extra
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
-from runner.serving.predict_input import find_format
+from runner.serving.predict_plan import text_settings
 
 WEIGHTS = ("ema", "trained")
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -147,12 +147,19 @@ def _compose_with_rows(
         )
     if not isinstance(schema, Mapping):
         schema = read_schema_file(Path(str(schema)))
-    format_ = find_format(rows, dataset.get("format", "parquet"))
-    composed = compose_job([f"dataset={format_}", *words])
+    reading = text_settings(dataset, schema, rows)
+    composed = compose_job([f"dataset={reading.pop('format')}", *words])
+    given = {word.partition("=")[0].lstrip("+~") for word in words}
+    reading = {name: value for name, value in reading.items() if f"dataset.{name}" not in given}
     paths = [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in rows]
-    own = {k: v for k, v in schema.items() if k not in LOCATION_KEYS}
+    own = {k: v for k, v in schema.items() if k not in (*LOCATION_KEYS, *TEXT_KEYS)}
     for values in (composed.config, composed.saved_config):
-        values["dataset"] |= {"path": paths, "test_path": paths, "schema": own, "mix": False}
+        values["dataset"] |= reading | {
+            "path": paths,
+            "test_path": paths,
+            "schema": own,
+            "mix": False,
+        }
     return composed
 
 

@@ -74,7 +74,7 @@ class ItemIndex:
             return self._search(query_RD, top_k)
         parts = [
             self._find_unseen(query_RD[rows], top_k, seen[0][rows], seen[1][rows])
-            for start in range(0, len(query_RD), ROWS_AT_ONCE)
+            for start in range(0, max(1, len(query_RD)), ROWS_AT_ONCE)
             for rows in (slice(start, start + ROWS_AT_ONCE),)
         ]
         positions, scores = zip(*parts)
@@ -150,13 +150,26 @@ def search_exactly(
     for start in range(0, max(1, len(query_RD)), step):
         scores_RI = query_RD[start : start + step] @ vectors_ID.T
         best = np.broadcast_to(np.arange(count), (len(scores_RI), count))
-        if worst := scores_RI.shape[1] - count:
-            best = np.sort(np.argpartition(scores_RI, worst, axis=1)[:, worst:], axis=1)
+        if scores_RI.shape[1] > count:
+            best = _best_positions(scores_RI, count)
         values = np.take_along_axis(scores_RI, best, 1)
         order = np.argsort(-values, axis=1, kind="stable")
         positions.append(np.take_along_axis(best, order, 1))
         scores.append(np.take_along_axis(values, order, 1))
     return np.concatenate(positions), np.concatenate(scores)
+
+
+def _best_positions(scores_RI: np.ndarray, count: int) -> np.ndarray:
+    """Return the positions of the best items in ascending order; of equal ones the first."""
+    worst = scores_RI.shape[1] - count
+    best_RK = np.sort(np.argpartition(scores_RI, worst, axis=1)[:, worst:], axis=1)
+    least_R1 = np.take_along_axis(scores_RI, best_RK, 1).min(axis=1, keepdims=True)
+    # which of the equal ones at the boundary are among them is chance
+    for row in np.flatnonzero((scores_RI >= least_R1).sum(axis=1) > count):
+        above = np.flatnonzero(scores_RI[row] > least_R1[row])
+        equal = np.flatnonzero(scores_RI[row] == least_R1[row])
+        best_RK[row] = np.sort(np.concatenate((above, equal[: count - len(above)])))
+    return best_RK
 
 
 def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:

@@ -84,10 +84,18 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file that everybody may read."""
+    """Write a safetensors file that everybody may read.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    save_file(dict(weights), path)
+    try:
+        save_file(dict(weights), path)
+    except SafetensorError as error:  # it is of the disk, and no OSError
+        raise UserError(f"{path}: cannot be written: {error}") from error
     path.chmod(0o644)  # safetensors lets nobody else read it
 
 

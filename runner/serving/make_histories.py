@@ -105,7 +105,7 @@ def write_histories(
         path=list(inputs),
         schema=None,
         features=features,
-        **text_settings(dataset, transforms.declared, inputs),
+        **text_settings(dataset, transforms.declared.places, inputs),
     )
     table.check()
     try:
@@ -144,7 +144,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
             for line, problem in chunk.malformed_lines:
-                bad.record(np.ones(1, bool), [f"{chunk.file}: line {line or '?'}: {problem}"])
+                bad.record(np.ones(1, bool), [f"{chunk.file}: line {line}: {problem}"])
             if chunk.table is None:
                 bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
             else:

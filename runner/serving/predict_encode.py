@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
@@ -107,6 +108,33 @@ def plain_transforms(columns: Columns) -> Transforms:
         id_types={spec.column: "integer" for spec in declared.ids},
     )
     return Transforms(declared, fitted)
+
+
+def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
+    """Give columns in memory that have no value, of which Arrow knows no type, that of their role.
+
+    Args:
+        transforms: of the run.
+        table: columns, of which only those of the model's inputs change.
+    """
+    features = transforms.features
+    numbers = {spec.column for spec in features.numeric}
+    texts = {spec.column for spec in features.ids if spec.separator}
+    texts |= {spec.column for spec in features.numeric if spec.separator}
+    texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
+    lists = {c for s in features.ids if s.is_list and not s.separator for c in s.columns}
+    lists |= {spec.column for spec in features.numeric if spec.size and not spec.separator}
+    for index, (name, type_) in enumerate(zip(table.schema.names, table.schema.types)):
+        plain = pa.float64() if name in numbers else pa.int64()
+        if pt.is_list(type_) and pt.is_null(type_.value_type):
+            target = pa.list_(plain)
+        elif pt.is_null(type_):
+            target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
+        else:
+            continue
+        if name in features.columns:
+            table = table.set_column(index, name, table.column(index).cast(target))
+    return table
 
 
 def check_input_types(

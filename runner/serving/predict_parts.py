@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +23,10 @@ from runner.data.tabular.file_list import DataFile
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, read_json, sync_path, write_json
+from runner.rundir.lock import FolderLock, LockedError, describe_holder
 
 FORMAT = 1
+OPENING_S = 600  # within which the ranks of a launcher have all started
 # readers of a folder of Parquet files pass over names that begin with an underscore
 MANIFEST_FILE, SUMMARY_FILE = "_manifest.json", "_result.json"
 BAD_ROWS_KEY = b"bad_rows"  # in the metadata of a part: their number and the first of them
@@ -49,35 +52,70 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(dumps(manifest).encode()).hexdigest()[:8]
 
 
-def open_output(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Make the folder of a prediction, or check that it holds the same one.
+def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a folder holds this prediction; otherwise it may begin there.
 
     Raises:
-        UserError: if it holds another prediction, or anything else; nothing was changed then.
+        UserError: if it holds another prediction, or anything else.
     """
     path = folder / MANIFEST_FILE
     if path.exists():
-        before = read_json(path)
-        changes = diff_settings(before, json.loads(dumps(manifest)))
+        changes = diff_settings(read_json(path), json.loads(dumps(manifest)))
         if changes and any(folder.glob("part-*.parquet")):
             raise UserError(
                 f"--out {folder}: holds another prediction; nothing was changed. It differs in\n"
                 f"{format_changes(changes)}\nAnother --out starts a new one"
             )
         if not changes:
-            return
+            return True
+    own = (".", MANIFEST_FILE)  # of a prediction that had not begun
+    foreign = sorted(p.name for p in folder.glob("*") if not p.name.startswith(own))
+    if foreign:
+        raise UserError(
+            f"--out {folder}: is not empty and holds no prediction "
+            f"({', '.join(foreign[:5])}); nothing was changed. Name another folder"
+        )
+    return False
+
+
+def open_output(folder: Path, manifest: Mapping[str, Any]) -> FolderLock:
+    """Make and lock the folder of a prediction, or the one that holds it already.
+
+    Raises:
+        UserError: if another process writes there, and as `check_output`; nothing was changed then.
+    """
+    check_output(folder, manifest)  # before there is a lock in the folder of somebody else
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        own = (".", MANIFEST_FILE)  # of a prediction that had not begun
-        foreign = sorted(p.name for p in folder.iterdir() if not p.name.startswith(own))
-        if foreign:
-            raise UserError(
-                f"--out {folder}: is not empty and holds no prediction "
-                f"({', '.join(foreign[:5])}); nothing was changed. Name another folder"
-            )
-        write_json(path, manifest)
+        lock = FolderLock(folder)
+        try:
+            # again, as another prediction may have begun and ended before this one had the lock
+            if not check_output(folder, manifest):
+                write_json(folder / MANIFEST_FILE, manifest)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+    except LockedError as error:
+        raise UserError(
+            f"--out {folder}: another prediction is writing here: {describe_holder(folder)}; wait "
+            "for its end, or name another --out"
+        ) from error
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from error
+
+
+def await_output(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Wait until rank 0 has opened the folder of a prediction.
+
+    Raises:
+        UserError: if it does not, and as `check_output`.
+    """
+    deadline = time.monotonic() + OPENING_S
+    while not check_output(folder, manifest):
+        if time.monotonic() > deadline:
+            raise UserError(f"--out {folder}: rank 0 has not opened it in {OPENING_S} s")
+        time.sleep(0.1)
 
 
 def write_part(

@@ -10,7 +10,6 @@ from typing import Any
 from runner.config.compose import ComposedConfig, compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
-from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.launch import changed_data_note
@@ -103,6 +102,8 @@ def make_plan(
     written = outputs.column_names(labels)
     if split is not None:
         written += [f"label_{label.name}" for label in labels]
+        if transforms.declared.weight not in (None, "weight"):  # which is kept, under that name
+            written.append("weight")
     check_kept_columns(keep, written)
     table = (
         _input_table(config["dataset"], transforms, inputs, kept)
@@ -223,14 +224,19 @@ def _input_table(
         features=transforms.features,
         keep=keep,
         id_types=transforms.fitted.id_types,
-        **text_settings(dataset, transforms.declared, inputs),
+        **text_settings(dataset, transforms.declared.places, inputs),
     )
 
 
 def text_settings(
-    dataset: Mapping[str, Any], declared: Declared, inputs: Sequence[str]
+    dataset: Mapping[str, Any], places: Mapping[str, Any], inputs: Sequence[str]
 ) -> dict[str, Any]:
     """Return how an input is read: as the run's own data where both have the same format.
+
+    Args:
+        dataset: of the run.
+        places: of its schema, which may say how text files are written.
+        inputs: files, folders, globs or URLs.
 
     Raises:
         UserError: for files of several formats.
@@ -239,6 +245,6 @@ def text_settings(
     format_ = find_format(inputs, own_format)
     names = ("delimiter", "quote", "decimal", "column_names") if format_ == own_format else ()
     # of the schema, such as its delimiter, unless the run has set one
-    said = {**declared.places, **{n: v for n, v in dataset.items() if v is not None}}
+    said = {**places, **{n: v for n, v in dataset.items() if v is not None}}
     known = (*names, "on_bad_rows", "max_bad_rows")
     return {"format": format_, **{n: said[n] for n in known if n in said}}

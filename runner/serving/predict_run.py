@@ -26,13 +26,13 @@ from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import DataError, UserError
 from runner.launch import print_status
 from runner.machine import set_thread_environment, usable_cores
-from runner.rundir.lock import FolderLock
 from runner.rundir.provenance import changed_code_note
 from runner.rundir.run_files import read_meta
 from runner.serving.predict_encode import PartEncoder
 from runner.serving.predict_input import InputPart, LocatedChunk, cut_into_parts
 from runner.serving.predict_parts import (
     PartsSummary,
+    await_output,
     open_output,
     summarize_parts,
     write_part,
@@ -62,7 +62,20 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
         RuntimeError: if a rank has failed.
         KeyboardInterrupt: if it was interrupted.
     """
-    open_output(plan.folder, plan.manifest)
+    lock = None
+    if launched_rank() == 0:
+        lock = open_output(plan.folder, plan.manifest)
+    else:
+        await_output(plan.folder, plan.manifest)
+    try:
+        return _predict(plan)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _predict(plan: PredictionPlan) -> PredictedFiles | None:
+    """Score the parts that are missing in a folder that is open."""
     for note in [*changed_code_note(read_meta(plan.run)), *plan.notes]:
         print_status(note)
     if plan.lacks_texts:
@@ -71,22 +84,17 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
             "read; --index names a folder of `index`, which knows the texts"
         )
     is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
-    lock = FolderLock(plan.folder) if launched_rank() == 0 else None
-    try:
-        before = summarize_parts(plan.folder)
-        threads = plan.config["trainer"]["num_threads"] or max(1, usable_cores() // num_ranks)
-        set_thread_environment(threads)
-        if is_launched is not None:
-            result = run_under_torchrun(lambda: _work(plan, threads))
-        elif num_ranks > 1:
-            result = run_on_ranks(num_ranks, lambda: _work(plan, threads))
-        else:
-            result = score_missing_parts(plan, 0, 1, threads)
-        _raise_failure(result)
-        return _finish(plan, before, *json.loads(result.message))
-    finally:
-        if lock is not None:
-            lock.release()
+    before = summarize_parts(plan.folder)
+    threads = plan.config["trainer"]["num_threads"] or max(1, usable_cores() // num_ranks)
+    set_thread_environment(threads)
+    if is_launched is not None:
+        result = run_under_torchrun(lambda: _work(plan, threads))
+    elif num_ranks > 1:
+        result = run_on_ranks(num_ranks, lambda: _work(plan, threads))
+    else:
+        result = score_missing_parts(plan, 0, 1, threads)
+    _raise_failure(result)
+    return _finish(plan, before, *json.loads(result.message))
 
 
 def _work(plan: PredictionPlan, threads: int) -> ProcessResult:

@@ -87,7 +87,7 @@ def _select_rows(chunk: RowChunk, mask_R: np.ndarray, *, gets_lines: bool) -> It
             rows_R=rows_R,
         )
     for line, text in chunk.malformed_lines if gets_lines else ():
-        yield RowChunk(chunk.file, None, line, 1, None, f"{chunk.file}: line {line or '?'}: {text}")
+        yield RowChunk(chunk.file, None, line, 1, None, f"{chunk.file}: line {line}: {text}")
 
 
 def open_split(

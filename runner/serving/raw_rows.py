@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
@@ -22,7 +21,7 @@ from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk, find_absent, flatten_structs, unpack_columns
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec
-from runner.serving.predict_encode import Transforms, check_input_types
+from runner.serving.predict_encode import Transforms, check_input_types, with_types_of_roles
 
 REQUEST = DataFile("the rows")
 
@@ -59,13 +58,13 @@ def as_table(
     Raises:
         DataError: for values that make no column, or columns of different lengths.
     """
-    is_list = isinstance(rows, list)
+    is_list = isinstance(rows, Sequence)
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
             columns: Any = rows
-            if isinstance(rows, list):
+            if isinstance(rows, Sequence):
                 names = dict.fromkeys(name for row in rows for name in dict(row))
                 columns = {name: [row.get(name) for row in rows] for name in names}
             rows = pa.table({name: _as_array(values) for name, values in dict(columns).items()})
@@ -80,13 +79,14 @@ def as_table(
 
 
 def _as_array(values: Any) -> Any:
-    """Return values as an Arrow array; whole numbers from 2^63 on are unsigned."""
+    """Return values as an Arrow array; whole numbers from 2^63 on, in lists too, are unsigned."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     try:
         return pa.array(values)
     except OverflowError:
-        return pa.array(values, pa.uint64())
+        is_list = any(isinstance(value, Sequence | np.ndarray) for value in values)
+        return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
 
 
 def encode_rows(
@@ -141,7 +141,7 @@ def encode_chunk_features(
 
 
 def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
-    """Select the columns that are read, and give those without a value the type of their role.
+    """Select the columns that are read, and check their types.
 
     Raises:
         DataError: for a column that is missing, there twice, or of a type that its role refuses.
@@ -157,21 +157,7 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
             raise DataError(
                 f"{REQUEST}: {count} columns are called {name!r}; give each a name of its own"
             )
-    table = rows.select(list(declared.columns))
-    numbers = {spec.column for spec in declared.numeric}
-    texts = {spec.column for spec in declared.ids if spec.separator}
-    texts |= {spec.column for spec in declared.numeric if spec.separator}
-    texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
-    lists = {c for s in declared.ids if s.is_list and not s.separator for c in s.columns}
-    lists |= {spec.column for spec in declared.numeric if spec.size and not spec.separator}
-    for index, name in enumerate(table.column_names):
-        type_ = table.schema.field(index).type
-        plain = pa.float64() if name in numbers else pa.int64()
-        if pt.is_list(type_) and pt.is_null(type_.value_type):
-            table = table.set_column(index, name, table[name].cast(pa.list_(plain)))
-        elif pt.is_null(type_):
-            target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
-            table = table.set_column(index, name, table[name].cast(target))
+    table = with_types_of_roles(transforms, rows.select(list(declared.columns)))
     check_input_types(transforms, table.schema, str(REQUEST), same_format=True)
     return unpack_columns(table)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.dataset import Dataset
+from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
@@ -32,7 +32,6 @@ from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
-from runner.training.growing_dataset import GrowingDataset
 
 CHUNK_ROWS = 1 << 16
 
@@ -95,13 +94,10 @@ class RunInputs:
         columns, times = self.table.columns_read, self.raw.fitted.times
         for chunk, masks in iterate_split_chunks(self.table, columns, times):
             mask_R = masks.get(split, np.zeros(chunk.num_rows, bool))
-            if chunk.malformed_lines:  # the first split of the chunk gets a blank row for each
-                blank = len(chunk.malformed_lines) if next(iter(masks)) == split else 0
-                yield chunk, mask_R[: chunk.num_rows]
-                empty = RowChunk(chunk.file, None, 0, blank, None)
-                yield empty, np.ones(blank, bool)
-            else:
-                yield chunk, mask_R
+            yield chunk, mask_R[: chunk.num_rows]
+            # the first split of the chunk gets a blank row for each
+            if (blank := len(chunk.malformed_lines)) and next(iter(masks)) == split:
+                yield RowChunk(chunk.file, None, 0, blank, None), np.ones(blank, bool)
 
 
 def _whole_chunk(rows: pa.Table, first_row: int) -> tuple[RowChunk, np.ndarray]:
@@ -118,7 +114,7 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     """
     node = with_fitted_transforms(config["dataset"], run_dir / "data")
     recipe = build_recipe(node)
-    if isinstance(dataset, GrowingDataset):
+    while isinstance(dataset, DatasetWrapper):
         dataset = dataset.dataset
     if recipe is None or not isinstance(dataset, ParquetDataset):
         raise UserError(

@@ -18,21 +18,21 @@ def as_arrow(table: Any) -> pa.Table:
             anything else that offers Arrow's C stream.
 
     Raises:
-        DataError: for anything else, and for a column whose values have several types.
+        DataError: for anything else, for two columns of a name, and for values of several types.
     """
+    kind = type(table)
+    is_table = hasattr(table, "__arrow_c_stream__") and kind.__name__ != "Series"  # one column
+    if not isinstance(table, pa.Table) and not is_table:
+        raise DataError(
+            f"the table: a {kind.__name__}; expected a DataFrame of pandas or polars, or an Arrow "
+            "table"
+        )
     try:
-        if isinstance(table, pa.Table):
-            found = table
-        elif type(table).__module__.partition(".")[0] == "pandas":
+        if kind.__module__.partition(".")[0] == "pandas":
             found = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-        elif hasattr(table, "__arrow_c_stream__"):
-            found = pa.table(table)
         else:
-            raise DataError(
-                f"the table: a {type(table).__name__}; expected a DataFrame of pandas or polars, "
-                "or an Arrow table"
-            )
-    except pa.ArrowException as error:
+            found = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"the table: {error}") from error
     return flatten_structs(found)
 

@@ -111,11 +111,31 @@ def test_nothing_of_a_process_changes_and_a_second_call_gives_the_same(trained, 
     assert not trained.model().training
 
 
+def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
+    """A DataFrame says no type of it; a column that is kept is named once or twice."""
+    places = {name: rows.column_names.index(name) for name in ("words", "user", "price")}
+    typed = untyped = rows
+    for name, n in places.items():
+        typed = typed.set_column(n, name, pa.nulls(150, rows.schema.field(name).type))
+        untyped = untyped.set_column(n, name, pa.nulls(150))
+    expected = trained.predict(typed, keep=["id"])
+    assert trained.predict(untyped, keep=["id", "id"]).equals(expected)
+
+
 def test_bad_input_is_an_exception_with_its_place(trained, rows):
     with pytest.raises(DataError, match="the table: no column 'city'"):
         trained.predict(rows.drop(["city"]))
     with pytest.raises(DataError, match="expected a DataFrame"):
         trained.predict(3)
+    for one in (rows["city"].to_pandas(), pl.Series(["Bern"])):
+        with pytest.raises(DataError, match="the table: a Series; expected a DataFrame"):
+            trained.predict(one)
+    twice = rows.to_pandas()
+    twice = pd.concat([twice, twice[["city"]]], axis=1)
+    with pytest.raises(DataError, match="the table: Duplicate column names"):
+        trained.predict(twice)
+    with pytest.raises(UserError, match="has no rows"):  # and Arrow knows no type of its columns
+        trained.predict(rows.to_pandas()[:0].astype(object))
     with pytest.raises(UserError, match="has no rows"):
         trained.predict(rows.slice(0, 0))
     with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):

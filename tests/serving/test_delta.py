@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from runner.errors import UserError
-from runner.serving.delta import next_delta, open_delta
+from runner.serving import delta
+from runner.serving.artifact import hash_values
+from runner.serving.delta import DeltaFolder, next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.serving.versions import ROWS, Versions, served
 
@@ -131,3 +133,39 @@ def test_a_damaged_delta_changes_nothing(delivered, tmp_path):
     shutil.rmtree(path)
     with pytest.raises(UserError, match="no delta"):
         scorer.apply_delta(path)
+
+
+def write_chain(folder: Path, names: dict[str, str]) -> None:
+    """Write the manifests of deltas: name -> the version that it is on."""
+    for name, base in names.items():
+        said = {"format_version": 1, "kind": "delta", "files": {}, "base": {"version": base}}
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"version": hash_values(said), **said})
+        (folder / name / "manifest.json").write_text(text)
+
+
+def test_each_manifest_of_a_folder_is_read_once_and_again_if_it_changed(tmp_path, monkeypatch):
+    read = []
+    real = delta._read_manifest
+    monkeypatch.setattr(delta, "_read_manifest", lambda path: read.append(path.name) or real(path))
+    chain = {f"delta-{n:03d}": f"v{n}" for n in range(50)}
+    write_chain(tmp_path, chain)
+    deltas = DeltaFolder(tmp_path)
+    assert [deltas.take(base).name for base in chain.values()] == list(chain)
+    assert deltas.take("v50") is None and DeltaFolder(tmp_path).take("v7").name == "delta-007"
+    assert read == list(chain)
+    write_chain(tmp_path, {"delta-003": "v50-b", "delta-008-b": "v8"})
+    assert deltas.take("v50-b").name == "delta-003"
+    assert deltas.take("v8").name == "delta-008-b"  # of two on a version the last
+    assert read == [*chain, "delta-003", "delta-008-b"]
+
+
+def test_a_damaged_manifest_is_told_where_no_other_delta_is_looked_for(tmp_path):
+    write_chain(tmp_path, {"delta-1": "v1", "delta-2": "v2", "delta-3": "v3"})
+    (tmp_path / "delta-2" / "manifest.json").write_text("{}")
+    deltas = DeltaFolder(tmp_path)
+    assert deltas.take("v1").name == "delta-1"
+    for _ in range(2):
+        with pytest.raises(UserError, match="delta-2"):
+            deltas.take("v2")
+    assert deltas.take("v3").name == "delta-3"

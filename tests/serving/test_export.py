@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 
 from runner.cli.export import export as export_verb
 from runner.errors import UserError
+from runner.serving import export_plan
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
 from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
@@ -321,3 +323,23 @@ def test_machine_code_is_loaded_only_where_it_is_trusted(model, tmp_path):
     write_manifest(copy, {**facts, "formats": ["aoti"]})
     with pytest.raises(UserError, match="machine code"):
         Scorer.load(copy)
+
+
+def test_labelled_rows_are_read_as_those_of_the_training(tmp_path):
+    schema = {"labels": ["y"], "delimiter": ";", "path": "train.csv"}
+    dataset = {"schema": schema, "format": "csv", "delimiter": None, "quote": "'"}
+    dataset |= {"decimal": ",", "on_bad_rows": "skip", "max_bad_rows": 7}
+    given = ["dataset.max_bad_rows=9"]  # a word of one's own counts
+
+    def read(name: str) -> dict[str, Any]:
+        (tmp_path / name).touch()
+        rows = [str(tmp_path / name)]
+        return export_plan._compose_with_rows(given, dataset, rows).config["dataset"]
+
+    own = read("rows.csv")
+    assert (own["delimiter"], own["quote"], own["decimal"]) == (";", "'", ",")
+    assert (own["on_bad_rows"], own["max_bad_rows"]) == ("skip", 9)
+    assert own["schema"] == {"labels": ["y"]}
+    other = read("rows.tsv")  # of another format, whose texts are written as usual
+    assert (other["delimiter"], other["quote"], other["decimal"]) == (None, '"', None)
+    assert (other["on_bad_rows"], other["max_bad_rows"]) == ("skip", 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -10,12 +11,15 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runner.serving.delta import open_delta
 from runner.serving.scorer import Scorer
+from runner.serving.server import follow
+from runner.serving.server.counters import Counters
 from tests.reliability.cases import fault_seed
 from tests.serving.served import serving
 from tests.serving.versions import ROWS, Versions, served
@@ -100,6 +104,35 @@ def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner
     order = list(dict.fromkeys(version for version, _ in found))
     assert order == [version for version in expected if version in order]
     assert order[0] == next(iter(expected)) and order[-1] == last
+
+
+def test_an_error_of_any_kind_is_told_once_and_the_next_delta_is_applied(monkeypatch, caplog):
+    looks = iter([RuntimeError("no memory"), RuntimeError("no memory"), Path("delta-1"), None])
+
+    def look(scorer: object, deltas: object) -> Path | None:
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            task.cancel()
+        return found
+
+    async def main() -> None:
+        nonlocal task
+        task = asyncio.create_task(follow.follow(scorer, Path("deliveries"), counters))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task: asyncio.Task[None]
+    scorer, counters = SimpleNamespace(version="v0"), Counters(1).row(0, "v0")
+    monkeypatch.setattr(follow, "POLL_S", 0.0)
+    monkeypatch.setattr(follow, "_apply_next", look)
+    asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == [
+        "--follow: RuntimeError: no memory; version v0 is still served",
+        "delta-1 applied: version v0 is served",
+    ]
+    assert (counters.get("delta_errors"), counters.get("deltas")) == (1, 1)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from runner.errors import UserError
 from runner.serving import build_index
-from runner.serving.artifact import open_artifact
+from runner.serving.artifact import open_artifact, write_manifest
 from runner.serving.build_index import IndexSettings, describe_index, make_index
 from runner.serving.item_index import ItemIndex, open_index, search_exactly
 from runner.serving.item_table import ItemTable, read_item_table, read_queries
@@ -84,6 +84,16 @@ def test_an_exact_search_sorts_all_products(count, monkeypatch):
     np.testing.assert_allclose(scores, np.sort(products)[:, ::-1][:, :count], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 3, 7, 30])
+def test_of_equal_items_the_first_are_found(count):
+    random = np.random.default_rng(0)
+    vectors_ID = random.integers(0, 3, (40, 2)).astype(np.float32)  # with products that are exact
+    query_QD = random.integers(0, 3, (20, 2)).astype(np.float32)
+    found, _ = search_exactly(vectors_ID, query_QD, count)
+    expected = np.argsort(-(query_QD @ vectors_ID.T), axis=1, kind="stable")[:, :count]
+    assert np.array_equal(found, expected)
+
+
 def test_what_was_seen_is_left_out_and_too_few_items_leave_gaps():
     items = ItemTable(pa.array(["a", "b", "c"]), np.array([2, 3, 4]), np.eye(3, dtype=np.float32))
     index = ItemIndex.exact(items)
@@ -92,6 +102,8 @@ def test_what_was_seen_is_left_out_and_too_few_items_leave_gaps():
     positions, scores = index.find(query, 3, seen)
     assert positions.tolist() == [[1, 2, -1], [1, 0, -1]]
     assert scores.tolist() == [[2, 1, -np.inf], [2, 1, -np.inf]]
+    none = index.find(query[:0], 3, (seen[0][:0], seen[1][:0]))
+    assert [found.shape for found in none] == [(0, 3), (0, 3)]
 
 
 @pytest.mark.long
@@ -259,6 +271,18 @@ def test_an_evaluation_goes_through_the_index_as_it_is_served(
     assert evaluation["through_index"]["recall@5"] == np.mean(rank <= 5)
     assert evaluation["through_index"]["mrr"] == pytest.approx(np.mean(1 / rank))
     assert f"test recall@5 {metrics['test/recall@5']:.6f} evaluated" in text
+    native = shutil.copytree(model, tmp_path / "native")
+    for path in native.glob("*.pt2"):
+        shutil.copy(path, path.with_suffix(".aoti.pt2"))
+    facts = json.loads((native / "manifest.json").read_text())
+    facts = {k: v for k, v in facts.items() if k not in ("files", "version")}
+    for formats in (["aoti"], ["aoti", "pt2"]):  # of which the machine code could not be loaded
+        write_manifest(native, {**facts, "formats": formats})
+        words = ("index", native, "--evaluate", run, "--out", tmp_path / "native_index")
+        text = refused(runner, *words) if formats == ["aoti"] else done(runner, *words)
+        assert ("holds machine code, which runs with all your rights" in text) == (
+            formats == ["aoti"]
+        )
     rows_only = ("metrics.candidates=rows", "metrics.eval=[auc]")
     monitor = "checkpoint.monitor.metric=validation/auc"
     text = refused(runner, *keys, "--out", tmp_path / "x", *rows_only, monitor)

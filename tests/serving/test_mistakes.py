@@ -31,7 +31,12 @@ from runner.serving.export_plan import ExportSettings, settings_of_base
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph
 from runner.serving.item_table import read_queries, read_query_rows
-from runner.serving.loaded_graph import NativePackages, check_same_shapes, read_weights
+from runner.serving.loaded_graph import (
+    NativePackages,
+    check_same_shapes,
+    read_weights,
+    write_weights,
+)
 from runner.serving.predict_encode import check_input_types, load_transforms
 from runner.serving.predict_input import check_kept_columns
 from runner.serving.predict_model import RunModel
@@ -158,6 +163,10 @@ MISTAKES = [
     ),
     (lambda _: public.train(["search=random"]), "search: a sweep has jobs of its own: `python -m"),
     (lambda _: public.train(["loop=debug"]), "loop=debug: makes no run directory to return; `py"),
+    (
+        lambda p: write_weights(p / "no" / "x", {"w": np.ones(1)}),
+        "no/x: cannot be written: Error while serializing: I/O error",
+    ),
     (lambda p: read_weights(p / "x"), "x: needs safetensors: pip install safetensors"),
     (
         lambda p: public.TrainedRun(p).history,
@@ -185,6 +194,8 @@ def test_a_package_that_a_format_needs_is_named(tmp_path, monkeypatch):
 
 CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"formats": "pt2"}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, onnx; e"),
+    ({"formats": []}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, onnx; exp"),
+    ({"formats": [["pt2"]]}, r"manifest\.json: damaged: its formats are no list of pt2, aoti, o"),
     ({"files": []}, r"manifest\.json: damaged: its files are no mapping; export the run again: `"),
     ({"files": {}}, r"manifest\.json: lists no schema\.json; export the run again: `python -m"),
     ({"files": "schema"}, r"manifest\.json lists no model\.pt2; export the run again: `python -m"),
@@ -240,7 +251,7 @@ def test_a_model_without_items_and_of_another_run_is_told(
     job = Made(source_checkpoint=Made(path=tmp_path))
     monkeypatch.setattr(evaluate_index, "build_job", lambda *_, **__: job)
     with pytest.raises(UserError, match=r"--evaluate run: model was exported .*checkpoint\.step=3"):
-        evaluate_index.evaluate_index({"run": "run"}, Path("model"), Made(), ())
+        evaluate_index.evaluate_index({"run": "run"}, Path("model"), "pt2", Made(), ())
 
 
 def test_a_graph_that_cannot_be_written_names_its_format(clicks_model, tmp_path):
@@ -259,3 +270,7 @@ def test_weights_that_were_not_delivered_can_be_exported(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "the last weights were not delivered: the export of step 5 has failed, as " in said
     assert "export.log says: error: no room on the disk; `python -m runner export " in said
+    delivery._export = (5, Made(poll=lambda: 0, wait=lambda: 0, returncode=0))
+    delivery.folder = None  # so that the error is of a kind that nobody expects
+    delivery.finish(tmp_path / "step-9")
+    assert "the last weights were not delivered: TypeError: " in capsys.readouterr().err

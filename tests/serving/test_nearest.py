@@ -189,6 +189,14 @@ def test_a_model_without_items_says_why(clicks_scorer):
         make_work(clicks_scorer.artifact, asked(top_k=3), 10)
 
 
+def test_a_text_that_is_no_unicode_is_refused(items, monkeypatch):
+    monkeypatch.setattr("runner.serving.server.nearest._item_type", lambda _: pa.string())
+    given = json.loads('{"top_k": 3, "leave_out": ["\\ud83d\\ude00", "\\ud800"]}')  # a pair, a half
+    with pytest.raises(DataError, match=r"leave_out\[1\]='\\ud800': must be a text of whole"):
+        read_left_out(items.artifact, given)
+    assert read_left_out(items.artifact, {**given, "leave_out": ["\U0001f600"]})
+
+
 def test_metadata_name_the_datatype_of_the_ids(items):
     assert describe_nearest(items.artifact) == [
         {"name": "top_items", "datatype": "INT64", "shape": [-1, -1]},

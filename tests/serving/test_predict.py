@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from runner.errors import UserError
+from runner.rundir.json_files import read_json
+from runner.serving.predict_parts import MANIFEST_FILE, await_output, open_output
 from tests.conftest import Zygote
 from tests.serving.scene import clicks, train
 
@@ -212,3 +215,29 @@ def test_the_default_folder_is_found_again_by_the_same_command(runner, run, tmp_
         assert done.code == 0 and expected in done.text, done.text
     [folder] = (tmp_path / "outputs" / "predict").iterdir()
     assert folder.name.startswith("run_") and pq.read_table(folder).num_rows == 1000
+
+
+def test_a_prediction_that_has_begun_keeps_its_folder_before_it_has_a_part(tmp_path, monkeypatch):
+    out, first, second = tmp_path / "out", {"keep": ["user"]}, {"keep": ["item"]}
+    lock = open_output(out, first)
+    with pytest.raises(UserError, match="another prediction is writing here: process"):
+        open_output(out, second)
+    assert read_json(out / MANIFEST_FILE) == first
+    monkeypatch.setattr("runner.serving.predict_parts.OPENING_S", 0)
+    with pytest.raises(UserError, match="rank 0 has not opened it"):
+        await_output(out, second)  # a second rank of the refused one writes no part, either
+    lock.release()
+    open_output(out, second).release()
+    await_output(out, second)
+    assert read_json(out / MANIFEST_FILE) == second
+    (out / "part-000000.parquet").touch()
+    with pytest.raises(UserError, match="holds another prediction"):
+        open_output(out, first)
+    assert read_json(out / MANIFEST_FILE) == second
+
+
+def test_a_folder_with_files_of_another_kind_is_refused_and_gets_no_lock(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="thesis"):
+        open_output(tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

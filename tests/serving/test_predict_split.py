@@ -95,3 +95,27 @@ def test_data_that_have_changed_are_told_wherever_the_run_uses_them_again(runner
     assert words not in run_words(runner, "predict", run, test, "--out", tmp_path / "files")
     elsewhere = (*uses[1][:2], f"hydra.run.dir={tmp_path / 'own'}", f"dataset.test_path={test}")
     assert words not in run_words(runner, *elsewhere)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("column", ["w", "weight"])
+def test_the_weight_of_the_rows_is_no_other_column_that_is_kept(runner, tmp_path, column):
+    rows, run = clicks(200, 0), tmp_path / "run"
+    given = [float(n % 3) for n in range(200)]
+    rows = rows.append_column(column, pa.array(given))
+    if column == "w":
+        rows = rows.append_column("weight", pa.array([70.0] * 200))  # such as kilograms
+    pq.write_table(rows, tmp_path / "all.parquet")
+    schema = {k: v for k, v in SCHEMA.items() if k not in OTHER}
+    schema |= {"path": "all.parquet", "test_path": "all.parquet", "weight": column}
+    (tmp_path / "clicks.yaml").write_text(json.dumps(schema))
+    words = (*SETTINGS, f"dataset.schema={tmp_path / 'clicks.yaml'}")
+    run_words(runner, *words, f"hydra.run.dir={run}")
+    out = ("--split", "test", "--out", tmp_path / "scores", "--keep", "weight")
+    if column == "w":
+        text = run_words(runner, "predict", run, *out, code=2)
+        assert "--keep weight: is the name of a column of the result; rename it" in text
+        out = out[:-2]
+    run_words(runner, "predict", run, *out)
+    scored = pq.read_table(tmp_path / "scores")
+    assert scored["weight"].to_pylist() == given

@@ -63,6 +63,12 @@ def test_lists_that_are_empty_missing_or_long_are_scored(scorer):
     assert long[1] == empty[1]
 
 
+def test_lists_of_unsigned_ids_have_the_scores_of_their_table(scorer):
+    ids = [[2**63, 2**64 - 1], [7]]
+    typed = scorer.score(pa.table(rows(tags=pa.array(ids, pa.list_(pa.uint64())))))["click"]
+    assert scorer.score(rows(tags=ids))["click"].tolist() == typed.tolist()
+
+
 def test_rows_are_scored_alike_alone_and_together(scorer):
     random = np.random.default_rng(0)
     table = pa.table(
@@ -95,6 +101,7 @@ def test_a_list_of_rows_has_the_scores_of_their_columns(scorer):
     (found,) = scorer.score(single, skip_bad_rows=True).values()
     (expected,) = scorer.score(columns, skip_bad_rows=True).values()
     np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(scorer.score(tuple(single), skip_bad_rows=True)["click"], found)
     with pytest.raises(DataError, match="the rows are no table"):
         scorer.score([1, 2])
 

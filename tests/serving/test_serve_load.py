@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.serving.server import workers
 from runner.serving.server.settings import ServeSettings, bind
 from tests.serving.client import (
     HalfSent,
@@ -155,6 +156,56 @@ def test_workers_that_die_are_replaced_and_all_end_together(runner, clicks_model
         assert server.stop() == 143
     with pytest.raises(OSError):
         request(server.address, "/v2/health/live")
+
+
+class Life:
+    """What a worker's process does: it serves or does not, and then ends or goes on."""
+
+    def __init__(self, serves: bool, exitcode: int | None = None) -> None:
+        self.serves, self.exitcode = serves, exitcode
+        self.sentinel, self._end = os.pipe()
+        if exitcode is not None:
+            self.terminate()
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def terminate(self) -> None:
+        if self._end >= 0:
+            os.close(self._end)  # which the sentinel tells
+        self._end, self.exitcode = -1, self.exitcode or -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "code", "left"),
+    [
+        # the second dies, cannot load twice, and serves again; the last word is a signal
+        ([(True, None)], [(True, -9), (False, 2), (False, 2), (True, None)], 143, 0),
+        ([(True, None)], [(False, 2), (True, None)], 2, 1),  # it could not even start
+        ([(True, -9), (False, 2)], [(True, -9), (False, 3), (True, None)], 2, 1),  # none serves
+    ],
+)
+def test_a_replacement_that_cannot_load_ends_no_worker_that_serves(
+    monkeypatch, tmp_path, first, others, code, left
+):
+    lives = {0: list(first), 1: list(others)}
+
+    def start(self: workers._Workers, number: int) -> None:
+        life = Life(*lives[number].pop(0))
+        self.processes[number] = life
+        self.counters._table[number, -1] = life.serves  # up
+        if self.signal is not None:
+            life.terminate()
+        if lives == {0: [], 1: []}:
+            self.stop(signal.SIGTERM)
+
+    monkeypatch.setattr(workers._Workers, "start", start)
+    monkeypatch.setattr(workers, "RESTART_AFTER_S", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    settings = ServeSettings(model=tmp_path, workers=2)
+    with socket.socket() as listener:
+        assert workers.serve_with_workers(settings, listener, 1) == code
+    assert len(lives[1]) == left
 
 
 def test_connections_do_not_wait_for_acknowledgements(tmp_path):

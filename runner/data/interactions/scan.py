@@ -106,7 +106,7 @@ def scan_events(
     columns = list(dict.fromkeys([*(c for spec in keys for c in spec.columns), *settings.columns]))
     for chunk, masks in iterate_split_chunks(table, columns, split_starts):
         for line, problem in chunk.malformed_lines:
-            bad.record(np.ones(1, bool), [f"{chunk.file}: line {line or '?'}: {problem}"])
+            bad.record(np.ones(1, bool), [f"{chunk.file}: line {line}: {problem}"])
         if chunk.table is None:
             bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
         else:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runner.distributed.ranks import current_ranks
 from runner.distributed.shards import is_in_file
-from runner.errors import UserError
+from runner.errors import UserError, describe_error
 from runner.rundir.checkpoint.files import FileDigest, dump_json, write_file
 from runner.rundir.checkpoint.folder import (
     TEMPORARY_PREFIX,
@@ -129,7 +129,7 @@ class Checkpointer:
             values: everything else, as JSON; secrets in it are masked.
             protect: steps whose checkpoints stay.
             then: on rank 0, is given the complete checkpoint, in the thread that has written it;
-                an error that it raises as the user's or the system's becomes a warning.
+                an error that it raises becomes a warning.
             wait: whether to return only when the checkpoint is on the disk.
 
         Raises:
@@ -277,8 +277,9 @@ class Checkpointer:
         if pending.then is not None:
             try:
                 pending.then(self.folder / f"step-{pending.step}")
-            except (UserError, OSError) as error:
-                self._notes.append(f"step {pending.step} was not delivered: {error}")
+            except Exception as error:  # of any kind: the checkpoint is there
+                reason = describe_error(error)
+                self._notes.append(f"step {pending.step} was not delivered: {reason}")
         try:
             remove_stale(self.folder)
             remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from runner.errors import UserError
-from runner.serving.delta import next_delta
+from runner.errors import describe_error
+from runner.serving.delta import DeltaFolder
 from runner.serving.scorer import Scorer
 from runner.serving.server.counters import WorkerCounters
 
@@ -21,14 +21,14 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
     Each is read and prepared in a thread, and then replaces the version between two batches. One
     that cannot be applied is reported once; the version before is served on.
     """
-    told = ""
+    told, deltas = "", DeltaFolder(folder)
     while True:
         try:
-            path = await asyncio.to_thread(_apply_next, scorer, folder)
-        except (UserError, OSError) as error:
+            path = await asyncio.to_thread(_apply_next, scorer, deltas)
+        except Exception as error:  # of any kind: nobody would see how this task ends
             path = None
-            if str(error) != told:
-                told = str(error)
+            if describe_error(error) != told:
+                told = describe_error(error)
                 counters.add("delta_errors")
                 LOG.warning("--follow: %s; version %s is still served", told, scorer.version)
         if path is None:
@@ -40,8 +40,8 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
         LOG.warning("%s applied: version %s is served", path, scorer.version)
 
 
-def _apply_next(scorer: Scorer, folder: Path) -> Path | None:
-    path = next_delta(scorer, folder)
+def _apply_next(scorer: Scorer, deltas: DeltaFolder) -> Path | None:
+    path = deltas.take(scorer.version)
     if path is not None:
         scorer.apply_delta(path)
     return path

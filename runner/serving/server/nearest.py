@@ -5,6 +5,7 @@ R rows, K items that are asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ TOP_K = "top_k"  # the parameter of a request that says how many items it wants 
 LEAVE_OUT = "leave_out"  # the parameter with raw ids that none of its rows is to get
 MAX_LEFT_OUT = 4096
 TOP_COUNT = "top_count"
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # which JSON can say and no text can hold
 NEAREST = (TOP_ITEMS, TOP_SCORES, TOP_COUNT)
 
 
@@ -73,10 +75,11 @@ def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[in
     type_ = _item_type(artifact)
     are_texts = pa.types.is_string(type_)
     low, high = (0, 2**64) if pa.types.is_uint64(type_) else (-(2**63), 2**63)
-    kind = "a text" if are_texts else "a whole number of 64 bits"
+    kind = "a text of whole characters" if are_texts else "a whole number of 64 bits"
     for n, item in enumerate(given):
         is_number = type(item) is int and low <= item < high
-        if not (isinstance(item, str) if are_texts else is_number):
+        is_text = isinstance(item, str) and not _HALF_CHARACTER.search(item)
+        if not (is_text if are_texts else is_number):
             raise DataError(f"{about}[{n}]={item!r:.40}: must be {kind}, as the ids of items are")
     return tuple(given)
 

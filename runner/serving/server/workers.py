@@ -65,7 +65,7 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
         signal.signal(number, workers.stop)
     for worker in range(settings.workers):
         workers.start(worker)
-    failed = 0
+    failed, have_served = 0, set[int]()
     while workers.processes:
         connection.wait([process.sentinel for process in workers.processes.values()])
         ended = [n for n, process in workers.processes.items() if not process.is_alive()]
@@ -73,9 +73,13 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
             process = workers.processes.pop(worker)
             was_up = workers.counters.is_up(worker)
             workers.counters.set_down(worker)
+            if was_up:
+                have_served.add(worker)
             if workers.signal is not None:
                 continue
-            if not was_up:
+            others_serve = any(map(workers.counters.is_up, workers.processes))
+            # a replacement that cannot load, as while the model is moved, may do so later on
+            if not was_up and not (worker in have_served and others_serve):
                 failed = failed or process.exitcode or 1
                 workers.stop(signal.SIGTERM)
                 continue

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from runner.errors import UserError
 from runner.rundir.checkpoint import (
     Checkpointer,
     CheckpointError,
@@ -181,3 +182,23 @@ def test_a_failed_save_is_reported_once_by_the_next_call(tmp_path: Path) -> None
     checkpointer.save(3, {"w": torch.ones(2)}, {}, wait=True)
     assert checkpointer.saved_steps() == [1, 3]
     assert len(notes) == 1  # the folder was gone, so nothing could be cleared up
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UserError("the disk is full"), "the disk is full"),
+        (RuntimeError("shapes differ"), "RuntimeError: shapes differ"),
+        (KeyError("dense/x"), "KeyError: 'dense/x'"),
+    ],
+)
+def test_a_delivery_that_fails_is_a_warning_and_old_checkpoints_go(tmp_path, error, told) -> None:
+    def deliver(checkpoint: Path) -> None:
+        raise error
+
+    notes: list[str] = []
+    checkpointer = Checkpointer(tmp_path, keep=1, warn=notes.append)
+    for step in (1, 2):
+        checkpointer.save(step, {}, {}, then=deliver, wait=True)
+    assert notes == [f"step {step} was not delivered: {told}" for step in (1, 2)]
+    assert checkpointer.saved_steps() == [2]
