@@ -45,6 +45,10 @@ class _WidthGroup:
     rounding: RowRounding | None  # None: weights are stored in fp32
 
 
+# ids, and the groups that have them
+_Sorted = tuple[SortedIds, list[_WidthGroup]]
+
+
 class CpuTables(RowUpdateTables):
     """Tables on CPU whose updates have the results of FBGEMM's CUDA kernels."""
 
@@ -130,23 +134,30 @@ class CpuTables(RowUpdateTables):
     def _look_up_to_update(
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
     ) -> tuple[Tensor, RowUpdate]:
+        ids = values_V, offsets, weights_V
+        if self._num_parts == 1:  # sorted where they are used, they are still in the caches
+            return self._look_up_only(*ids), lambda *step: self._update(self._sort(*ids), *step)
         pooled: list[Tensor] = []
-        found: list[tuple[SortedIds, list[_WidthGroup]]] = []
+        found: list[_Sorted] = []
 
         @torch.no_grad()
         def look_up() -> None:
-            pooled.append(self._look_up_only(values_V, offsets, weights_V))
+            pooled.append(self._look_up_only(*ids))
 
-        def sort() -> None:
-            size = (len(offsets) - 1) // len(self.layout.table_of)
-            ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
-            for groups in self._groups_with_equal_ids(ids):
-                if ids.count(groups[0].bags.features):
-                    found.append((sort_ids(ids, groups[0].bags), groups))
-
-        # the look-up alone reads tables, and refuses an id that is outside
-        self._run_all([look_up, sort] if values_V.numel() else [look_up])
+        self._run_all([look_up, lambda: found.extend(self._sort(*ids))])
         return pooled[0], partial(self._update, found)
+
+    def _sort(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> list[_Sorted]:
+        """Sort ids, of which the look-up alone knows whether they are inside their tables."""
+        if values_V.numel() == 0:
+            return []
+        size = (len(offsets) - 1) // len(self.layout.table_of)
+        ids = LookupIds(values_V, offsets, weights_V, offsets[::size].tolist(), size)
+        return [
+            (sort_ids(ids, groups[0].bags), groups)
+            for groups in self._groups_with_equal_ids(ids)
+            if ids.count(groups[0].bags.features)
+        ]
 
     def _groups_with_equal_ids(self, ids: LookupIds) -> list[list[_WidthGroup]]:
         """Return all groups, together those whose ids are sorted once.
@@ -163,12 +174,7 @@ class CpuTables(RowUpdateTables):
                 found.append([group])
         return found
 
-    def _update(
-        self,
-        found: list[tuple[SortedIds, list[_WidthGroup]]],
-        update: UpdateStep,
-        grad_BE: Tensor,
-    ) -> None:
+    def _update(self, found: list[_Sorted], update: UpdateStep, grad_BE: Tensor) -> None:
         works = []
         for ids, groups in found:
             for group in groups:
