@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 # Torch rounds the last numbers of an array, too few for its vector registers, in another way than
-# the others, which are a multiple of 64 at most. So rows that are updated apart begin at one
+# the others, so rows that are updated apart begin at a multiple of this
 ALIGNED_ROWS = 64
 
 
@@ -55,6 +55,8 @@ class SortedIds:
         All but the last have a multiple of `ALIGNED_ROWS`.
         """
         num_rows = len(self.rows_U)
+        if num_parts == 1:
+            return [slice(0, num_rows)]
         # to update a row takes twice as long as to add the gradient of an id
         cost_U = self.starts_U.numpy() + 2 * np.arange(num_rows)
         ends = np.linspace(0, cost_U[-1], num_parts + 1)[1:-1]
