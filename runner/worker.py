@@ -259,9 +259,9 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
             "a smaller trainer.batch_size with a larger trainer.accumulate gives the same result "
             "in less memory"
             if is_built
-            else "no batch was there yet, so its size does not help: a smaller "
-            "model.net.embedding_dim and narrower layers do, and sharding.plan=disk keeps tables "
-            "in files"
+            else "no batch was there yet, so its size does not help: narrower tables and layers "
+            "do, most models have model.net.embedding_dim, and sharding.plan=disk keeps tables in "
+            "files"
         )
         return f"out of memory: {first or type(error).__name__}; {helps}"
     name = type(error).__name__

@@ -12,6 +12,7 @@ from runner.config.rules import check_config, get_key
 from runner.config.rules.loops import many_epochs, rows_not_told, tells_rows
 from runner.config.settings import ONLINE_LOOP
 from runner.errors import raise_combined
+from runner.models.unused_settings import find_unused_settings
 from runner.rundir.diff import flatten
 
 
@@ -60,3 +61,10 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
     keys += [p.partition("=")[0] for p in composed.problems if CANNOT_BE_RESOLVED in p]
     missing = tuple(f"{k}{sign}" for k in keys for sign in "=:")
     raise_combined([*composed.problems, *(p for p in problems if not p.startswith(missing))])
+
+
+def notes_before_start(composed: ComposedConfig) -> tuple[str, ...]:
+    """Return the lines that are printed before a checked job starts."""
+    if composed.source_run is not None:
+        return composed.notes
+    return (*composed.notes, *find_unused_settings(composed.config, composed.default_config))

@@ -183,6 +183,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
         return messages.value_for_group(text, before, override.value())
+    above = _value_above(config, key)
     try:
         if not {key, key.rpartition(".")[0]}.isdisjoint(NODES_WITH_OWN_PARSER) and not (
             override.is_delete() or "@" in key
@@ -192,7 +193,18 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
             return None
         ConfigLoaderImpl._apply_overrides_to_config([override], config)
     except (HydraException, OmegaConfBaseException) as error:
+        if above is not None:  # OmegaConf has put a group in its place
+            OmegaConf.update(config, *above, merge=False)
         return messages.bad_override(override, config, error)
+    return None
+
+
+def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
+    """Return the nearest key above that has a value, and this; None if it is a group of keys."""
+    while group := key.rpartition(".")[0]:
+        if (held := find_value(config, group)) is not None:
+            return None if isinstance(held, DictConfig) else (group, held)
+        key = group
     return None
 
 

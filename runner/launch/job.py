@@ -18,7 +18,7 @@ from typing import Any
 
 from runner.config.background_work import disable_background_work
 from runner.config.compose import ComposedConfig
-from runner.config.composed_checks import check_composed, with_row_count
+from runner.config.composed_checks import check_composed, notes_before_start, with_row_count
 from runner.config.locations import PROJECT
 from runner.config.rules import get_key
 from runner.config.rules.resume import check_resumable
@@ -96,7 +96,7 @@ def launch_run(
     except UserError:
         release_ranks(composed, 2)
         raise
-    for note in composed.notes:
+    for note in notes_before_start(composed):
         print_status(note)
     loop = get_key(composed.config, "loop._target_")
     if loop == DEBUG_LOOP:

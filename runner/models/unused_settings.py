@@ -9,32 +9,39 @@ from runner.models.norm_scope import hidden_settings, norm_row_scope
 from runner.models.row_scope import builtin_loss_name
 
 
-def check_unused_settings(
-    config: Mapping[str, Any], default_config: Mapping[str, Any], *, from_run: bool
+def find_unused_settings(
+    config: Mapping[str, Any], default_config: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield a message for each setting that would be signed, but has no effect.
+    """Yield a sentence for each setting of a built-in net that is signed, but has no effect.
 
     Args:
-        config: a composed configuration.
+        config: a composed configuration without mistakes.
         default_config: the same options without overrides. What an option says by itself stays.
-        from_run: whether the configuration comes from a run, which may have such settings.
     """
-    if from_run:
-        return
-    net, loss = config["model"]["net"], config["model"].get("loss") or {}
-    defaults = default_config["model"].get("net") or {}
+    net, defaults = config["model"]["net"], default_config["model"].get("net") or {}
     told = set()
     for key, reason in _unused_of_net(config) if hidden_settings(config) else ():
         if key in net and net[key] != defaults.get(key) and key not in told:
             told.add(key)
-            yield f"model.net.{key}: has no effect {reason}"
-    if loss.get("corrected") and builtin_loss_name(loss):
-        for key in ("every", "hardest"):
-            if net.get(key):
-                yield (
-                    "model.loss.corrected=true: has no effect on what is learnt, since it corrects "
-                    f"log q, which model.net.{key}={str(net[key]).lower()} leaves out"
-                )
+            yield f"model.net.{key}={net[key]} has no effect {reason}"
+
+
+def check_loss_correction(config: Mapping[str, Any], *, from_run: bool) -> Iterator[str]:
+    """Yield a message for a correction of log q beside negatives that leave log q out.
+
+    Args:
+        config: a composed configuration.
+        from_run: whether the configuration comes from a run, which may have such settings.
+    """
+    net, loss = config["model"]["net"], config["model"].get("loss") or {}
+    if from_run or not loss.get("corrected") or not builtin_loss_name(loss):
+        return
+    for key in ("every", "hardest"):
+        if net.get(key):
+            yield (
+                "model.loss.corrected=true: has no effect on what is learnt, since it corrects "
+                f"log q, which model.net.{key}={str(net[key]).lower()} leaves out"
+            )
 
 
 def _unused_of_net(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -39,10 +39,20 @@ def walk_folders(
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the run directories below a folder, the one that began last first."""
-    found = []
-    for path, _, names in walk_folders(folder, []):
+    """Return the run directories below a folder, and those elsewhere that links in it lead to.
+
+    The one that began last is the first.
+    """
+    runs, links = {}, []
+    for path, below, names in walk_folders(folder, []):
         if "meta.json" in names and path != folder:
-            with suppress(OSError):  # another process may delete a run
-                found.append(((path / "meta.json").stat().st_mtime, path))
+            runs[path.resolve()] = path
+        links += [path / name for name in below if (path / name).is_symlink()]
+    for link in links:
+        if (link / "meta.json").is_file():
+            runs.setdefault(link.resolve(), link)
+    found = []
+    for run in runs.values():
+        with suppress(OSError):  # another process may delete a run
+            found.append(((run / "meta.json").stat().st_mtime, run))
     return [path for _, path in sorted(found, reverse=True)]

@@ -221,7 +221,9 @@ class DeltaFolder:
         self._on: dict[str, Path] = {}  # version -> the delta on it
 
     def take(self, base: str) -> Path | None:
-        """Return the delta on a version, the last by name; the next call looks for it anew.
+        """Return the delta on a version, of those that were there at one look the last by name.
+
+        The folder is looked at where none is known, and the next call looks for it anew.
 
         Raises:
             UserError: as `next_delta`, unless there is another delta on the version.

@@ -191,7 +191,7 @@ def _find_lines(chunk: RowChunk, start: int, stop: int) -> Sequence[int]:
 def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
     """Yield a chunk's rows, and in its place a row for each malformed line, without a table."""
     lines, done = (_find_lines(chunk, 0, chunk.num_rows) if chunk.malformed_lines else ()), 0
-    plain = replace(chunk, malformed_lines=())
+    plain = replace(chunk, malformed_lines=())  # whose lines the chunk finds once
     for line, text in chunk.malformed_lines:
         before = bisect_left(lines, line)
         if before > done:

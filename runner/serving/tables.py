@@ -18,7 +18,8 @@ def as_arrow(table: Any) -> pa.Table:
             anything else that offers Arrow's C stream.
 
     Raises:
-        DataError: for anything else, for two columns of a name, and for values of several types.
+        DataError: for anything else, for two columns of a name in a DataFrame, and for values of
+            several types.
     """
     kind = type(table)
     is_table = hasattr(table, "__arrow_c_stream__") and kind.__name__ != "Series"  # one column

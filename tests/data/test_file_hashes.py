@@ -55,6 +55,12 @@ def test_another_content_of_the_same_size_has_another_hash(tmp_path, reads):
     assert hash_file(path) == xxhash.xxh3_128_hexdigest(b"beyond")
 
 
+def test_a_file_of_the_future_is_remembered(tmp_path, reads):
+    path = write(tmp_path / "a.csv", b"x", time.time() + 3600)
+    assert hash_file(path) == hash_file(path)
+    assert len(reads) == 1
+
+
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path, reads):
     path = write(tmp_path / "a.csv", b"x", time.time())
     assert hash_file(path) == hash_file(path)

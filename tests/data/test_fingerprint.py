@@ -120,6 +120,10 @@ def test_a_folder_of_somebody_else_is_known_by_the_files_at_any_depth(tmp_path):
     below.rename(tmp_path / "x" / "a" / "c")
     found.append(fingerprint({"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x")}))
     assert len({*found}) == 4
+    (tmp_path / "x" / "a" / ".git").mkdir()
+    (tmp_path / "x" / "a" / ".git" / "HEAD").write_text("1")  # a hidden file is no data
+    again = fingerprint({"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x")})
+    assert again == found[-1]
     content = fingerprint_path(tmp_path / "x" / "a" / "c")
     assert content == [["two", 1, content[0][2]]]  # as before there were folders in it
 

@@ -28,6 +28,7 @@ from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.text_lines import find_row_lines
 from runner.data.tabular.text_values import split_json_lists
 from runner.data.tabular.times import compute_time_part, guess_time_form, parse_times
 from runner.errors import ConfigError, DataError
@@ -334,6 +335,23 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
     path.write_text("[" + ",\n".join(rows[:3]) + "]")
     with pytest.raises(DataError, match="jq -c"):
         open_dataset(**settings)
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_the_lines_of_a_block_are_found_once_for_all_its_bad_rows(tmp_path, monkeypatch, format_):
+    found = []
+    module = {"csv": "read_text", "jsonl": "read_json_lines"}[format_]
+    monkeypatch.setattr(
+        f"runner.data.tabular.{module}.find_row_lines",
+        lambda *a, **k: found.append(1) or find_row_lines(*a, **k),
+    )
+    values = [n % 2 if n % 3 else 7 for n in range(30)]  # 7 is no label
+    lines = ["y", *map(str, values)] if format_ == "csv" else [f'{{"y": {v}}}' for v in values]
+    (tmp_path / "x").write_text("\n".join(lines))
+    settings = {"path": str(tmp_path / "x"), "format": format_, "on_bad_rows": "skip"}
+    data = open_dataset(**settings, schema={"labels": {"y": {}}}, max_bad_rows=100)
+    assert data.bad_rows["count"] == 10 and len(data.bad_rows["examples"]) > 1
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("bad_line", [1, 2, 8])

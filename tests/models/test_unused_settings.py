@@ -1,18 +1,22 @@
-"""Settings that change nothing are refused where a user sets them, and nowhere else."""
+"""Settings that change nothing are told where a user sets them, and nowhere else."""
 
 from __future__ import annotations
 
 import pytest
 
 from runner.config.compose import compose
-from runner.models.unused_settings import check_unused_settings
+from runner.models.unused_settings import check_loss_correction, find_unused_settings
 from tests.golden.record import commands
 
 
-def unused(*words, from_run=False):
+def unused(*words):
     composed = compose([*words])
-    found = check_unused_settings(composed.config, composed.default_config, from_run=from_run)
-    return [message.split(":")[0] for message in found]
+    found = find_unused_settings(composed.config, composed.default_config)
+    return [sentence.split("=")[0] for sentence in found]
+
+
+def corrected(*words, from_run=False):
+    return [*check_loss_correction(compose([*words]).config, from_run=from_run)]
 
 
 @pytest.mark.parametrize(
@@ -30,21 +34,35 @@ def unused(*words, from_run=False):
         (("model.net.norm=layer", "model.net.norm_place=after_activation"), []),
         (("model.net.norm=layer", "model.net.norm_scope=update"), ["model.net.norm_scope"]),
         (("model.net.activation=dice", "model.net.norm_scope=update"), []),
-        (("model=sasrec", "model.loss.corrected=true"), []),
-        (
-            ("model=sasrec", "model.loss.corrected=true", "model.net.every=true"),
-            ["model.loss.corrected=true"],
-        ),
     ],
 )
-def test_a_setting_is_refused_only_where_it_changes_nothing(words, keys):
+def test_a_setting_is_told_only_where_it_changes_nothing(words, keys):
     assert unused(*words) == keys
 
 
-def test_a_run_that_has_such_settings_is_still_resumed_and_evaluated():
-    assert unused("model=dcn", "model.net.num_experts=2", from_run=True) == []
+def test_each_setting_is_told_once_with_its_reason():
+    words = ["model=autoint", "model.net.norm_place=after_activation", "model.net.dropout=0.1"]
+    composed = compose([*words, "model.net.norm=batch", "model.net.activation=gelu"])
+    assert [*find_unused_settings(composed.config, composed.default_config)] == [
+        f"model.net.{setting} has no effect without a hidden layer; "
+        "model.net.deep=[128,64] adds two"
+        for setting in (
+            "dropout=0.1",
+            "norm=batch",
+            "norm_place=after_activation",
+            "activation=gelu",
+        )
+    ]
+
+
+def test_a_correction_of_what_is_left_out_is_refused_but_in_a_run_that_has_it():
+    words = ("model=sasrec", "model.loss.corrected=true")
+    assert corrected(*words) == []
+    [message] = corrected(*words, "model.net.every=true")
+    assert message.startswith("model.loss.corrected=true: has no effect")
+    assert corrected(*words, "model.net.every=true", from_run=True) == []
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c[:6] in ("model=", "experi")])
-def test_what_an_option_or_an_experiment_says_by_itself_is_not_refused(command):
+def test_what_an_option_or_an_experiment_says_by_itself_is_not_told(command):
     assert unused(command) == []

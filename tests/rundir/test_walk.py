@@ -18,6 +18,13 @@ def test_links_hidden_folders_and_those_within_runs_are_not_entered(tmp_path):
     assert runs_below(run) == []
 
 
+def test_a_link_to_a_run_elsewhere_is_one_and_a_link_to_one_that_was_found_is_not(tmp_path):
+    run, elsewhere = make_run(tmp_path / "in" / "run"), make_run(tmp_path / "out" / "run")
+    (tmp_path / "in" / "latest").symlink_to(run)
+    (tmp_path / "in" / "other").symlink_to(elsewhere)
+    assert set(runs_below(tmp_path / "in")) == {run, tmp_path / "in" / "other"}
+
+
 def test_a_name_that_is_taken_out_is_not_entered_and_what_cannot_be_read_is_noted(
     tmp_path, monkeypatch
 ):

@@ -35,7 +35,7 @@ from runner.metrics.settings import MetricSettings
 from runner.models.norm_scope import check_hidden_settings
 from runner.models.row_scope import check_item_memory, check_loss_row_scope
 from runner.models.table_widths import check_widths
-from runner.models.unused_settings import check_unused_settings
+from runner.models.unused_settings import check_loss_correction
 from runner.optim.lr_schedule import build_schedule, check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
@@ -78,7 +78,7 @@ def check_config(
         partial(check_profiler_window, source_config=source_config or {}),
         partial(check_warm_start_sources, from_run=from_run),
         partial(check_loss_row_scope, from_run=from_run),
-        partial(check_unused_settings, default_config=default_config, from_run=from_run),
+        partial(check_loss_correction, from_run=from_run),
         partial(_check_dense_optimizer, allowed=allowed),
     )
     failures = []

@@ -44,7 +44,7 @@ def hash_file(path: Path) -> str:
         while chunk := file.read(CHUNK_BYTES):
             hasher.update(chunk)
         digest: str = hasher.hexdigest()
-        if state == _state(file.fileno()) and time.time() - state[1] / 1e9 > SETTLED_S:
+        if state == _state(file.fileno()) and abs(time.time() - state[1] / 1e9) > SETTLED_S:
             _remember(known, [*state, digest])
     return digest
 

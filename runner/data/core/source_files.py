@@ -21,14 +21,18 @@ def path_setting(key: str, path: object) -> str:
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of its content; of a folder, those of its files.
 
-    Those in folders below it are named by their path from it.
+    Those in folders below it are named by their path from it, and hidden ones left out.
 
     Raises:
         DataError: naming what is not there or cannot be read.
     """
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file())
-        return [[str(p.relative_to(path)), *fingerprint_path(p)[1:]] for p in files]
+        below = sorted((p.relative_to(path), p) for p in path.rglob("*") if p.is_file())
+        return [
+            [str(name), *fingerprint_path(file)[1:]]
+            for name, file in below
+            if not any(part.startswith(".") for part in name.parts)
+        ]
     try:
         return [path.name, path.stat().st_size, hash_file(path)]
     except FileNotFoundError:

@@ -53,6 +53,10 @@ class MessageDecoder:
     def _times(self) -> tuple[str, ...]:
         return tuple(self.declared.time_forms) if self.declared else ()
 
+    @cached_property
+    def _order_lists(self) -> tuple[str, ...]:
+        return tuple(s.order_by for s in self.declared.ids if s.order_by) if self.declared else ()
+
     @classmethod
     def of(cls, topic: str, declared: Declared, learnt: str | None) -> MessageDecoder:
         """Return the decoder of a topic.
@@ -130,6 +134,9 @@ class MessageDecoder:
         for name in self._times:
             if isinstance(values.get(name), int | float):  # times may be numbers or texts
                 values[name] = str(values[name])
+        for name in self._order_lists:
+            if isinstance(values.get(name), list):
+                values[name] = [str(x) if isinstance(x, int | float) else x for x in values[name]]
         return values
 
     def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
@@ -162,8 +169,8 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     """Return the type of each column in a message whose rows are encoded.
 
     Ids are whole numbers, unless the declaration has `input: string` or a separator, or they were
-    texts in the training. Groups that are no ids are whole numbers. Times are texts, into which
-    numbers are made.
+    texts in the training. Groups that are no ids are whole numbers. Times, and those that
+    a list is ordered by, are texts, into which numbers are made.
 
     Args:
         declared: all columns.
@@ -183,7 +190,8 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
             type_ = _id_type(spec, known.get(column))
             is_list = spec.is_list and not spec.separator and not spec.cross
             types.setdefault(column, pa.list_(type_) if is_list else type_)
-        types |= {c: pa.list_(pa.float64()) for c in (spec.weights, spec.order_by) if c}
+        types |= {spec.weights: pa.list_(pa.float64())} if spec.weights else {}
+        types |= {spec.order_by: pa.list_(pa.string())} if spec.order_by else {}
     for name in declared.groups:
         types.setdefault(name, pa.int64())
     return pa.schema(types | dict.fromkeys(declared.time_forms, pa.string()))

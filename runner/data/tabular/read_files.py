@@ -38,7 +38,7 @@ class RowChunk:
     part_name: str = "row group"  # what parts of the file are called; empty: it has none
     # column -> bool [R], rows that are bad for what it holds, and row -> what is wrong there
     rejected: Mapping[str, tuple[np.ndarray, Callable[[int], str]]] = field(default_factory=dict)
-    # of a text file: finds the line of each row; None: they follow one another
+    # of a text file: finds the line of each row, once; None: they follow one another
     find_lines: Callable[[], Sequence[int]] | None = None
 
     def describe_row(self, row: int) -> str:

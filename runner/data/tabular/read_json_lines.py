@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -104,7 +104,7 @@ def read_json_chunks(
                 count,
                 joined,
                 malformed_lines=tuple(malformed),
-                find_lines=find_lines,
+                find_lines=cache(find_lines),
             )
             num_lines += count_lines(block)
     except TEXT_ERRORS as error:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -177,7 +177,7 @@ def read_text_chunks(
                     table,
                     invalid_values=invalid,
                     malformed_lines=tuple((lines[number], text) for number, text in malformed),
-                    find_lines=partial(find_lines, left_out=left_out),
+                    find_lines=cache(partial(find_lines, left_out=left_out)),
                 )
             num_lines += count_lines(block)
     except TEXT_ERRORS as error:

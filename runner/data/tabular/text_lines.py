@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def find_row_lines(
     num_rows: int | None = None,
     delimiter: str = "",
     quote: str = "",
-    left_out: Container[int] = (),
+    left_out: Set[int] = frozenset(),
 ) -> Sequence[int]:
     """Return the lines on which the rows of a block begin, from 1 on; a blank line is no row.
 
@@ -42,6 +42,8 @@ def find_row_lines(
             if row if delimiter else row.strip():
                 lines.append(line)
             line += 1 + row.count(_INNER_BREAK)
+    if not left_out:
+        return lines
     return [line for number, line in enumerate(lines) if number not in left_out]
 
 

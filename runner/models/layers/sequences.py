@@ -99,8 +99,13 @@ class SequenceLookup(TableLookup):
         kjt, per_row = self._build_kjt(batch, candidates_C, padded)
         return self._split_embeddings(tables(kjt), batch.size, candidates_C, per_row)
 
-    def lookup_ids(self, batch: Batch, candidates_C: Tensor | None = None) -> KeyedJaggedTensor:
-        return self._build_kjt(batch, candidates_C)[0]
+    def lookup_ids(
+        self,
+        batch: Batch,
+        candidates_C: Tensor | None = None,
+        padded: Sequence[PaddedSequence] | None = None,
+    ) -> KeyedJaggedTensor:
+        return self._build_kjt(batch, candidates_C, padded)[0]
 
     def _build_kjt(
         self,

@@ -18,6 +18,7 @@ from runner.reporting.report.records import RunRecord, checkpoint_steps, read_ru
 from runner.reporting.report.terminal import make_console, make_table
 from runner.rundir.location import FILES_BEFORE_META
 from runner.rundir.lock import FolderLock, is_locked
+from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import is_temporary
 from runner.rundir.sweep_folder import SWEEP_MARKS, is_sweep
@@ -26,6 +27,8 @@ from runner.rundir.walk import walk_folders
 _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
 # settings that name the run whose weights or tables another run began with
 _STARTED_FROM = re.compile(r"checkpoint\.(init_from|init_tables\..+\.from)")
+# `dataset.learnt` in a config.yaml
+_LEARNT = re.compile(r"^  learnt: ['\"]?(/.*?)['\"]?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,27 @@ def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
         paths = [
             (run.meta.get("source") or {}).get("path"),
             *(path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)),
+            _learnt_from(run.folder),
         ]
         for text in paths:
             if text:
                 path = Path(str(text)).resolve()
-                above = path.parent.parent if path.parent.name == "checkpoints" else path
+                if path.parent.name == "checkpoints":
+                    above = path.parent.parent
+                else:
+                    above = path.parent if path.name == "data" else path
                 if above != run.folder.resolve():
                     needed[above] = run.folder
     return needed
+
+
+def _learnt_from(folder: Path) -> str | None:
+    """Return `dataset.learnt` of a run, which its identity does not hold."""
+    try:
+        found = _LEARNT.search(read_plain_yaml(folder / "config.yaml"))
+    except UserError:  # absent or damaged
+        return None
+    return found and found[1]
 
 
 def _last_write_time(folder: Path) -> float:

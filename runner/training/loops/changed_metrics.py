@@ -65,7 +65,9 @@ def replace_best_without_averages(job: Job, state: TrainState) -> None:
     A resume that asks for averages first has it so. Collective.
     """
     ema = job.context.ema
-    if job.run is None or state.best is None or ema is None or not ema.use_in_evaluation:
+    if job.run is None or state.best is None:
+        return
+    if ema is None or not ema.use_in_evaluation or not ema.averages:
         return
     before: BestEvaluation = state.best
     found: BestEvaluation | None = before

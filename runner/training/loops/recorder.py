@@ -59,6 +59,7 @@ class Recorder:
         self.reported_skipped = state.skipped
         self._held_metrics: Metrics | None = None  # of the last evaluation, with its rows
         self.validation_metrics: Mapping[str, float] = {}  # of the last evaluation
+        self.validation_step = -1  # of the weights that it evaluated
         self.notes: dict[str, tuple[str, ...]] = {}  # split -> those of its last evaluation
 
     def record_update(self, output: StepOutput) -> None:
@@ -153,7 +154,7 @@ class Recorder:
 
     def _record_validation(self, metrics: Mapping[str, float]) -> bool:
         job, state = self.job, self.state
-        self.validation_metrics = metrics
+        self.validation_metrics, self.validation_step = metrics, state.step
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
         best = None if state.best is None else state.best.value

@@ -147,7 +147,11 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
 def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
     """Restore the best weights, and evaluate the loop's `final_splits` with them."""
     best, step = _restore_best(job, state)
-    results: dict[str, Mapping[str, float]] = {} if best is None else {"validation": best.metrics}
+    results: dict[str, Mapping[str, float]] = {}
+    if best is not None:
+        results["validation"] = best.metrics
+    elif recorder.validation_step == step:  # evaluated and written already
+        results["validation"] = recorder.validation_metrics
     for split in ("validation", *job.loop_settings["final_splits"]):
         name = evaluation_name(split)
         if name in results or split not in job.dataset.num_rows:

@@ -152,6 +152,17 @@ def test_ids_that_were_unsigned_in_the_training_may_be(tmp_path):
     assert decoder.decode(messages_of(rows), 0).ids_FW.tolist() == [[3, 2, 0, 1]]
 
 
+@pytest.mark.parametrize(
+    "times", [[3, 1.5, 2], ["2024-01-03", "2024-01-01T00:00:00.5Z", "2024-01-02 10:00"]]
+)
+def test_a_list_is_ordered_by_numbers_or_times(times):
+    seen = {"num_rows": 9, "max_length": 2, "keep": "last", "order_by": "seen_at"}
+    schema = {"labels": ["click"], "sequences": {"seen": {"encode": "as_is", **seen}}}
+    decoder = MessageDecoder.of("clicks", parse_schema(schema), None)
+    found = decoder.decode(messages_of([{"click": 1, "seen": [4, 5, 6], "seen_at": times}]), 0)
+    assert found.sequences[0].values_V.tolist() == [6, 4]
+
+
 def test_what_must_be_fitted_comes_from_a_run():
     with pytest.raises(ConfigError, match=r"dataset\.learnt=RUN/data takes those of a run"):
         MessageDecoder.of("clicks", parse_schema(SCHEMA), None)

@@ -67,6 +67,10 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     make_run(runs / "warm", identity={"checkpoint.init_from": path})
     tables = make_run(runs / "tables", status="failed")
     make_run(runs / "lent", identity={"checkpoint.init_tables.user.from": str(tables)})
+    for name, quote in (("learnt", ""), ("learnt's", '"')):
+        data = make_run(runs / name, status="failed") / "data"
+        learner = make_run(runs / f"of {name}")
+        (learner / "config.yaml").write_text(f"dataset:\n  learnt: {quote}{data}{quote}\n")
     lock = FolderLock(used)
     try:
         code, out, _ = command("clean", "--yes")
@@ -76,6 +80,8 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     assert "source: eval builds on it" in out
     assert "weights: warm builds on it" in out
     assert "tables: lent builds on it" in out
+    assert "learnt: of learnt builds on it" in out
+    assert "learnt's: of learnt's builds on it" in out
     assert {"used", "source", "weights", "tables"} <= {p.name for p in runs.iterdir()}
 
 

@@ -132,6 +132,25 @@ def test_without_a_best_the_end_evaluates_validation_as_any_other_split(tmp_path
     assert [row for row in rows if row[0] not in ("perf", "train")] == [(s, 10) for s in splits]
 
 
+@pytest.mark.parametrize("direction", ["min", "max"])  # by one of them step 5 is the best
+def test_an_evaluation_of_the_last_weights_is_not_made_again_at_the_end(direction):
+    rows = []
+    tracker = SimpleNamespace(
+        log=lambda split, step, metrics: rows.append((split, step)),
+        messages=list,
+        finish=lambda status: None,
+    )
+    monitor = MonitorSettings("validation/auc", direction)
+    job = replace(job_of(), checkpoint=CheckpointSettings(monitor=monitor))
+    result = train(replace(job, trackers=Trackers({"own": tracker}, warn=print)))
+    assert [row for row in rows if row[0] not in ("perf", "train")] == [
+        ("validation", 5),
+        ("validation", 10),
+        ("test", 10),
+    ]
+    assert "validation/auc" in result.metrics
+
+
 def test_a_signal_ends_the_evaluation_of_validation_at_the_end():
     job = job_of(asker=Asker(step=10, what="pause", event="on_evaluation_start"))
     job = replace(job, trainer=replace(job.trainer, eval_splits=[]))
