@@ -279,7 +279,7 @@ def run(*words, cache):
 
 
 def contents(cache):
-    [folder] = [path for path in cache.iterdir() if path.is_dir()]
+    [folder] = cache.glob("table-*/")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
