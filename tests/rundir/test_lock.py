@@ -85,8 +85,10 @@ def test_a_start_is_not_refused_because_another_process_looks_at_the_lock(tmp_pa
     fcntl.flock(look, fcntl.LOCK_SH)  # as `is_locked` does
     timer = threading.Timer(0.03, os.close, [look])
     timer.start()
-    FolderLock(tmp_path).release()
+    lock = FolderLock(tmp_path)
     timer.join()
+    assert is_locked(tmp_path)
+    lock.release()
 
 
 def test_a_lock_without_text_still_refuses(tmp_path, other):

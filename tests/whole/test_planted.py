@@ -63,7 +63,7 @@ def test_gates_and_experts_of_ones_own_serve_tasks_that_a_shared_bottom_cannot(r
     assert min(mmoe, ple) > mlp + 0.01
 
 
-@pytest.mark.parametrize("name", ["din", "mlp", "sasrec", "two_tower"])
+@pytest.mark.parametrize("name", ["dien", "din", "mlp", "sasrec", "two_tower"])
 def test_debugging_looks_into_models_of_sequences(runner, name):
     words = ("loop=debug", "loop.statistics=true", "loop.summary=true", "loop.max_steps=2")
     done = runner.run("experiments=planted_order", f"model={name}", "trainer.batch_size=32", *words)
