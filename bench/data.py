@@ -201,11 +201,11 @@ def training(num_rows: int, pairs: int, *, ahead: bool) -> list[str]:
 
     ahead: a thread reads on another core, so that the clock on the wall is what counts.
     """
-    from bench.jobs import job_without_run, prepared
+    from bench.jobs import job_to_update, prepared
 
     rows = f"dataset.rows={{train: {num_rows}, validation: 10000, test: 10000}}"
     workers = f"dataset.workers={int(ahead)}"
-    job = job_without_run(prepared([rows, workers, "trainer.num_threads=1"]))
+    job = job_to_update(prepared([rows, workers, "trainer.num_threads=1"]))
     clock = time.perf_counter if ahead else time.process_time
 
     def batches() -> Iterator[Any]:

@@ -123,10 +123,10 @@ def compare(name: str, first: Timed, second: Timed, num_rows: int, pairs: int) -
 
 
 def training(schema: Path, num_rows: int, pairs: int) -> tuple[list[str], list[Timed]]:
-    from bench.jobs import job_without_run, prepared
+    from bench.jobs import job_to_update, prepared
 
     words = ("dataset=parquet", f"dataset.schema={schema}", "trainer.num_threads=1")
-    job = job_without_run(prepared(words))
+    job = job_to_update(prepared(words))
     job.context.model.train()
 
     def train(data: Any) -> int:

@@ -56,3 +56,13 @@ def job_without_run(composed: ComposedConfig) -> Job:
     from runner.training.builder import build_job
 
     return build_job(composed.config, None, view=View(io.StringIO()), allowed=allowed_packages(()))
+
+
+def job_to_update(composed: ComposedConfig) -> Job:
+    """Build a job that writes nothing, with the learning rates of its first update."""
+    from runner.training.state import TrainState
+    from runner.training.steps import set_learning_rates
+
+    job = job_without_run(composed)
+    set_learning_rates(job, TrainState())
+    return job

@@ -10,6 +10,7 @@ import torch
 
 from bench import (
     check,
+    data,
     evaluation,
     exchange,
     growing,
@@ -276,6 +277,12 @@ def test_an_evaluation_stands_beside_the_forward_pass_alone(capsys):
     assert evaluation.main(words) == 0
     share, *_ = cells(capsys.readouterr().out, "evaluation / forward pass, rows a second")
     assert float(share) > 0
+
+
+def test_updates_on_rows_from_the_disk_stand_beside_those_from_memory():
+    name, _, *speeds, share, _, _, _ = data.training(8192, 2, ahead=False)
+    assert name == "training beside tensors in memory"
+    assert all(speed.endswith("M") for speed in speeds) and float(share) > 0
 
 
 def test_products_sets_updates_with_each_kind_beside_each_other(capsys, monkeypatch):
