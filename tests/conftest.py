@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ class Process:
 
     def wait(self) -> int:
         return self.zygote.ask({"wait": self.pid})["code"]
+
+    def wait_until_training(self, run: Path) -> None:
+        log = run / "metrics.jsonl"
+        for _ in range(1200):
+            if log.exists() and log.stat().st_size:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"never trained:\n{self.text}")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
@@ -162,6 +171,36 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
     os.environ["RUNNER_CACHE"] = str(folder)
     yield folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """One thread for torch in each test; one that takes more leaves it at that."""
+    if "torch" in sys.modules:  # otherwise OMP_NUM_THREADS tells torch when it is imported
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of prepared data for one test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("RUNNER_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An error in a test that takes longer than the `LIMIT_S` of its module."""
+    limit_s = request.module.LIMIT_S
+
+    def stop(signum: int, frame: object) -> None:
+        raise TimeoutError(f"still waiting after {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(limit_s)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

@@ -24,16 +24,12 @@ from runner.data.tabular.remote_files import EXTRAS
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 400
 rng = np.random.default_rng(0)
 Y = pa.array(rng.integers(0, 2, ROWS))
 X = pa.array(rng.normal(size=ROWS))
 DATE = datetime.date(2020, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def proposed(tmp_path, columns, capsys):

@@ -25,12 +25,8 @@ from runner.errors import DataError, UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
 from tests.data.synthetic_settings import dataset_settings
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 1000
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

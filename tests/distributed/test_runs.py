@@ -178,7 +178,7 @@ def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp
 def test_ranks_end_with_their_parent(runner, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "trainer.max_steps=100000")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     ranks = rank_pids(process)
     process.kill(signal.SIGKILL)
     process.wait()
@@ -212,7 +212,7 @@ def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     length = ("trainer.max_steps=40", "trainer.log_every=4", "checkpoint.save_every=20")
     process = start(runner, run, *TWO, "sharding=row_wise", *length, TRACE_PAUSE_S="0.2")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(number)
     assert process.wait() == code, process.text
     result = json.loads((run / "result.json").read_text())
@@ -222,15 +222,6 @@ def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number
         done = train(runner, folder, *TWO, "sharding=row_wise", *length)
         assert done.code == 0, done.text
     assert differences(run, quiet) == []
-
-
-def wait_until_training(process: Process, folder: Path) -> None:
-    log = folder / "metrics.jsonl"
-    for _ in range(1200):
-        if log.exists() and log.stat().st_size:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never trained:\n{process.text}")
 
 
 @pytest.mark.long

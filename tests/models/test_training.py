@@ -26,11 +26,6 @@ from tests.models.scene import (
 from tests.tiny import SCHEMA, make_context, snapshot
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def train(context, batches, lr=0.1):
     outputs = []
     for step, batch in enumerate(batches, start=1):

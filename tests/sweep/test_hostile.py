@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +17,8 @@ from tests.fake_job import Command, fake_command
 from tests.rundir.test_regular_files import KINDS, plant
 from tests.sweep.driver import grid, run
 
+pytestmark = pytest.mark.usefixtures("time_limit")
 LIMIT_S = 20
-
-
-@pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    def stop(signum: int, frame: object) -> None:
-        raise TimeoutError(f"still waiting after {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from runner.rundir.json_files import read_json
 from tests.conftest import TINY, Process, Zygote
 from tests.reliability.cases import fault_seed
-from tests.whole.compare_runs import differences, examples_by_cursor
+from tests.whole.compare_runs import TRACED, differences, examples_by_cursor
 
 pytestmark = pytest.mark.slow
 DATA = (
@@ -24,7 +24,6 @@ DATA = (
 )
 # an epoch has 5 windows and 40 updates
 SETTINGS = (*TINY[2:], "trainer.batch_size=1000", "trainer.max_steps=90", "model.net.dropout=0.1")
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 
 
 class Servers:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 NUM_ITEMS = 40
 SETTINGS = (
@@ -197,15 +197,8 @@ def assert_same_training(one: Path, two: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_killed_run_equals_one_never_killed(runner, beauty, tmp_path, name):
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.amp=true")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:7", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    words = (*SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.amp=true")
+    assert_resumes_exactly(runner, words, tmp_path / "killed", tmp_path / "whole", "step:7")
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
@@ -58,16 +58,10 @@ def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
 
 @pytest.mark.long
 def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(runner, tmp_path):
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)
+    words = (*DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)
     words = (*words, "trainer.max_steps=20")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    whole = tmp_path / "whole"
+    assert_resumes_exactly(runner, words, tmp_path / "killed", whole, "step:13")
     shapes = tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     assert shapes["dense/loss.log_variances"] == (1,)
     assert shapes["dense_optimizer/loss.log_variances/exp_avg"] == (1,)

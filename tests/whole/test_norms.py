@@ -8,7 +8,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 NORM = ("model.net.norm=batch", "model.net.activation=dice", "optimizer=sgd")
 
@@ -20,15 +20,9 @@ def metrics(run) -> dict[str, float]:
 @pytest.mark.long
 @pytest.mark.parametrize("more", [(), ("trainer.accumulate=2", "model.net.norm_scope=micro_batch")])
 def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more):
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *TINY, *NORM, "trainer.ema.decay=0.9", "model.net.dropout=0.1", *more)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    words = (*TINY, *NORM, "trainer.ema.decay=0.9", "model.net.dropout=0.1", *more)
+    whole = tmp_path / "whole"
+    assert_resumes_exactly(runner, words, tmp_path / "killed", whole, "step:13")
     shapes = tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     assert "dense/top.1.running_var" in shapes and "ema/top.1.running_var" in shapes
     assert not any("seen" in name for name in shapes)
@@ -38,15 +32,9 @@ def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more
 @pytest.mark.parametrize("model", ["edcn", "afn"])
 def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
     data = (word for word in TINY if not word.startswith("model."))
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *data, f"model={model}", "model.net.embedding_dim=4", "optimizer=sgd")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    words = (*data, f"model={model}", "model.net.embedding_dim=4", "optimizer=sgd")
+    whole = tmp_path / "whole"
+    assert_resumes_exactly(runner, words, tmp_path / "killed", whole, "step:13")
     counts = [n for n in tensor_shapes(open_checkpoint(newest_checkpoint(whole))) if "num_up" in n]
     assert len(counts) == {"edcn": 6, "afn": 2}[model]
 

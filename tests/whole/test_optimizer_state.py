@@ -11,10 +11,9 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint
 
 FRESH = "checkpoint.optimizer_state=fresh"
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 LR = 0.001
 
 

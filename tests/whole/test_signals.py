@@ -26,15 +26,6 @@ def start(runner: Zygote, folder: Path) -> Process:
     return runner.start(*SETTINGS, f"hydra.run.dir={folder}")
 
 
-def wait_until_training(process: Process, folder: Path) -> None:
-    log = folder / "metrics.jsonl"
-    for _ in range(600):
-        if log.exists() and log.stat().st_size:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never trained:\n{process.text}")
-
-
 @pytest.fixture(scope="module")
 def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quiet") / "run"
@@ -52,7 +43,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
 ):
     run = tmp_path / "run"
     process = start(runner, run)
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(number)
     sent = time.monotonic()
     assert process.wait() == code, process.text
@@ -75,7 +66,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
 def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, quiet, tmp_path):
     run = tmp_path / "run"
     process = runner.start(*SETTINGS, "trainer.stop_grace_s=0", f"hydra.run.dir={run}")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(signal.SIGTERM)
     assert process.wait() == 143, process.text
     result = json.loads((run / "result.json").read_text())
@@ -109,7 +100,7 @@ def test_the_grace_period_counts_from_sigterm(number, seconds, is_over):
 def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, quiet, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run)
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(signal.SIGINT)
     process.kill(signal.SIGINT)
     sent = time.monotonic()

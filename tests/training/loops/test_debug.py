@@ -38,11 +38,6 @@ EVERYTHING = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class Spoil(nn.Module):
     """Puts a value into some outputs of its n-th call, and otherwise returns its input."""
 

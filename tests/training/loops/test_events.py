@@ -36,11 +36,6 @@ from tests.tiny_job import Rows, make_job
 from tests.training.callbacks.user_callbacks import Asker, Diary, Gambler
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class WithSplits(Rows):
     def __init__(self) -> None:
         super().__init__(160)

@@ -54,11 +54,6 @@ TUNE_SIZE = ("loop=tune_batch_size", "loop.start=16", "loop.updates=3", "loop.ma
 TUNE_LR = ("loop=tune_lr", "loop.updates=30")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 # speed by size (None: it does not fit), cap, sizes tried, size chosen, why it ended
 SEARCHES = {
     "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the cap of 64 rows"),

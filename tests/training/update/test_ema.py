@@ -18,7 +18,7 @@ from runner.training.update.parameters import dense_parameters
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 
 def averaged(context, **settings) -> MovingAverage:
@@ -107,13 +107,8 @@ def validation(run) -> list[float]:
 
 @pytest.mark.long
 def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runner, tmp_path):
-    run, unbroken = tmp_path / "run", tmp_path / "unbroken"
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    for folder, kill in ((unbroken, ""), (run, "step:23"), (run, "")):
-        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
-        done = runner.run(*traced, *WORDS, f"hydra.run.dir={folder}", env=env)
-        assert done.code == (-9 if kill else 0), done.text
-    assert differences(run, unbroken) == []
+    run = tmp_path / "run"
+    assert_resumes_exactly(runner, WORDS, run, tmp_path / "unbroken", "step:23")
     saved = open_checkpoint(newest_checkpoint(run))
     ours, average = ("dense/top.0.weight", "ema/top.0.weight")
     found = read_tensors(saved, [ours, average])

@@ -24,11 +24,6 @@ from tests.tiny_job import Rows, make_job
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def train(context, batches):
     outputs = []
     for step, batch in enumerate(batches, start=1):
