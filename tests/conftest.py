@@ -84,6 +84,9 @@ class Process:
     def wait(self) -> int:
         return self.zygote.ask({"wait": self.pid})["code"]
 
+    def finish(self) -> Finished:
+        return Finished(self.wait(), self.text)
+
     def wait_until_training(self, run: Path) -> None:
         log = run / "metrics.jsonl"
         for _ in range(1200):
@@ -104,6 +107,11 @@ class Process:
 class Finished:
     code: int
     text: str
+
+    def check(self) -> Finished:
+        """Fail with what was said, unless it ended well."""
+        assert self.code == 0, self.text
+        return self
 
 
 class Zygote:
@@ -156,9 +164,7 @@ class Zygote:
         return Process(answer["pid"], output, self)
 
     def run(self, *args: str, **more) -> Finished:
-        process = self.start(*args, **more)
-        code = process.wait()
-        return Finished(code, process.text)
+        return self.start(*args, **more).finish()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -208,6 +214,26 @@ def runner(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Zy
     runner = Zygote(tmp_path_factory.mktemp("runner"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Runs command lines in this process, with stand-ins for the jobs."""
+    from tests.fake_job import fake_command
+
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def python(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that starts afresh."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def forget_config_record(run: Path) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY
+from tests.conftest import TINY, python
 from tests.data.clicks import SCHEMA, clicks
 
 SMALL = [word for word in TINY if not word.startswith(("trainer.eval", "checkpoint"))]
@@ -26,14 +22,7 @@ def test_a_warning_appears_once_although_fbgemm_sets_up_logging(tmp_path, kind):
         words = ["loop=debug", "loop.max_steps=1", "loop.overfit_one_batch=true", *SMALL]
         words, said = [w for w in words if "max_steps=40" not in w], "one update cannot tell"
     # a process that starts afresh, since the import of FBGEMM is what sets up logging
-    done = subprocess.run(
-        [sys.executable, "-m", "runner", *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "runner", *words)
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count(said) == 1
     if kind == "with log.txt":

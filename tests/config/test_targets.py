@@ -153,8 +153,7 @@ QUICK = (*TINY, "trainer.max_steps=4", "dataset.rows={train: 400, validation: 50
 def finished(runner, tmp_path_factory):
     """A finished run of a few updates."""
     run = tmp_path_factory.mktemp("attacked") / "run"
-    done = runner.run(*QUICK, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*QUICK, f"hydra.run.dir={run}").check()
     return run
 
 

@@ -75,10 +75,8 @@ def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Z
     small = ("trainer.batch_size=64", "trainer.num_threads=1", "model.net.dropout=0.1")
     for run, first in (("whole", 50), ("parts", 20)):
         length = (f"trainer.max_steps={first}", f"hydra.run.dir={run}")
-        done = runner.run(*words, *small, *length, cwd=tmp_path)
-        assert done.code == 0, done.text
-    done = runner.run("resume", "parts", "--allow", "mydata", "trainer.max_steps=50", cwd=tmp_path)
-    assert done.code == 0, done.text
+        runner.run(*words, *small, *length, cwd=tmp_path).check()
+    runner.run("resume", "parts", "--allow", "mydata", "trainer.max_steps=50", cwd=tmp_path).check()
     whole, parts = (
         {
             name: digest

@@ -41,8 +41,7 @@ def result(run: Path) -> dict:
 @pytest.mark.parametrize("name", fast(*SHIPPED[::4], of=SHIPPED))
 def test_a_shipped_callback_runs_on_two_ranks(runner, tmp_path, name):
     every = {"activations", "memory", "throughput", "weights"} & {name}
-    done = train(runner, tmp_path, f"callbacks={name}", *(f"callbacks.{n}.every=4" for n in every))
-    assert done.code == 0, done.text
+    train(runner, tmp_path, f"callbacks={name}", *(f"callbacks.{n}.every=4" for n in every)).check()
     assert result(tmp_path)["step"] == 18
 
 

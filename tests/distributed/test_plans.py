@@ -34,8 +34,7 @@ def plans(folder: Path) -> dict[str, str]:
 )
 @pytest.mark.parity("E7")
 def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
-    done = run(runner, tmp_path / "run", *TWO, "sharding=row_wise", *words)
-    assert done.code == 0, done.text
+    run(runner, tmp_path / "run", *TWO, "sharding=row_wise", *words).check()
     found = plans(tmp_path / "run")
     assert found.pop("C1") == "table_wise"
     assert found.pop("C2") == "data_parallel"
@@ -54,8 +53,7 @@ def test_a_table_that_the_model_does_not_have_is_refused(runner, tmp_path, ranks
 
 @pytest.mark.long
 def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path):
-    done = run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1)
-    assert done.code == 0, done.text
+    run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1).check()
     assert plans(tmp_path / "run")["C1"] == "column_wise"
 
 
@@ -90,8 +88,7 @@ def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
 def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them(runner, tmp_path):
     """Whether a part has a table with the group's plan is known once the tables are there."""
     words = ("sharding=column_wise", "sharding.tables.C1=row_wise", "optimizer=adagrad")
-    only_c1 = run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1)
-    assert only_c1.code == 0, only_c1.text
+    run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1).check()
     all_of_them = run(runner, tmp_path / "all", *TWO, *words, LAMB_ON_C1.replace("C1$", "C"))
     assert all_of_them.code == 2
     assert "what optimizer.parts[0].sparse.kind=lamb does" in all_of_them.text

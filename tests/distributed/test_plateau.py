@@ -54,15 +54,14 @@ def result(run: Path) -> dict:
 @pytest.fixture(scope="module")
 def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together") / "run"
-    done = train(runner, folder, *TWO)
-    assert done.code == 0, done.text
+    train(runner, folder, *TWO).check()
     return folder
 
 
 @pytest.mark.slow
 def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tmp_path):
     alone = tmp_path / "alone"
-    assert train(runner, alone, *ONE).code == 0
+    train(runner, alone, *ONE).check()
     assert result(together)["step"] == result(alone)["step"] == 12
     # 6 updates of 120 rows, 4 of 240, 2 of 360
     assert result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
@@ -85,8 +84,7 @@ def test_a_rank_killed_around_a_decision_and_resumed_decides_the_same(
 ):
     run = tmp_path / "run"
     assert train(runner, run, *TWO, TRACE_KILL=kill).code == 1
-    done = train(runner, run, *TWO)
-    assert done.code == 0, done.text
+    train(runner, run, *TWO).check()
     assert differences(run, together) == []
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
 
@@ -99,8 +97,7 @@ def asker(**settings: object) -> str:
 @pytest.mark.long
 def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, *TWO, asker(step=3, what="stop", rank=1))
-    assert done.code == 0, done.text
+    train(runner, run, *TWO, asker(step=3, what="stop", rank=1)).check()
     assert (result(run)["step"], result(run)["status"]) == (3, "completed")
     assert result(run)["stopped"] == "it is enough"
 

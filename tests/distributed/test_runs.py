@@ -15,7 +15,7 @@ import torch
 
 from runner.models.layers.dropout import Dropout
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.conftest import TINY, Process, Zygote
+from tests.conftest import TINY, Finished, Process, Zygote
 from tests.distributed.traced import examples
 from tests.whole.compare_runs import differences, newest_checkpoint
 
@@ -37,10 +37,8 @@ def start(runner: Zygote, folder: Path, *more: str, **env: str) -> Process:
     return runner.start(*TRACED, *SETTINGS, *more, f"hydra.run.dir={folder}", env=env)
 
 
-def train(runner: Zygote, folder: Path, *more: str, **env: str) -> Process:
-    process = start(runner, folder, *more, **env)
-    process.code = process.wait()  # type: ignore[attr-defined]
-    return process
+def train(runner: Zygote, folder: Path, *more: str, **env: str) -> Finished:
+    return start(runner, folder, *more, **env).finish()
 
 
 def losses(run: Path) -> list[tuple[str, int, int, float]]:
@@ -91,16 +89,14 @@ def assert_gone(ranks: list[int], within_s: float = 5) -> None:
 @pytest.fixture(scope="module")
 def alone(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "run"
-    done = train(runner, folder, *ONE)
-    assert done.code == 0, done.text
+    train(runner, folder, *ONE).check()
     return folder
 
 
 @pytest.fixture(scope="module")
 def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together") / "run"
-    done = train(runner, folder, *TWO, "sharding=row_wise")
-    assert done.code == 0, done.text
+    train(runner, folder, *TWO, "sharding=row_wise").check()
     return folder
 
 
@@ -122,8 +118,7 @@ def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     "plan", ["table_wise", pytest.param("data_parallel", marks=pytest.mark.slow)]
 )
 def test_another_plan_changes_nothing(runner, alone, tmp_path, plan):
-    done = train(runner, tmp_path / "run", *TWO, f"sharding={plan}")
-    assert done.code == 0, done.text
+    train(runner, tmp_path / "run", *TWO, f"sharding={plan}").check()
     assert_close(tmp_path / "run", alone)
 
 
@@ -131,8 +126,8 @@ def test_another_plan_changes_nothing(runner, alone, tmp_path, plan):
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
 def test_other_optimizers_on_two_ranks_equal_one_process(runner, tmp_path, optimizer):
     one, two = tmp_path / "one", tmp_path / "two"
-    assert train(runner, one, *ONE, f"optimizer={optimizer}").code == 0
-    assert train(runner, two, *TWO, "sharding=row_wise", f"optimizer={optimizer}").code == 0
+    train(runner, one, *ONE, f"optimizer={optimizer}").check()
+    train(runner, two, *TWO, "sharding=row_wise", f"optimizer={optimizer}").check()
     assert_close(two, one, atol=5e-6)
 
 
@@ -149,8 +144,7 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
     assert result["status"] == "failed"
     assert "rank 1 was killed by SIGKILL" in result["error"]
     assert "rank 1 was killed by SIGKILL" in process.text
-    done = train(runner, run, *TWO, "sharding=row_wise")
-    assert done.code == 0, done.text
+    done = train(runner, run, *TWO, "sharding=row_wise").check()
     assert "resuming from step 1" in done.text  # 15, or 10 if that one was still being written
     assert differences(run, together) == []
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
@@ -163,8 +157,7 @@ def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp
     process = start(runner, run, *ahead, "trainer.eval_every=7", TRACE_KILL="1:17")
     assert process.wait() == 1, process.text
     assert "rank 1 was killed by SIGKILL" in process.text
-    done = train(runner, run, *ahead, "trainer.eval_every=7")
-    assert done.code == 0, done.text
+    train(runner, run, *ahead, "trainer.eval_every=7").check()
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
     ours, theirs = losses(run), losses(together)
     assert [row for row in ours if row[0] == "train"] == [r for r in theirs if r[0] == "train"]
@@ -196,7 +189,7 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
     assert process.wait() == 1, process.text
     assert time.monotonic() - began < 90
     assert_gone(ranks, within_s=0)
-    assert train(runner, run, *TWO, "sharding=row_wise").code == 0
+    train(runner, run, *TWO, "sharding=row_wise").check()
     assert differences(run, together) == []
 
 
@@ -219,8 +212,7 @@ def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number
     assert result["status"] == "interrupted"
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"] < 40
     for folder in (run, quiet):
-        done = train(runner, folder, *TWO, "sharding=row_wise", *length)
-        assert done.code == 0, done.text
+        train(runner, folder, *TWO, "sharding=row_wise", *length).check()
     assert differences(run, quiet) == []
 
 
@@ -234,12 +226,9 @@ def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_pat
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
-    def resume(*more: str, kill: str = "") -> Process:
-        process = runner.start(
-            "--allow", "tests", "resume", str(run), *more, env={**env, "TRACE_KILL": kill}
-        )
-        process.code = process.wait()  # type: ignore[attr-defined]
-        return process
+    def resume(*more: str, kill: str = "") -> Finished:
+        killed = {**env, "TRACE_KILL": kill}
+        return runner.run("--allow", "tests", "resume", str(run), *more, env=killed)
 
     assert train(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="0:8").code == 1
     assert resume("sharding=table_wise", kill="1:8").code == 1
@@ -249,8 +238,7 @@ def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_pat
     assert not (run / "sharding.json").exists()  # one process has all tables whole
     more = resume("trainer.num_processes=3", kill="2:8")
     assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
-    last = resume("trainer.num_processes=2", "sharding=row_wise")
-    assert last.code == 0, last.text
+    resume("trainer.num_processes=2", "sharding=row_wise").check()
     assert_close(run, alone)
     plan = json.loads((run / "sharding.json").read_text())
     assert plan["world_size"] == 2
@@ -265,7 +253,7 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, togeth
     another order, and bf16 rounds a difference in the eighth digit to one in the third."""
     words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
     whole, run = tmp_path / "whole", tmp_path / "run"
-    assert train(runner, whole, *words).code == 0
+    train(runner, whole, *words).check()
     assert train(runner, run, *words, TRACE_KILL="1:17").code == 1
     env = {"TRACE_FILE": f"{run}.trace"}
     back = runner.start("--allow", "tests", "resume", str(run), "trainer.num_processes=1", env=env)
@@ -286,14 +274,13 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
     """At a checkpoint the ranks hold the sums of the updates since the last log, at 7 or 14."""
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
     quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
-    assert train(runner, quiet, *ONE, *apart).code == 0
+    train(runner, quiet, *ONE, *apart).check()
     killed = train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17")
     assert killed.code == 1, killed.text
     shutil.copytree(one, two)
     for run, ranks in ((one, 1), (two, 2)):
         words = ("--allow", "tests", "resume", str(run), f"trainer.num_processes={ranks}")
-        done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"})
-        assert done.code == 0, done.text
+        done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"}).check()
         # the newest that is whole: 15 may not be yet, and 11 is there where it was the best so far
         found = re.search("resuming from step (10|11|15) ", done.text)
         assert found, done.text

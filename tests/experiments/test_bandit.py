@@ -52,8 +52,7 @@ def test_it_explores_less_the_more_it_has_decided():
 
 def train_rows(runner, tmp_path, policy: str) -> list[dict]:
     run = tmp_path / policy
-    done = runner.run(*SMALL, f"task.policy={policy}", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*SMALL, f"task.policy={policy}", f"hydra.run.dir={run}").check()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [row for row in rows if row["split"] == "train"]
 

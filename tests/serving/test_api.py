@@ -89,8 +89,7 @@ def test_a_run_has_its_facts(trained):
 def test_tables_of_all_kinds_have_the_scores_of_the_command_line(trained, rows, runner, tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     words = [trained.dir, tmp_path / "rows.parquet", "--out", tmp_path / "out", "--keep", "id"]
-    done = runner.run("predict", *map(str, words))
-    assert done.code == 0, done.text
+    runner.run("predict", *map(str, words)).check()
     expected = pq.read_table(tmp_path / "out")
     arrow = trained.predict(rows, keep=["id"])
     assert arrow.equals(expected)
@@ -160,8 +159,7 @@ def test_an_export_is_that_of_the_command_line_and_scores_what_the_run_predicts(
     before = process_facts()
     artifact = trained.export(tmp_path / "api")
     assert process_facts() == before
-    done = runner.run("export", str(trained.dir), "--out", str(tmp_path / "cli"))
-    assert done.code == 0, done.text
+    runner.run("export", str(trained.dir), "--out", str(tmp_path / "cli")).check()
     measured, expected = (
         json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("api", "cli")
     )
@@ -218,8 +216,7 @@ def test_a_sweep_stands_for_the_job_that_its_leaderboard_has_first(trained, tmp_
 def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_path):
     before = process_facts()
     words = (*TINY, "trainer.max_steps=12", "hydra.run.dir=")
-    done = runner.run(*words[:-1], f"hydra.run.dir={tmp_path / 'cli'}")
-    assert done.code == 0, done.text
+    runner.run(*words[:-1], f"hydra.run.dir={tmp_path / 'cli'}").check()
     expected = public.load(tmp_path / "cli").metrics
     for name in ("a", "b"):
         run = public.train([*words[:-1], f"hydra.run.dir={tmp_path / name}"])

@@ -38,8 +38,7 @@ AVERAGING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.ev
 
 
 def verb(runner, *words: str) -> str:
-    done = runner.run(*words)
-    assert done.code == 0, done.text
+    done = runner.run(*words).check()
     return str(done.text)
 
 

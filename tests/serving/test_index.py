@@ -23,8 +23,7 @@ from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F4
 
 
 def done(runner, *words: object) -> str:
-    process = runner.run(*map(str, words))
-    assert process.code == 0, process.text
+    process = runner.run(*map(str, words)).check()
     return process.text
 
 

@@ -27,8 +27,7 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predict(runner: Zygote, run: Path, *words: object) -> str:
-    done = runner.run("predict", str(run), *map(str, words))
-    assert done.code == 0, done.text
+    done = runner.run("predict", str(run), *map(str, words)).check()
     return done.text
 
 

@@ -13,17 +13,11 @@ from runner.errors import ConfigError, UserError
 from runner.sweep.database import SweepDatabase
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.run_index import read_result_if_whole
-from tests.fake_job import Command, fake_command
 from tests.rundir.test_regular_files import KINDS, plant
 from tests.sweep.driver import grid, run
 
 pytestmark = pytest.mark.usefixtures("time_limit")
 LIMIT_S = 20
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path) -> Command:
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture

@@ -172,8 +172,7 @@ def test_two_trainings_share_the_servers_and_one_has_two_ranks(runner, local, se
 @pytest.mark.parity("T15")
 def test_a_run_is_evaluated_and_counted_on_the_servers(runner, local, servers, tmp_path):
     words = ("--allow", "tests", "loop=eval", f"run={local}", f"hydra.run.dir={tmp_path}/eval")
-    done = runner.run(*words, *servers.words)
-    assert done.code == 0, done.text
+    runner.run(*words, *servers.words).check()
     found, trained = (
         read_json(run / "result.json")["metrics"] for run in (tmp_path / "eval", local)
     )

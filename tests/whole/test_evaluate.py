@@ -23,16 +23,14 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
     # improves early, then overfits: the best checkpoint is not the last
     more = ("trainer.max_steps=400", "optimizer.sparse.lr=0.3", "checkpoint.save_every=100")
-    done = runner.run(*TINY, *more, f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *more, f"hydra.run.dir={folder}").check()
     assert 0 < result(folder)["best"]["step"] < 400
     return folder
 
 
 def evaluate(runner, tmp_path, *args):
     own = tmp_path / "eval"
-    done = runner.run("loop=eval", f"hydra.run.dir={own}", *args)
-    assert done.code == 0, done.text
+    done = runner.run("loop=eval", f"hydra.run.dir={own}", *args).check()
     return result(own)["metrics"], done.text
 
 

@@ -23,8 +23,7 @@ ALL_SPLITS = "trainer.eval_splits=[train,validation,test]"
 
 
 def train(runner: Zygote, run: Path, *more: str) -> str:
-    done = runner.run(*TWO_EVALUATIONS, *more, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*TWO_EVALUATIONS, *more, f"hydra.run.dir={run}").check()
     return done.text
 
 
@@ -61,14 +60,13 @@ def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
         for r in (run, plain)
     )
     assert tensors == tensors_plain
-    done = runner.run(
+    runner.run(
         "loop=eval",
         f"run={run}",
         "loop.split=[validation,test]",
         "checkpoint.step=last",
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     metrics = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
     for split in ("validation", "test"):
         on_the_way = {k: v for k, v in found[split, 40].items() if k != "examples"}

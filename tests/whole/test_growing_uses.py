@@ -114,16 +114,14 @@ def test_predictions_and_an_export_are_what_was_evaluated(runner, data, tmp_path
     model = {"direct": WIDE, "rewritten": "model=din"}[name]
     run = train(runner, tmp_path / "run", *data[name], model, *EPOCH)
     out = tmp_path / "model"
-    exported = runner.run("export", str(run), "--out", str(out))
-    assert exported.code == 0, exported.text
+    runner.run("export", str(run), "--out", str(out)).check()
     rows = drifting.table(300, first_row=1200, seed=2).drop_columns(["click"])
     strange = drifting.user_ids(np.arange(10**6, 10**6 + 300))
     mixed = np.where(np.arange(300) % 2, strange, rows["user"].fill_null(5).to_numpy())
     rows = rows.set_column(rows.column_names.index("user"), "user", pa.array(mixed))
     pq.write_table(rows, tmp_path / "rows.parquet")
     words = ("predict", str(run), str(tmp_path / "rows.parquet"))
-    done = runner.run(*words, "--out", str(tmp_path / "predicted"))
-    assert done.code == 0, done.text
+    runner.run(*words, "--out", str(tmp_path / "predicted")).check()
     predicted = pq.read_table(tmp_path / "predicted")
     [column] = [c for c in predicted.column_names if "click" in c]
     scored = Scorer.load(out).score(rows)["click"]

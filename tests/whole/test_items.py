@@ -118,8 +118,7 @@ def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty
     )  # ranks draw their own
     parts = ("trainer.batch_size=8", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((one, ()), (two, parts)):
-        done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        runner.run(*words, *drop, *more, f"hydra.run.dir={run}").check()
     assert_same_training(one, two)
 
 
@@ -135,8 +134,7 @@ def test_sasrec_on_two_ranks_stays_within_a_millionth_of_one_rank(
     parts = ("trainer.batch_size=16", "trainer.num_processes=2")
     one, two = tmp_path / "one", tmp_path / "two"
     for run, more in ((one, ()), (two, parts)):
-        done = runner.run(*words, *more, f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        runner.run(*words, *more, f"hydra.run.dir={run}").check()
     ours, theirs = ([r["loss"] for r in log(r) if r["split"] == "train"] for r in (one, two))
     assert len(ours) == 30
     assert theirs == pytest.approx(ours, abs=1e-6)
@@ -160,8 +158,7 @@ def test_rows_compared_within_micro_batches_are_the_same_on_one_rank_and_on_two(
     runs = {name: tmp_path / name for name in ("whole", *CUTS)}
     whole = ("trainer.batch_size=32", "model.loss.within=update")
     for name, cut in {"whole": whole, **CUTS}.items():
-        done = runner.run(*words, *cut, f"hydra.run.dir={runs[name]}")
-        assert done.code == 0, done.text
+        runner.run(*words, *cut, f"hydra.run.dir={runs[name]}").check()
     assert_same_training(*(runs[name] for name in CUTS))
     first = {name: log(run)[0]["loss"] for name, run in runs.items()}
     assert first["whole"] > first["one rank"] + 0.1, "fewer rows to be told from"
@@ -209,20 +206,17 @@ def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
     words = (*SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.max_steps=120")
     words = (*words, "model.net.embedding_dim=16", "optimizer.sparse.lr=0.02")
     run, again = tmp_path / "run", tmp_path / "again"
-    done = runner.run(*words, "optimizer.dense.lr=0.01", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*words, "optimizer.dense.lr=0.01", f"hydra.run.dir={run}").check()
     found = result(run)["metrics"]
     # of chance: 5 / 40. An average of a history does not tell which item was the last
     assert found["test/recall@5"] > {"sasrec": 0.5, "two_tower": 0.25}[name]
     assert found["test/recall@5"] == found["test/hit_rate@5"] >= found["test/ndcg@5"]
     judged = {metric: value for metric, value in found.items() if metric.startswith("test/")}
-    done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={again}")
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={run}", f"hydra.run.dir={again}").check()
     assert result(again)["metrics"] == judged
     if name == "sasrec":  # whose loss takes each row by itself, against the same drawn items
         smaller = (f"hydra.run.dir={tmp_path / 'smaller'}", "trainer.eval_batch_size=7")
-        done = runner.run("loop=eval", f"run={run}", *smaller)
-        assert done.code == 0, done.text
+        runner.run("loop=eval", f"run={run}", *smaller).check()
         assert result(tmp_path / "smaller")["metrics"] == pytest.approx(judged, rel=1e-5)
 
 
@@ -231,7 +225,7 @@ def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
 def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
     runner, beauty, tmp_path, loss
 ):
-    done = runner.run(
+    runner.run(
         *SETTINGS,
         beauty,
         "model=sasrec",
@@ -242,8 +236,7 @@ def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
         "metrics.slice_by=item",
         "checkpoint.monitor.metric=validation/mrr",
         f"hydra.run.dir={tmp_path / 'run'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     found = result(tmp_path / "run")["metrics"]
     assert 0.2 < found["test/mrr"] < 1
     assert 0 <= found["test/ece"] < 1

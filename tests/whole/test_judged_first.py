@@ -109,7 +109,7 @@ def test_the_jobs_of_a_sweep_are_judged_once_for_each_model(monkeypatch, message
 @pytest.mark.parity("N16")
 def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb):
     words = [*TINY, "trainer.max_steps=2", "hydra.run.dir=run"]
-    assert runner.run(*words, cwd=project).code == 0
+    runner.run(*words, cwd=project).check()
     path = project / "run" / "config.yaml"
     config = yaml.safe_load(path.read_text())
     config["dataset"]["data_seed"] = 7  # would be another run, or other data
@@ -129,8 +129,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
 @pytest.mark.long
 def test_a_part_of_ones_own_is_judged_where_ranks_are_forked(runner, project):
     words = [*TINY, "trainer.max_steps=2", "trainer.num_processes=2", "hydra.run.dir=run"]
-    done = runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project)
-    assert done.code == 0, done.text
+    runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project).check()
     assert (project / "run" / "result.json").exists()
 
 

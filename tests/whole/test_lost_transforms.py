@@ -36,7 +36,7 @@ def test_lost_transforms_are_fitted_anew_only_if_they_come_out_the_same(
 ):
     run, meanwhile = tmp_path / "run", tmp_path / "whole"
     env = {"TRACE_FILE": f"{tmp_path}/trace"}
-    assert runner.run(*table, *ranks, f"hydra.run.dir={meanwhile}", env=env).code == 0
+    runner.run(*table, *ranks, f"hydra.run.dir={meanwhile}", env=env).check()
     kill = {**env, "TRACE_KILL": "step:18"}
     assert runner.run(*table, *ranks, f"hydra.run.dir={run}", env=kill).code != 0
     learnt = run / "data" / "learnt.json"

@@ -24,8 +24,7 @@ def result(run) -> dict:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_and_evaluates(runner, tmp_path, name):
     run = tmp_path / "run"
-    done = runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}").check()
     found = result(run)
     assert (found["status"], found["step"]) == ("completed", 5)
     assert 0.3 < found["metrics"]["test/auc"] < 1
@@ -33,7 +32,7 @@ def test_every_model_trains_and_evaluates(runner, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["deepfm", "masknet", "ple"])
 def test_every_model_works_with_micro_batches_autocast_and_exact_tables(runner, tmp_path, name):
-    done = runner.run(
+    runner.run(
         *DATA,
         f"model={name}",
         *SMALL,
@@ -41,17 +40,15 @@ def test_every_model_works_with_micro_batches_autocast_and_exact_tables(runner, 
         "trainer.accumulate=2",
         "optimizer=adam",
         f"hydra.run.dir={tmp_path / 'run'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
 
 
 @pytest.mark.parametrize("name", ["bce", "by_kind", "focal", "jrc", "uncertainty"])
 def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
     run = tmp_path / "run"
-    done = runner.run(
+    runner.run(
         *DATA, "model=wide_and_deep", f"model/loss={name}", *SMALL, f"hydra.run.dir={run}"
-    )
-    assert done.code == 0, done.text
+    ).check()
     target = yaml.safe_load((run / "config.yaml").read_text())["model"]["loss"]["_target_"]
     assert target.removeprefix("runner.models.losses.").lower() == name.replace("_", "")
 

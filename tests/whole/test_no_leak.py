@@ -116,7 +116,7 @@ def test_no_exit_of_loop_online_tells_a_secret(runner, tmp_path, leak):
 @pytest.mark.long
 @pytest.mark.parametrize("leak", ["", "evaluation", "dataset"])
 def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
-    assert run(runner, tmp_path, *SETTINGS, DATASET).code == 0
+    run(runner, tmp_path, *SETTINGS, DATASET).check()
     place = f"hydra.run.dir={tmp_path / 'eval'}"
     words = ("loop=eval", f"run={tmp_path / 'run'}", *LEAKING[:2], TRACEBACK, place)
     done = runner.run(*words, env={**ENV, "LEAK": leak})
@@ -149,10 +149,10 @@ def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes
     assert first.code == 143, first.text
     assert "note: ${oc.env:MY_API_TOKEN}" in (tmp_path / "run" / "config.yaml").read_text()
     words = ("resume", str(tmp_path / "run"), "--allow", "tests")
-    again = runner.run(*words, env=ENV)
-    assert again.code == 0, again.text
-    shown = runner.run("report", str(tmp_path / "run"), "--html", f"{tmp_path}/x.html", env=ENV)
-    assert shown.code == 0, shown.text
+    again = runner.run(*words, env=ENV).check()
+    shown = runner.run(
+        "report", str(tmp_path / "run"), "--html", f"{tmp_path}/x.html", env=ENV
+    ).check()
     assert_hidden(tmp_path, first.text + again.text + shown.text)
 
 
@@ -177,8 +177,9 @@ def test_a_sweep_and_its_jobs_tell_no_secret(runner, tmp_path, leak, seeds):
     assert len(logs) == len(seeds.split(","))
     assert all("${oc.env:MY_API_TOKEN}" in log for log in logs)
     assert assert_hidden(tmp_path, done.text) > 0
-    again = runner.run("report", str(tmp_path / "sweep"), "--html", f"{tmp_path}/x.html", env=ENV)
-    assert again.code == 0, again.text
+    again = runner.run(
+        "report", str(tmp_path / "sweep"), "--html", f"{tmp_path}/x.html", env=ENV
+    ).check()
     assert_hidden(tmp_path, again.text)
 
 

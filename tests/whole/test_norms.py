@@ -42,13 +42,12 @@ def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
 @pytest.mark.long
 def test_an_evaluation_takes_the_running_statistics_whatever_its_batch_size(runner, tmp_path):
     run = tmp_path / "run"
-    assert runner.run(*TINY, *NORM, f"hydra.run.dir={run}").code == 0
+    runner.run(*TINY, *NORM, f"hydra.run.dir={run}").check()
     for size in (7, 64):
         out = tmp_path / str(size)
-        done = runner.run(
+        runner.run(
             "loop=eval", f"run={run}", f"trainer.batch_size={size}", f"hydra.run.dir={out}"
-        )
-        assert done.code == 0, done.text
+        ).check()
         for name in ("test/auc", "test/log_loss"):
             assert metrics(out)[name] == pytest.approx(metrics(run)[name], abs=1e-6)
 
@@ -61,8 +60,7 @@ def test_two_ranks_and_micro_batches_learn_what_one_process_does(runner, tmp_pat
     one = ("trainer.batch_size=64",)
     parts = ("trainer.batch_size=16", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((alone, one), (cut, parts)):
-        done = runner.run(*words, *more, f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        done = runner.run(*words, *more, f"hydra.run.dir={run}").check()
     assert "its 2 micro-batches go through the dense half as one" in done.text.replace("\n", " ")
     signatures = [json.loads((run / "meta.json").read_text())["signature"] for run in (alone, cut)]
     assert signatures[0] == signatures[1]
@@ -80,7 +78,6 @@ def test_a_compiled_run_equals_an_eager_one_to_rounding(runner, tmp_path, activa
     words = (*TINY, *NORM, "trainer.max_steps=12", f"model.net.activation={activation}")
     for name, compiled in (("eager", "false"), ("compiled", "true")):
         run = f"hydra.run.dir={tmp_path / name}"
-        done = runner.run(*words, f"trainer.compile={compiled}", run)
-        assert done.code == 0, done.text
+        runner.run(*words, f"trainer.compile={compiled}", run).check()
     ours, theirs = (metrics(tmp_path / name) for name in ("compiled", "eager"))
     assert ours["test/log_loss"] == pytest.approx(theirs["test/log_loss"], abs=1e-5)

@@ -69,8 +69,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
     """One pass of `train` in file order."""
     run = tmp_path_factory.mktemp("trained") / "run"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
-    done = runner.run(*own, *words(data, run))
-    assert done.code == 0, done.text
+    runner.run(*own, *words(data, run)).check()
     assert result(run)["step"] == 47
     return run
 
@@ -81,8 +80,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
 def test_one_pass_over_given_files_equals_one_pass_of_train(runner, data, trained, tmp_path, score):
     run = tmp_path / "run"
     online = ("loop=online", "dataset=parquet", "dataset.mix=false", f"loop.score={score}")
-    done = runner.run(*online, *words(data, run))
-    assert done.code == 0, done.text
+    runner.run(*online, *words(data, run)).check()
     assert (result(run)["step"], result(run)["examples"]) == (47, NUM_ROWS)
     assert weights(run) == weights(trained)
     # scored by the forward of the update, or by one before it: the same, and what train measures
@@ -95,8 +93,7 @@ def test_a_stream_of_files_equals_one_pass_of_train_up_to_its_last_whole_batch(
     runner, data, trained, tmp_path
 ):
     run = tmp_path / "run"
-    done = runner.run(*STREAM, *words(data, run))
-    assert done.code == 0, done.text
+    done = runner.run(*STREAM, *words(data, run)).check()
     assert "no new file" in done.text
     assert "progressive loss over 6 windows" in done.text
     found = result(run)
@@ -105,7 +102,7 @@ def test_a_stream_of_files_equals_one_pass_of_train_up_to_its_last_whole_batch(
     shorter = tmp_path / "shorter"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
     length = ("trainer.max_epochs=null", "trainer.max_steps=46")
-    assert runner.run(*own, *words(data, shorter), *length).code == 0
+    runner.run(*own, *words(data, shorter), *length).check()
     assert weights(run) == weights(shorter)
     assert [r["loss"] for r in metrics(run, "progressive")] == [
         r["loss"] for r in metrics(trained, "train")[:6]
@@ -170,8 +167,7 @@ def test_a_stream_that_ends_before_its_window_is_full_shows_the_metrics_so_far(
     results = []
     for log_every in (46, 1000):
         run = tmp_path / f"every-{log_every}"
-        done = runner.run(*STREAM, *words(data, run), f"trainer.log_every={log_every}")
-        assert done.code == 0, done.text
+        done = runner.run(*STREAM, *words(data, run), f"trainer.log_every={log_every}").check()
         assert ("updates of a window that is not full" in done.text) == (log_every == 1000)
         results.append(result(run)["metrics"])
     assert not (run / "metrics.jsonl").exists()  # the next start fills the window
@@ -192,8 +188,7 @@ def test_an_endless_stream_ends_by_signal_while_it_waits_and_by_max_steps(runner
     assert (result(run)["status"], result(run)["step"]) == ("interrupted", 46)
     short = tmp_path / "short"
     length = ("trainer.max_epochs=null", "trainer.max_steps=10", "dataset.idle_timeout_s=null")
-    done = runner.run(*STREAM, *words(data, short), *length)
-    assert done.code == 0, done.text
+    runner.run(*STREAM, *words(data, short), *length).check()
     assert (result(short)["status"], result(short)["step"]) == ("completed", 10)
     again = runner.run(*STREAM, *words(data, short), *length)
     assert "is done already" in again.text
@@ -205,8 +200,7 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     run = tmp_path / "run"
     every = ("trainer.log_every=1", "checkpoint.save_every=1", "checkpoint.keep=99")
     every = (*every, "model.net.dropout=0.5", "trainer.max_epochs=null", "trainer.max_steps=6")
-    done = runner.run(*STREAM, *words(data, run), *every)
-    assert done.code == 0, done.text
+    runner.run(*STREAM, *words(data, run), *every).check()
     [scored] = [r for r in metrics(run, "progressive") if r["step"] == 6]
     part = tmp_path / "part"
     part.mkdir()
@@ -216,8 +210,7 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     evaluation = ("loop=eval", f"checkpoint.path={step}", "dataset=parquet", "loop.split=train")
     evaluation = (*evaluation, f"dataset.path={part}", f"dataset.schema={data / 'schema.yaml'}")
     own = tmp_path / "eval"
-    done = runner.run(*evaluation, "dataset.mix=false", f"hydra.run.dir={own}")
-    assert done.code == 0, done.text
+    runner.run(*evaluation, "dataset.mix=false", f"hydra.run.dir={own}").check()
     assert result(own)["metrics"]["train_eval/loss"] == pytest.approx(scored["loss"], rel=1e-6)
 
 
@@ -235,8 +228,7 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
     assert done.code == 2, done.text
     assert "1.parquet: not a readable Parquet file" in done.text
     (files / "1.parquet").write_bytes(whole)
-    done = runner.run(*cut)
-    assert done.code == 0, done.text
+    runner.run(*cut).check()
     assert result(run)["examples"] == 31 * 32
 
 

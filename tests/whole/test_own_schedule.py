@@ -33,8 +33,7 @@ def train(runner: Zygote, run: Path, kill: str = ""):
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("untouched") / "run"
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     return run
 
 
@@ -56,13 +55,12 @@ def test_every_rate_follows_its_schedule(untouched):
 def test_a_killed_run_goes_on_with_the_states_of_its_schedules(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
     assert train(runner, run, kill).code == -9
-    assert train(runner, run).code == 0
+    train(runner, run).check()
     assert differences(run, untouched) == []
 
 
 def test_it_is_drawn_as_it_will_be(runner):
-    done = runner.run("schedule", *SETTINGS)
-    assert done.code == 0, done.text
+    done = runner.run("schedule", *SETTINGS).check()
     assert "Shrinking and staircase: rate / full rate over 40 updates" in done.text
     (last,) = [line for line in done.text.splitlines() if line.startswith("last")]
     assert f"{1e-3 * 0.9**40:.4g}" in last and f"{1e-3 * 0.8**40:.4g}" in last

@@ -73,11 +73,10 @@ def test_parts_on_two_ranks_killed_and_resumed_on_one_equal_one_process(runner, 
     allow, traced = ("--allow", "tests"), "task._target_=tests.distributed.traced.Traced"
     common = (*allow, traced, *SETTINGS, PARTS, OWN)
     env = {"TRACE_FILE": f"{tmp_path}/trace"}
-    assert runner.run(*common, *ONE, f"hydra.run.dir={one}", env=env).code == 0
+    runner.run(*common, *ONE, f"hydra.run.dir={one}", env=env).check()
     half = (*TWO, f"sharding={plan}", f"hydra.run.dir={two}")
     killed = runner.run(*common, *half, env={**env, "TRACE_KILL": "1:17"})
     assert killed.code == 1, killed.text
-    done = runner.run(*allow, "resume", str(two), "trainer.num_processes=1", env=env)
-    assert done.code == 0, done.text
+    done = runner.run(*allow, "resume", str(two), "trainer.num_processes=1", env=env).check()
     assert "resuming from step" in done.text
     assert_close(two, one, atol=5e-6)

@@ -56,8 +56,7 @@ def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int 
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("untouched") / "run"
-    done = train(runner, folder)
-    assert done.code == 0, done.text
+    train(runner, folder).check()
     return folder
 
 
@@ -90,7 +89,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
 @pytest.mark.parity("L8")
 def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tmp_path):
     result = json.loads((untouched / "result.json").read_text())
-    done = runner.run(
+    runner.run(
         *ALLOW,
         "loop=eval",
         f"run={untouched}",
@@ -98,8 +97,7 @@ def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tm
         "loop.split=test",
         "task._target_=runner.training.update.task.Supervised",
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     evaluated = json.loads((tmp_path / "eval" / "result.json").read_text())
     assert result["metrics"]["test/auc"] == evaluated["metrics"]["test/auc"]
     assert evaluated["step"] == result["best"]["step"] < result["step"]
@@ -125,8 +123,7 @@ def assert_same(run: Path, untouched: Path) -> None:
 def test_killed_anywhere_and_resumed_it_decides_the_same(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
     assert train(runner, run, kill=kill).code == -9
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -148,15 +145,14 @@ def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
 ):
     run = tmp_path / "run"
     assert train(runner, run, kill=point, number=signal.SIGTERM).code == 143
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
 @pytest.mark.long
 def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, "trainer.early_stop.patience=2").code == 0
+    train(runner, run, "trainer.early_stop.patience=2").check()
     assert json.loads((run / "result.json").read_text())["step"] == 6
     done = runner.run(
         *ALLOW,
@@ -165,8 +161,7 @@ def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, un
         "checkpoint.monitor={metric: validation/calibration, direction: max}",
         "trainer.early_stop.patience=5",
         env={"TRACE_FILE": f"{run}.trace"},
-    )
-    assert done.code == 0, done.text
+    ).check()
     assert "it had stopped (early_stop: " in done.text
     assert json.loads((run / "result.json").read_text())["step"] == 12
     ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (run, untouched))
@@ -196,8 +191,8 @@ def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     assert json.loads((run / "result.json").read_text())["status"] == "failed"
     assert "in _at" in (run / "log.txt").read_text()  # the traceback leads into it
     assert open_checkpoint(newest_checkpoint(run)).step == 4
-    assert runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").code == 0
-    assert own(runner, clean, callback("Asker", step=99, what="raise")).code == 0
+    runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").check()
+    own(runner, clean, callback("Asker", step=99, what="raise")).check()
     assert differences(run, clean) == []
 
 
@@ -205,8 +200,8 @@ def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
 def test_our_callbacks_change_neither_the_result_nor_the_signature(runner, tmp_path):
     watched, alone = tmp_path / "watched", tmp_path / "alone"
     watch = ("callbacks=[throughput,memory,time_limit]", "callbacks.throughput.every=3")
-    assert own(runner, watched, *watch, "callbacks.memory.every=3").code == 0
-    assert own(runner, alone).code == 0
+    own(runner, watched, *watch, "callbacks.memory.every=3").check()
+    own(runner, alone).check()
     assert differences(watched, alone) == []
     perf = [json.loads(line) for line in (watched / "perf.jsonl").read_text().splitlines()]
     assert [r["step"] for r in perf if "throughput/examples_per_s" in r] == [3, 6]
@@ -230,8 +225,8 @@ def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tm
 
     run, clean = tmp_path / "run", tmp_path / "clean"
     assert weighed(run, kill="step:15").code == -9
-    assert weighed(run).code == 0
-    assert weighed(clean).code == 0
+    weighed(run).check()
+    weighed(clean).check()
     assert differences(run, clean) == []
     found = rows(run, "weights")
     assert [row["step"] for row in found] == [4, 8, 12, 16, 20]
@@ -248,22 +243,20 @@ def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner
     assert "s of 3601s are left: saving and leaving" in first.text
     assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
     assert 0 < open_checkpoint(newest_checkpoint(run)).step < 8
-    assert own(runner, run, slow).code == 0
-    assert own(runner, clean, slow).code == 0
+    own(runner, run, slow).check()
+    own(runner, clean, slow).check()
     assert differences(run, clean) == []
 
 
 @pytest.mark.long
 def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
     extra = ("callbacks=[loss_guard,throughput,memory,weights]", "trainer.early_stop.patience=3")
-    debugged = runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2")
-    assert debugged.code == 0, debugged.text
-    evaluated = runner.run(
+    runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2").check()
+    runner.run(
         *ALLOW,
         "loop=eval",
         f"run={untouched}",
         "task._target_=runner.training.update.task.Supervised",
         *extra,
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert evaluated.code == 0, evaluated.text
+    ).check()

@@ -29,7 +29,7 @@ def start(runner: Zygote, folder: Path) -> Process:
 @pytest.fixture(scope="module")
 def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quiet") / "run"
-    assert runner.run(*SETTINGS, f"hydra.run.dir={folder}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -57,7 +57,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     asked_for = [r["step"] for r in rows if r["split"] == "validation"]
     assert all(step % 110 == 0 for step in asked_for)
     assert "resume" in process.text
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 
@@ -76,7 +76,7 @@ def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, qui
     # a machine that is slow to look may send the signal when there is a best, which is told then
     assert is_evaluated == (result["best"] is not None) == (not left_out)
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 
@@ -106,7 +106,7 @@ def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, qu
     sent = time.monotonic()
     assert process.wait() == 130
     assert time.monotonic() - sent < 2
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 

@@ -51,11 +51,9 @@ STOP = "trainer.max_steps=17"
 def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, words):
     run, whole = tmp_path / "run", tmp_path / "whole"
     words = (*words, "trainer.max_steps=30")
-    done = train(runner, whole, *words)
-    assert done.code == 0, done.text
+    train(runner, whole, *words).check()
     assert train(runner, run, *words, kill="step:17").code == -9
-    done = train(runner, run, *words)
-    assert done.code == 0, done.text
+    train(runner, run, *words).check()
     assert_same(run, whole)
 
 
@@ -72,29 +70,24 @@ def tables(folder: Path) -> dict[str, torch.Tensor]:
 def test_width_10_trains_alike_on_two_ranks_and_resumes_on_one(runner, tmp_path, plan):
     words = (*TINY, "model.net.embedding_dim=10")
     one, two = tmp_path / "one", tmp_path / "two"
-    done = runner.run(*words, STOP, f"hydra.run.dir={one}")
-    assert done.code == 0, done.text
-    done = runner.run(*words, STOP, *TWO, f"sharding={plan}", f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
+    runner.run(*words, STOP, f"hydra.run.dir={one}").check()
+    runner.run(*words, STOP, *TWO, f"sharding={plan}", f"hydra.run.dir={two}").check()
     shards = json.loads((two / "sharding.json").read_text())["pieces"]
     assert {shard["num_columns"] for shard in shards} == {10}
     ours, theirs = tables(two), tables(one)
     for name, expected in theirs.items():
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5)
     assert theirs["tables/C1/weight"].shape[1] == 10
-    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
-    assert done.code == 0, done.text
+    runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1").check()
 
 
 @pytest.mark.long
 def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
     words = (*OPTIONS["caught up"], "trainer.max_steps=22")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *words, f"hydra.run.dir={run}").check()
     words = ("checkpoint.step=last", "loop.split=validation", f"hydra.run.dir={own}")
-    done = runner.run("loop=eval", f"run={run}", *words)
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={run}", *words).check()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     [logged] = [r for r in rows if r["split"] == "validation" and r["step"] == 22]
     metrics = json.loads((own / "result.json").read_text())["metrics"]
@@ -106,12 +99,9 @@ def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, 
 def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     words = (*TINY, *OPTIONS["caught up"])
     one, two = tmp_path / "one", tmp_path / "two"
-    done = runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={one}")
-    assert done.code == 0, done.text
-    done = runner.run(*words, STOP, *TWO, "sharding=row_wise", f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
-    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
-    assert done.code == 0, done.text
+    runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={one}").check()
+    runner.run(*words, STOP, *TWO, "sharding=row_wise", f"hydra.run.dir={two}").check()
+    runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1").check()
     ours, theirs = tables(two), tables(one)
     assert ours.keys() == theirs.keys()
     assert 0.9 < float(theirs["tables/C1/scale"]) < 1

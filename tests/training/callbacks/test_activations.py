@@ -85,10 +85,10 @@ def test_an_observed_run_equals_a_plain_one_also_when_it_is_resumed(runner: Zygo
         return runner.run(*TINY, f"hydra.run.dir={tmp_path / folder}", *more)
 
     observe = ("callbacks=activations", "callbacks.activations.every=6")
-    assert run("plain").code == 0
-    assert run("looked", *observe).code == 0
-    assert run("cut", *observe, "trainer.max_steps=17").code == 0
-    assert runner.run("resume", str(tmp_path / "cut"), "trainer.max_steps=40").code == 0
+    run("plain").check()
+    run("looked", *observe).check()
+    run("cut", *observe, "trainer.max_steps=17").check()
+    runner.run("resume", str(tmp_path / "cut"), "trainer.max_steps=40").check()
     for split in ("train", "validation", "test"):
         assert rows("looked", split) == rows("plain", split)
     assert [row["step"] for row in rows("looked", "activations")] == [6, 12, 18, 24, 30, 36]

@@ -98,8 +98,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
 
 
 def test_a_debug_run_observes_modules_and_is_eager(runner):
-    done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true")
-    assert done.code == 0, done.text
+    done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true").check()
     assert "top.0" in done.text, "statistics of the modules inside"
 
 

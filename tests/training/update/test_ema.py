@@ -120,8 +120,9 @@ def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runn
         folder = tmp_path / f"eval{len(more)}"
         env = {"TRACE_FILE": f"{folder}.trace"}
         words = ("--allow", "tests", "loop=eval", f"run={run}", "loop.split=validation")
-        done = runner.run(*words, "checkpoint.step=last", f"hydra.run.dir={folder}", *more, env=env)
-        assert done.code == 0, done.text
+        runner.run(
+            *words, "checkpoint.step=last", f"hydra.run.dir={folder}", *more, env=env
+        ).check()
         return json.loads((folder / "result.json").read_text())["metrics"]["validation/loss"]
 
     assert evaluated() == validation(run)[-1]
@@ -133,11 +134,10 @@ def test_a_run_without_averages_cannot_be_evaluated_by_them_but_can_begin_to_kee
     runner, tmp_path
 ):
     run = tmp_path / "run"
-    assert runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").code == 0
+    runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").check()
     refused = runner.run(
         "loop=eval", f"run={run}", "trainer.ema.decay=0.9", f"hydra.run.dir={tmp_path / 'eval'}"
     )
     assert refused.code == 2
     assert "holds no moving average" in refused.text
-    done = runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12")
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12").check()
