@@ -16,6 +16,7 @@ from runner.cli.schedule import ScheduleLength, build_learning_rates
 from runner.optim.lr_shapes import SCHEDULE_KINDS
 from runner.reporting.console.chart import Chart, Line, render_braille
 from tests.conftest import TINY, Zygote, python
+from tests.whole.compare_runs import read_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = "dataset.rows={train: 6400, validation: 10, test: 10}"
@@ -157,8 +158,7 @@ def test_the_log_of_a_run_killed_and_resumed_is_the_curve(runner: Zygote, tmp_pa
         env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
         done = runner.run(*words, *more, f"hydra.run.dir={run}", env=env)
         assert done.code == code, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"}
+    logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in read_rows(run, "train")}
     assert list(logged) == list(range(1, 41))
     for k, (dense, sparse) in logged.items():
         factor = k / 7 if k <= 7 else (1 + math.cos(math.pi * ((k - 8) % 13) / 13)) / 2

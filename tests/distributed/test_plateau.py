@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_result, read_rows
 
 ALLOW = ("--allow", "tests")
 SETTINGS = (
@@ -43,14 +42,6 @@ def train(runner: Zygote, folder: Path, *more: str, **env: str):
     return runner.run(*words, env={"TRACE_FILE": f"{folder}.trace", **env})
 
 
-def log(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together") / "run"
@@ -62,10 +53,10 @@ def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tmp_path):
     alone = tmp_path / "alone"
     train(runner, alone, *ONE).check()
-    assert result(together)["step"] == result(alone)["step"] == 12
+    assert read_result(together)["step"] == read_result(alone)["step"] == 12
     # 6 updates of 120 rows, 4 of 240, 2 of 360
-    assert result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
-    ours, theirs = log(together), log(alone)
+    assert read_result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
+    ours, theirs = read_rows(together), read_rows(alone)
     assert [(r["split"], r["step"]) for r in ours] == [(r["split"], r["step"]) for r in theirs]
     assert sum(row["split"] == "weights" for row in ours) == 4
     for a, b in zip(ours, theirs):
@@ -98,8 +89,8 @@ def asker(**settings: object) -> str:
 def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     run = tmp_path / "run"
     train(runner, run, *TWO, asker(step=3, what="stop", rank=1)).check()
-    assert (result(run)["step"], result(run)["status"]) == (3, "completed")
-    assert result(run)["stopped"] == "it is enough"
+    assert (read_result(run)["step"], read_result(run)["status"]) == (3, "completed")
+    assert read_result(run)["stopped"] == "it is enough"
 
 
 @pytest.mark.long
@@ -108,5 +99,5 @@ def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(run
     done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1))
     assert done.code == 1, done.text
     assert "callbacks.asker (Asker) at on_update, step 3: raised ValueError" in done.text
-    assert result(run)["status"] == "failed"
+    assert read_result(run)["status"] == "failed"
     assert open_checkpoint(newest_checkpoint(run)).step == 3

@@ -17,7 +17,7 @@ from runner.models.layers.dropout import Dropout
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Finished, Process, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
 # 30 updates of 120 rows, 26 in an epoch; its last one has 11 rows, 5 and 6 on two ranks
@@ -42,8 +42,7 @@ def train(runner: Zygote, folder: Path, *more: str, **env: str) -> Finished:
 
 
 def losses(run: Path) -> list[tuple[str, int, int, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(r["split"], r["step"], r["examples"], r["loss"]) for r in rows]
+    return [(r["split"], r["step"], r["examples"], r["loss"]) for r in read_rows(run)]
 
 
 def assert_close(run: Path, other: Path, atol: float = 1e-6) -> None:
@@ -291,8 +290,7 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
 
 def logged(run: Path, step: int) -> dict[str, float]:
     """Return the numbers of a row of the train log."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    [row] = [r for r in rows if r["split"] == "train" and r["step"] == step]
+    [row] = [r for r in read_rows(run, "train") if r["step"] == step]
     return {name: number for name, number in row.items() if name != "split"}
 
 

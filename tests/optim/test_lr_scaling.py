@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from runner.config.signature import compute_signature
 from runner.optim.lr_scaling import describe_lr_scaling, lr_scale_factor, resolve_lr_batches
 from tests.conftest import TINY
+from tests.whole.compare_runs import read_rows
 
 BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
 
@@ -79,5 +79,4 @@ def test_a_run_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
 
 
 def rates(run) -> list[tuple[float, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"]
+    return [(r["lr/dense"], r["lr/sparse"]) for r in read_rows(run, "train")]

@@ -16,6 +16,16 @@ TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 IGNORED_KEYS = ("active_s",)  # time
 
 
+def read_result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def read_rows(run: Path, split: str | None = None) -> list[dict]:
+    """Return the rows of `metrics.jsonl`, of all splits or of one."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if split in (None, row["split"])]
+
+
 def newest_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
 

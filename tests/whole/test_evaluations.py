@@ -16,7 +16,7 @@ from runner.training.builder import build_job
 from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.state import restore_weights
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import fingerprint, newest_checkpoint
+from tests.whole.compare_runs import fingerprint, newest_checkpoint, read_rows
 
 TWO_EVALUATIONS = (*TINY, "trainer.eval_every=20")
 ALL_SPLITS = "trainer.eval_splits=[train,validation,test]"
@@ -28,8 +28,7 @@ def train(runner: Zygote, run: Path, *more: str) -> str:
 
 
 def rows(run: Path) -> dict[tuple[str, int], dict]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(row.pop("split"), row.pop("step")): row for row in lines}
+    return {(row.pop("split"), row.pop("step")): row for row in read_rows(run)}
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,15 @@ import pytest
 
 from tests.conftest import TINY, Zygote
 from tests.devices import DEVICES
-from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest_checkpoint
+from tests.whole.compare_runs import (
+    TRACED,
+    differences,
+    examples_by_cursor,
+    fingerprint,
+    newest_checkpoint,
+    read_rows,
+)
 
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 # intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches
 SETTINGS = (*TINY, "trainer.accumulate=2", "trainer.max_steps=60", "model.net.dropout=0.1")
 
@@ -98,7 +104,7 @@ def test_a_row_of_updates_before_a_resume_alone_has_the_parts_of_their_loss(runn
     train(runner, whole, *own, "callbacks.asker.step=99").check()
     assert "saving and leaving" in train(runner, run, *own).text
     runner.run(*TRACED[:2], "resume", str(run), "callbacks.asker.step=99").check()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     assert "loss/l2" in next(r for r in rows if (r["split"], r["step"]) == ("train", 11))
     assert differences(run, whole) == []
 

@@ -11,6 +11,7 @@ import pytest
 
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from tests.conftest import TINY, Zygote
+from tests.whole.compare_runs import read_rows
 from tests.whole.test_evaluate import contents
 
 # slow enough to be killed in its middle, and to be seen at work
@@ -40,7 +41,7 @@ def evaluated(runner: Zygote, folder: Path, run: Path, step: int, split: str = "
     """By loop=eval, from the command line."""
     words = ("loop=eval", f"run={run}", f"checkpoint.step={step}", f"loop.split={split}")
     runner.run(*words, f"hydra.run.dir={folder}").check()
-    [row] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    [row] = read_rows(folder)
     return row
 
 
@@ -89,8 +90,7 @@ def test_it_changes_nothing_else_in_the_run_directory(runner, finished):
     runner.run(*FOLLOW, f"run={finished}", "loop.split=validation").check()
     after = contents(finished)
     assert {p: c for p, c in after.items() if f"{finished}/follow/" not in p} == before
-    logged = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    of_training = {r["step"]: r for r in logged if r["split"] == "validation"}
+    of_training = {r["step"]: r for r in read_rows(finished, "validation")}
     ours = {r["step"]: metrics(r) for r in rows(finished, "validation")}
     assert ours[40] == of_training[40]
     assert list(ours) == sorted(ours)

@@ -22,9 +22,9 @@ from runner.training.builder.pipeline import find_sparse_dist_obstacle
 from tests.conftest import Zygote
 from tests.data.growing import drifting
 from tests.data.streaming.files import arrive
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint, read_result
 from tests.whole.test_growing import EPOCH, SCHEMAS, WIDE, maps, slow, train
-from tests.whole.test_online import STREAM, TRACED, result
+from tests.whole.test_online import STREAM
 
 FROZEN = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1")
 
@@ -51,7 +51,7 @@ def test_a_stream_grows_and_resumes_bit_for_bit(runner, tmp_path, name):
     train(runner, run, *words, code=1, TRACE_FILE=f"{run}.trace", TRACE_KILL="step:13")
     train(runner, run, *words, TRACE_FILE=f"{run}.trace")
     assert differences(run, quiet) == []
-    assert result(run)["step"] == 28
+    assert read_result(run)["step"] == 28
     ranks = ("trainer.num_processes=2", "trainer.batch_size=16")
     train(runner, two, *words, *ranks, TRACE_FILE=f"{two}.trace")
     assert all(torch.equal(maps(two)[key], values) for key, values in maps(quiet).items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -11,21 +10,17 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
-from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint, read_result
 
 DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
-
-
-def result(run) -> dict:
-    return json.loads((run / "result.json").read_text())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_and_evaluates(runner, tmp_path, name):
     run = tmp_path / "run"
     runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}").check()
-    found = result(run)
+    found = read_result(run)
     assert (found["status"], found["step"]) == ("completed", 5)
     assert 0.3 < found["metrics"]["test/auc"] < 1
 

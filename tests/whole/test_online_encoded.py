@@ -11,8 +11,15 @@ import yaml
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks
 from tests.data.streaming.files import arrive
-from tests.whole.compare_runs import differences, fingerprint, newest_checkpoint
-from tests.whole.test_online import MODEL, STREAM, TRACED, metrics, result, weights, words
+from tests.whole.compare_runs import (
+    TRACED,
+    differences,
+    fingerprint,
+    newest_checkpoint,
+    read_result,
+    read_rows,
+)
+from tests.whole.test_online import MODEL, STREAM, weights, words
 
 NUM_ROWS = 1000
 
@@ -47,10 +54,10 @@ def test_a_stream_with_the_transforms_of_a_run_equals_train_on_the_same_rows(
 ):
     run = tmp_path / "run"
     runner.run(*STREAM, *words(data, run), f"dataset.learnt={trained / 'data'}").check()
-    assert (result(run)["step"], result(run)["stream_place"]["row"]) == (31, 242)
+    assert (read_result(run)["step"], read_result(run)["stream_place"]["row"]) == (31, 242)
     assert weights(run) == weights(trained)
-    assert [r["loss"] for r in metrics(run, "progressive")][:4] == [
-        r["loss"] for r in metrics(trained, "train")[:4]
+    assert [r["loss"] for r in read_rows(run, "progressive")][:4] == [
+        r["loss"] for r in read_rows(trained, "train")[:4]
     ]
     for name in ("learnt.json", "vocabulary-0.parquet"):
         assert (run / "data" / name).read_bytes() == (trained / "data" / name).read_bytes()
@@ -95,9 +102,9 @@ def test_two_ranks_learn_from_the_stream_as_one_does(runner, data, tmp_path):
     ranks = ("trainer.num_processes=2", "trainer.batch_size=16")
     runner.run(*STREAM, *words(data, two), *ranks).check()
     keys = ("status", "step", "examples", "stream_place", "stream_goes_on")
-    assert [result(two)[k] for k in keys] == [result(one)[k] for k in keys]
+    assert [read_result(two)[k] for k in keys] == [read_result(one)[k] for k in keys]
     ours, theirs = (
-        [(r["step"], r["examples"], r["loss"], r["auc"]) for r in metrics(run, "progressive")]
+        [(r["step"], r["examples"], r["loss"], r["auc"]) for r in read_rows(run, "progressive")]
         for run in (two, one)
     )
     assert len(ours) == len(theirs) >= 4

@@ -11,7 +11,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import TRACED, differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint, read_rows
 
 FRESH = "checkpoint.optimizer_state=fresh"
 LR = 0.001
@@ -99,7 +99,7 @@ def test_nothing_is_saved_with_keep_0(runner, source, tmp_path):
     result = json.loads((run / "result.json").read_text())
     assert "checkpoint" not in result
     assert result["best"]["step"] != 20
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     last = [r for r in rows if r["split"] == "validation" and r["step"] == 20]
     assert result["metrics"]["validation/auc"] == last[-1]["auc"]
     test = [r for r in rows if r["split"] == "test"]

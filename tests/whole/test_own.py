@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 from tests.conftest import TINY
-from tests.whole.compare_runs import fingerprint, newest_checkpoint
+from tests.whole.compare_runs import fingerprint, newest_checkpoint, read_result, read_rows
 
 
 class Halved(torch.optim.SGD):
@@ -22,10 +19,6 @@ class Halved(torch.optim.SGD):
         for group in self.param_groups:
             group["lr"] *= 2
         return loss
-
-
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
 
 
 @pytest.mark.long
@@ -52,15 +45,15 @@ def test_the_splits_evaluated_at_the_end_are_a_choice_and_have_the_numbers_of_lo
     run, own = tmp_path / "run", tmp_path / "eval"
     words = (*TINY, "trainer.max_steps=12", "loop.final_splits=[train,test]")
     runner.run(*words, "loop=train", f"hydra.run.dir={run}").check()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     assert {row["split"] for row in rows} == {"train", "train_eval", "validation", "test"}
     keys = [(row["split"], row["step"]) for row in rows]
     assert len(keys) == len(set(keys))  # no row of one name and step has two meanings
     runner.run("loop=eval", f"run={run}", "loop.split=train", f"hydra.run.dir={own}").check()
-    there = result(own)["metrics"]
-    assert there["train_eval/auc"] == result(run)["metrics"]["train_eval/auc"]
-    assert there["train_eval/loss"] == result(run)["metrics"]["train_eval/loss"]
-    assert "test/auc" in result(run)["metrics"]
+    there = read_result(own)["metrics"]
+    assert there["train_eval/auc"] == read_result(run)["metrics"]["train_eval/auc"]
+    assert there["train_eval/loss"] == read_result(run)["metrics"]["train_eval/loss"]
+    assert "test/auc" in read_result(run)["metrics"]
     only = tmp_path / "only"
     runner.run(*words, "loop.final_splits=[]", f"hydra.run.dir={only}").check()
-    assert not any(name.startswith("test/") for name in result(only)["metrics"])
+    assert not any(name.startswith("test/") for name in read_result(only)["metrics"])

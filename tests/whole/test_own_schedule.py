@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences
+from tests.whole.compare_runs import differences, read_rows
 
 USER = "tests.whole.user_schedules"
 SETTINGS = (
@@ -40,8 +39,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.parity("C5")
 def test_every_rate_follows_its_schedule(untouched):
-    lines = map(json.loads, (untouched / "metrics.jsonl").read_text().splitlines())
-    rows = [row for row in lines if row["split"] == "train"]
+    rows = read_rows(untouched, "train")
     assert [row["step"] for row in rows] == list(range(1, 41))
     for k, row in enumerate(rows, start=1):
         assert row["lr/dense"] == pytest.approx(1e-3 * 0.9**k)

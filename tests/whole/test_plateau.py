@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, examples_by_cursor, newest_checkpoint
+from tests.whole.compare_runs import differences, examples_by_cursor, newest_checkpoint, read_rows
 
 ALLOW = ("--allow", "tests")
 TRACED = (*ALLOW, "task._target_=tests.whole.traced.Traced")
@@ -60,11 +60,6 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(run: Path, split: str) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == split]
-
-
 @pytest.mark.long
 @pytest.mark.parity("L9", "L10")
 def test_the_run_decides_as_was_worked_out_by_hand(untouched):
@@ -73,7 +68,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     assert "early_stop: validation/calibration has not improved" in result["stopped"]
     # 64 rows for 6 updates, 128 for 4, then 192, the cap, for 2
     assert result["examples"] == 6 * 64 + 4 * 128 + 2 * 192
-    train_rows = {row["step"]: row for row in rows(untouched, "train")}
+    train_rows = {row["step"]: row for row in read_rows(untouched, "train")}
     assert [row["update_rows"] for row in train_rows.values()] == [64, 64, 128, 192]
     # of 3,000 rows: 47 updates of 64; after 6 of them 2,616 are left: 21 of 128; then 2,104: 11
     assert [row["total_steps"] for row in train_rows.values()] == [47, 47, 27, 21]
@@ -228,7 +223,7 @@ def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tm
     weighed(run).check()
     weighed(clean).check()
     assert differences(run, clean) == []
-    found = rows(run, "weights")
+    found = read_rows(run, "weights")
     assert [row["step"] for row in found] == [4, 8, 12, 16, 20]
     assert found[0]["tables/C1/row_norm_mean"] > 0
 

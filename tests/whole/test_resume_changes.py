@@ -13,7 +13,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 SHORT = (*TINY, "trainer.max_steps=10")
 LONGER = ("trainer.max_steps=20",)
@@ -175,8 +175,7 @@ OTHER_METRIC = (
 
 def logged(run: Path, metric: str) -> dict[int, float]:
     """Step -> the metric, of all evaluations of validation."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {row["step"]: row[metric] for row in rows if row["split"] == "validation"}
+    return {row["step"]: row[metric] for row in read_rows(run, "validation")}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from runner.training.job import Result
 from runner.training.loops.session import run_and_report
 from runner.training.stop_signal import GracePeriod, StopSignal
 from tests.conftest import TINY, Process, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 SETTINGS = (*TINY, "trainer.max_steps=600", "checkpoint.save_every=50", "trainer.eval_every=110")
 
@@ -53,9 +53,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     assert 0 < result["step"] < 600
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
     assert 0 < result["metrics"]["validation/auc"] < 1  # evaluated, into the result only
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    asked_for = [r["step"] for r in rows if r["split"] == "validation"]
-    assert all(step % 110 == 0 for step in asked_for)
+    assert all(row["step"] % 110 == 0 for row in read_rows(run, "validation"))
     assert "resume" in process.text
     runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []

@@ -10,7 +10,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY
-from tests.whole.compare_runs import newest_checkpoint
+from tests.whole.compare_runs import newest_checkpoint, read_rows
 from tests.whole.test_exact_resume import assert_same, train
 
 TWO = ("trainer.num_processes=2", "trainer.rank_timeout_s=30", "trainer.batch_size=16")
@@ -88,8 +88,7 @@ def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, 
     runner.run(*TINY, *words, f"hydra.run.dir={run}").check()
     words = ("checkpoint.step=last", "loop.split=validation", f"hydra.run.dir={own}")
     runner.run("loop=eval", f"run={run}", *words).check()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    [logged] = [r for r in rows if r["split"] == "validation" and r["step"] == 22]
+    [logged] = [r for r in read_rows(run, "validation") if r["step"] == 22]
     metrics = json.loads((own / "result.json").read_text())["metrics"]
     for name in ("loss", "auc", "calibration"):
         assert metrics[f"validation/{name}"] == logged[name], name

@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.conftest import TINY
+from tests.whole.compare_runs import read_rows
 
 PER_TASK = ("auc", "normalized_entropy", "calibration")
 
@@ -25,7 +26,7 @@ def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
         "checkpoint.monitor.metric=validation/auc/label_2",
         f"hydra.run.dir={run}",
     ).check()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     board = EventAccumulator(str(run / "tensorboard"))
     board.Reload()
     for split in ("train", "validation", "test"):

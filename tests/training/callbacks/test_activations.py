@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,7 @@ from runner.training.callbacks.watch.activations import Activations
 from runner.training.update.task import Supervised
 from tests.conftest import TINY, Zygote
 from tests.tiny import make_context, random_batch
+from tests.whole.compare_runs import read_rows
 
 
 class FakeTraining:
@@ -78,8 +78,7 @@ def test_a_compiled_dense_half_is_refused():
 @pytest.mark.slow
 def test_an_observed_run_equals_a_plain_one_also_when_it_is_resumed(runner: Zygote, tmp_path):
     def rows(folder, split):
-        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
-        return [row for row in map(json.loads, lines) if row["split"] == split]
+        return read_rows(tmp_path / folder, split)
 
     def run(folder, *more):
         return runner.run(*TINY, f"hydra.run.dir={tmp_path / folder}", *more)

@@ -41,6 +41,7 @@ from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
 from tests.data.synthetic_settings import small_synthetic
+from tests.whole.compare_runs import read_rows
 
 ROWS = 2000
 SCHEMA = Schema(("x", "flat"), (SparseFeature("item", 60),), (TaskSpec("label"),))
@@ -349,8 +350,7 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
         *(f"hydra.run.dir={tmp_path}/linear", "trainer.num_threads=1", "report=false"),
     ).check()
     assert "starts as the linear regression of" in done.text
-    rows = [json.loads(x) for x in (tmp_path / "linear/metrics.jsonl").read_text().splitlines()]
-    first = next(row for row in rows if row["split"] == "validation")
+    first = read_rows(tmp_path / "linear", "validation")[0]
     assert first["step"] == 0
     assert first["mse"] == pytest.approx(yardstick["metrics"]["validation/mse"], rel=0.01)
 
@@ -360,8 +360,7 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
     words += ["model=wide_and_deep", "checkpoint.init_linear=true", "trainer.eval_every=10"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     runner.run(*words, f"hydra.run.dir={whole}").check()
-    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    first = next(row for row in rows if row["split"] == "validation")
+    first = read_rows(whole, "validation")[0]
     theirs = json.loads((whole / "result.json").read_text())["yardstick"]["metrics"]
     assert first["step"] == 0
     assert first["auc"] == pytest.approx(theirs["validation/auc"], abs=1e-5)

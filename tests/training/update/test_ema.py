@@ -18,7 +18,7 @@ from runner.training.update.parameters import dense_parameters
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job
-from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint, read_rows
 
 
 def averaged(context, **settings) -> MovingAverage:
@@ -101,8 +101,7 @@ WORDS = (*TINY, "trainer.ema.decay=0.8")
 
 
 def validation(run) -> list[float]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [r["loss"] for r in rows if r["split"] == "validation"]
+    return [r["loss"] for r in read_rows(run, "validation")]
 
 
 @pytest.mark.long
