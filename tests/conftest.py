@@ -108,9 +108,9 @@ class Finished:
     code: int
     text: str
 
-    def check(self) -> Finished:
-        """Fail with what was said, unless it ended well."""
-        assert self.code == 0, self.text
+    def check(self, code: int = 0) -> Finished:
+        """Fail with what was said, unless it ended with this code."""
+        assert self.code == code, self.text
         return self
 
 

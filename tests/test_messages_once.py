@@ -37,15 +37,13 @@ def test_a_mistake_in_the_data_is_told_by_file_without_internal_names(runner, tm
     schema = {**SCHEMA, "labels": {"click": {}}, "split": split}
     (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
     words = ["dataset=parquet", f"dataset.schema={tmp_path / 'schema.yaml'}"]
-    done = runner.run(*words, f"dataset.path={path}", f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*words, f"dataset.path={path}", f"hydra.run.dir={tmp_path / 'run'}").check(2)
     [error] = [line for line in done.text.splitlines() if line.startswith("error: ")]
     assert error.startswith(f"error: {path}") and "click" in error
     assert "runner." not in error
 
 
 def test_a_value_that_a_part_refuses_is_told_by_its_key(runner, tmp_path):
-    done = runner.run(*TINY, "+model.net.nonsense=1", f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*TINY, "+model.net.nonsense=1", f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "error: model.net" in done.text and "nonsense" in done.text
     assert "runner.models" not in done.text

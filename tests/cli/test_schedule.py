@@ -156,8 +156,7 @@ def test_the_log_of_a_run_killed_and_resumed_is_the_curve(runner: Zygote, tmp_pa
     more = ("trainer.log_every=1", "--allow", "tests", "task._target_=tests.whole.traced.Traced")
     for kill, code in (("step:23", -9), ("", 0)):
         env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-        done = runner.run(*words, *more, f"hydra.run.dir={run}", env=env)
-        assert done.code == code, done.text
+        runner.run(*words, *more, f"hydra.run.dir={run}", env=env).check(code)
     logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in read_rows(run, "train")}
     assert list(logged) == list(range(1, 41))
     for k, (dense, sparse) in logged.items():

@@ -88,7 +88,6 @@ def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):
 
 def test_a_setting_that_was_given_is_refused_with_what_takes_it_out(runner, tmp_path: Path):
     words = (RMSPROP, "optimizer.dense.betas=[0.5,0.9]")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "optimizer.dense.betas is not a setting of RMSprop" in done.text
     assert "~optimizer.dense.betas leaves it out" in done.text

@@ -169,8 +169,7 @@ def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
             env={"RUNNER_CACHE": str(tmp_path / "cache")},
         )
 
-    refused = train()
-    assert refused.code == 2, refused.text
+    refused = train().check(2)
     assert "'rating' is regression (model/loss=by_kind takes both)" in refused.text
     assert not list((tmp_path / "run").glob("checkpoints/*"))
     monitor = "checkpoint.monitor={metric: validation/loss, direction: min}"

@@ -420,8 +420,7 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert "evaluating the 70 rows of the test split" in done.text
     assert "dataset.split: null -> {}" in done.text
     moved = f"dataset.path={new}/*.parquet"  # and here a part of them, or none, as of the training
-    done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env)
-    assert done.code == 2, done.text
+    done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env).check(2)
     assert "these are other data than the run was trained on" in done.text
     assert "dataset.test_path=FILE judges all rows" in done.text
 

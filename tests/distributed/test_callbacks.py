@@ -45,8 +45,7 @@ def test_a_time_limit_pauses_both_ranks(runner, tmp_path):
     words = ("callbacks=time_limit", "callbacks.time_limit.limit=2s")
     sleeper = "{_target_: tests.training.callbacks.user_callbacks.Sleeper, seconds: 0.3}"
     slow = ("callbacks.time_limit.margin=1s", f"+callbacks.sleeper={sleeper}")
-    done = train(runner, tmp_path, *words, *slow)
-    assert done.code == 143, done.text
+    train(runner, tmp_path, *words, *slow).check(143)
     assert 0 < read_result(tmp_path)["step"] < 18
 
 

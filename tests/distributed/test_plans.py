@@ -46,8 +46,7 @@ def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
     "word", ["sharding.tables.C99=row_wise", "sharding.tables={C99: row_wise}"]
 )
 def test_a_table_that_the_model_does_not_have_is_refused(runner, tmp_path, ranks, word):
-    done = run(runner, tmp_path / "run", *ranks, word)
-    assert done.code == 2
+    done = run(runner, tmp_path / "run", *ranks, word).check(2)
     assert "sharding.tables.C99: the model has no such table; nearest: 'C9'" in done.text
 
 
@@ -78,8 +77,7 @@ def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path)
 def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
     runner, tmp_path, words, says
 ):
-    done = run(runner, tmp_path / "run", *TWO, *words)
-    assert done.code == 2
+    done = run(runner, tmp_path / "run", *TWO, *words).check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 
@@ -89,8 +87,8 @@ def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them
     """Whether a part has a table with the group's plan is known once the tables are there."""
     words = ("sharding=column_wise", "sharding.tables.C1=row_wise", "optimizer=adagrad")
     run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1).check()
-    all_of_them = run(runner, tmp_path / "all", *TWO, *words, LAMB_ON_C1.replace("C1$", "C"))
-    assert all_of_them.code == 2
+    lamb_on_all = LAMB_ON_C1.replace("C1$", "C")
+    all_of_them = run(runner, tmp_path / "all", *TWO, *words, lamb_on_all).check(2)
     assert "what optimizer.parts[0].sparse.kind=lamb does" in all_of_them.text
 
 
@@ -104,6 +102,5 @@ def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them
     ],
 )
 def test_tables_must_fit_whoever_holds_them(runner, tmp_path, words, says):
-    done = run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE)
-    assert done.code == 2, done.text
+    done = run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE).check(2)
     assert says in done.text

@@ -74,7 +74,7 @@ def test_a_rank_killed_around_a_decision_and_resumed_decides_the_same(
     runner, together, tmp_path, kill
 ):
     run = tmp_path / "run"
-    assert train(runner, run, *TWO, TRACE_KILL=kill).code == 1
+    train(runner, run, *TWO, TRACE_KILL=kill).check(1)
     train(runner, run, *TWO).check()
     assert differences(run, together) == []
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
@@ -96,8 +96,7 @@ def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
 @pytest.mark.long
 def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1))
-    assert done.code == 1, done.text
+    done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1)).check(1)
     assert "callbacks.asker (Asker) at on_update, step 3: raised ValueError" in done.text
     assert read_result(run)["status"] == "failed"
     assert open_checkpoint(newest_checkpoint(run)).step == 3

@@ -229,10 +229,9 @@ def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_pat
         killed = {**env, "TRACE_KILL": kill}
         return runner.run("--allow", "tests", "resume", str(run), *more, env=killed)
 
-    assert train(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="0:8").code == 1
-    assert resume("sharding=table_wise", kill="1:8").code == 1
-    back = resume("trainer.num_processes=1", kill="0:8")
-    assert back.code == -signal.SIGKILL, back.text
+    train(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="0:8").check(1)
+    resume("sharding=table_wise", kill="1:8").check(1)
+    back = resume("trainer.num_processes=1", kill="0:8").check(-signal.SIGKILL)
     assert "trainer.batch_size: 30 -> 60" in back.text
     assert not (run / "sharding.json").exists()  # one process has all tables whole
     more = resume("trainer.num_processes=3", kill="2:8")
@@ -253,7 +252,7 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, togeth
     words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
     whole, run = tmp_path / "whole", tmp_path / "run"
     train(runner, whole, *words).check()
-    assert train(runner, run, *words, TRACE_KILL="1:17").code == 1
+    train(runner, run, *words, TRACE_KILL="1:17").check(1)
     env = {"TRACE_FILE": f"{run}.trace"}
     back = runner.start("--allow", "tests", "resume", str(run), "trainer.num_processes=1", env=env)
     assert back.wait() == 0, back.text
@@ -274,8 +273,7 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
     quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
     train(runner, quiet, *ONE, *apart).check()
-    killed = train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17")
-    assert killed.code == 1, killed.text
+    train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17").check(1)
     shutil.copytree(one, two)
     for run, ranks in ((one, 1), (two, 2)):
         words = ("--allow", "tests", "resume", str(run), f"trainer.num_processes={ranks}")
@@ -309,8 +307,7 @@ def test_dropout_differs_between_ranks(together):
 
 
 def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, alone):
-    done = runner.run("resume", "--allow", "tests", str(alone), "trainer.num_processes=7")
-    assert done.code == 2
+    done = runner.run("resume", "--allow", "tests", str(alone), "trainer.num_processes=7").check(2)
     assert "120 rows" in done.text
 
 
@@ -324,8 +321,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, al
     ],
 )
 def test_what_is_not_supported_is_refused_before_the_start(runner, tmp_path, words, says):
-    done = runner.run(*TINY, *TWO, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *TWO, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 

@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,7 @@ from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
 from runner.serving.export_plan import plan_export
-from tests.conftest import ROOT, TINY, Zygote
+from tests.conftest import TINY, Zygote, python
 from tests.serving.scene import clicks, train
 
 FULL = (
@@ -71,7 +69,7 @@ def test_importing_composing_and_loading_need_no_torch(trained):
         "assert run.metrics and run.checkpoints and run.config;"
         "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, str(trained.dir)], check=True, cwd=ROOT)
+    python("-c", code, str(trained.dir)).check_returncode()
 
 
 def test_a_run_has_its_facts(trained):

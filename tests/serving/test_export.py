@@ -224,16 +224,14 @@ def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
 def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tmp_path):
     out = tmp_path / "out"
     words = ("--out", str(out), "--format", "pt3", "--quantise", "int9", "--weights", "emma")
-    done = runner.run("export", str(table_run), *words)
-    assert done.code == 2
+    done = runner.run("export", str(table_run), *words).check(2)
     for text in ("--format pt3", "nearest: 'pt2'", "--quantise int9", "--weights emma"):
         assert text in done.text
     done = runner.run("export", str(table_run), "--out", str(out), "--quantize", "int8")
     assert (done.code, "nearest: '--quantise'" in done.text) == (2, True)
     done = runner.run("export", str(table_run), "--out", str(out), "--weights", "ema")
     assert (done.code, "kept no moving average" in done.text) == (2, True)
-    done = runner.run("export", str(tmp_path / "nothing"), "--out", str(out))
-    assert done.code == 2
+    runner.run("export", str(tmp_path / "nothing"), "--out", str(out)).check(2)
     assert not list(tmp_path.iterdir())
     done = runner.run("export", str(table_run), "--out", str(table_run))
     assert (done.code, "exists already" in done.text) == (2, True)

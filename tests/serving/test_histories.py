@@ -139,8 +139,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_no_file(runner, run, tmp_path
     def refused(given: pa.Table | None, *words: str) -> str:
         if given is not None:
             pacsv.write_csv(given, tmp_path / "new.csv")
-        done = runner.run("histories", str(run), str(tmp_path / "new.csv"), *words)
-        assert done.code == 2, done.text
+        done = runner.run("histories", str(run), str(tmp_path / "new.csv"), *words).check(2)
         assert not list(tmp_path.glob(".users*"))
         return done.text
 

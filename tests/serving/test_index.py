@@ -28,8 +28,7 @@ def done(runner, *words: object) -> str:
 
 
 def refused(runner, *words: object) -> str:
-    process = runner.run(*map(str, words))
-    assert process.code == 2, process.text
+    process = runner.run(*map(str, words)).check(2)
     return process.text
 
 

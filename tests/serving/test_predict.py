@@ -32,8 +32,7 @@ def predict(runner: Zygote, run: Path, *words: object) -> str:
 
 
 def refused(runner: Zygote, run: Path, *words: object) -> str:
-    done = runner.run("predict", str(run), *map(str, words))
-    assert done.code == 2, done.text
+    done = runner.run("predict", str(run), *map(str, words)).check(2)
     return done.text
 
 

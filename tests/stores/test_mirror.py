@@ -233,8 +233,7 @@ def test_outputs_are_folders_of_this_machine(tmp_path, runner):
         f"hydra.run.dir=s3://bucket/{tmp_path.name}",
         "checkpoint.mirror=s3://key:hush@bucket/x",
     )
-    done = runner.run(*words, cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*words, cwd=tmp_path).check(2)
     assert "checkpoint.mirror=s3://bucket/runs/mine copies a run" in done.text
     assert "with a bucket and without credentials" in done.text
     assert not list(tmp_path.iterdir())

@@ -126,8 +126,7 @@ def test_a_launchers_setting_builds_no_part():
 )
 def test_what_the_words_of_a_sweep_name_is_judged_before_any_job_begins(runner, place, word):
     record(place, words=["-m", "seed=1,2", word])
-    done = runner.run("resume", str(place))
-    assert done.code == 2, done.text
+    done = runner.run("resume", str(place)).check(2)
     assert (
         "not a part" in done.text or "_target_=os.system" in done.text or "no such key" in done.text
     )

@@ -266,4 +266,4 @@ def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
     ):
         done = runner.run("importance", str(run), *words)
         assert done.code == 2 and message in done.text, (words, done.text)
-    assert runner.run("importance").code == 2
+    runner.run("importance").check(2)

@@ -61,8 +61,7 @@ def test_an_online_training_is_profiled_and_an_evaluation_of_it_is_not(runner, t
     runner.run(*words, f"hydra.run.dir={plain}").check()
     assert differences(run, plain) == []
     evaluate = ("loop=eval", f"run={run}", f"hydra.run.dir={evaluated}", "loop.split=validation")
-    refused = runner.run(*evaluate, "trainer.profile.updates=5")
-    assert refused.code == 2, refused.text
+    refused = runner.run(*evaluate, "trainer.profile.updates=5").check(2)
     assert "trainer.profile.updates=5: the loop evaluate records no updates" in refused.text
     runner.run(*evaluate).check()
 

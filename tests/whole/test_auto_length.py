@@ -67,8 +67,7 @@ def test_data_that_do_not_tell_their_rows_are_refused_by_name(monkeypatch):
 
 
 def test_a_typing_error_is_told_with_the_word_that_is_taken(runner: Zygote):
-    done = runner.run("trainer.max_epochs=Auto")
-    assert done.code == 2
+    done = runner.run("trainer.max_epochs=Auto").check(2)
     assert "trainer.max_epochs=Auto: expected whole number or null or auto" in done.text
 
 

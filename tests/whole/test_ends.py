@@ -30,8 +30,7 @@ def train(runner: Zygote, run: Path, *words: str, **env: str) -> Finished:
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks):
     run = tmp_path / "run"
-    done = train(runner, run, *ranks, POISON_UPDATES="1-99")
-    assert done.code == 1, done.text
+    done = train(runner, run, *ranks, POISON_UPDATES="1-99").check(1)
     assert read_result(run)["status"] == "failed"
     assert "all 40 updates were skipped" in read_result(run)["error"]
     assert "all 40 updates were skipped" in done.text
@@ -46,13 +45,11 @@ def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks
 def test_many_skipped_updates_in_a_row_end_the_run_where_they_are(runner, tmp_path, ranks):
     run = tmp_path / "run"
     limit = "trainer.max_skipped=9"
-    done = train(runner, run, *ranks, limit, POISON_UPDATES="12-99")
-    assert done.code == 1, done.text
+    done = train(runner, run, *ranks, limit, POISON_UPDATES="12-99").check(1)
     assert read_result(run)["status"] == "failed" and read_result(run)["step"] == 20
     assert "9 updates in a row were skipped up to step 20" in done.text
     # the state is saved; it counts on, and goes on once updates work again
-    again = train(runner, run, *ranks, limit, POISON_UPDATES="1-99")
-    assert again.code == 1, again.text
+    again = train(runner, run, *ranks, limit, POISON_UPDATES="1-99").check(1)
     assert "10 updates in a row were skipped up to step 21" in again.text
     train(runner, run, *ranks, limit).check()
     assert read_result(run)["status"] == "completed" and read_result(run)["step"] == 40
@@ -85,8 +82,7 @@ def test_a_limit_below_one_is_refused(runner, tmp_path):
 def test_final_metrics_that_are_no_numbers_are_a_failure(runner, tmp_path, ranks, poison, says):
     run = tmp_path / "run"
     words = [*ranks, "trainer.max_steps=12"]
-    done = train(runner, run, *words, POISON_EVALUATION=poison)
-    assert done.code == 1, done.text
+    done = train(runner, run, *words, POISON_EVALUATION=poison).check(1)
     assert read_result(run)["status"] == "failed" and says in read_result(run)["error"]
     assert says in done.text
 
@@ -96,8 +92,7 @@ def test_an_evaluation_whose_loss_is_no_number_has_failed(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
     train(runner, run, "trainer.max_steps=12").check()
     words = ("--allow", "tests", "loop=eval", f"run={run}", f"hydra.run.dir={own}")
-    done = runner.run(*words, env={"POISON_EVALUATION": "all"})
-    assert done.code == 1, done.text
+    runner.run(*words, env={"POISON_EVALUATION": "all"}).check(1)
     assert (
         read_result(own)["status"] == "failed" and "test/loss is nan" in read_result(own)["error"]
     )
@@ -114,8 +109,7 @@ def test_one_bad_batch_at_the_end_is_no_failure_where_evaluations_are_fine(runne
 def test_a_stream_is_judged_by_its_last_window(runner, tmp_path):
     run = tmp_path / "run"
     own = ("loop=online", "trainer.max_steps=28", "trainer.eval_every=null")
-    done = train(runner, run, *own, POISON_EVALUATION="all")  # the scores before each update
-    assert done.code == 1, done.text
+    train(runner, run, *own, POISON_EVALUATION="all").check(1)
     assert "progressive/loss is nan" in read_result(run)["error"]
     stuck = train(runner, tmp_path / "stuck", *own, "trainer.max_skipped=9", POISON_UPDATES="5-28")
     assert stuck.code == 1 and "9 updates in a row were skipped up to step 13" in stuck.text
@@ -186,9 +180,13 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
 def test_a_sweep_counts_such_a_job_as_failed(runner, tmp_path):
     sweep = tmp_path / "sweep"
     done = runner.run(
-        *POISONED, "-m", "seed=0,1", "trainer.max_steps=8", "launcher.retries=0",
-        f"hydra.sweep.dir={sweep}", env={"POISON_UPDATES": "1-99"},
-    )  # fmt: skip
-    assert done.code == 1, done.text
+        *POISONED,
+        "-m",
+        "seed=0,1",
+        "trainer.max_steps=8",
+        "launcher.retries=0",
+        f"hydra.sweep.dir={sweep}",
+        env={"POISON_UPDATES": "1-99"},
+    ).check(1)
     assert "2 failed" in done.text
     assert "all 8 updates were skipped" in done.text

@@ -99,8 +99,9 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
 def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
     runner, trained, tmp_path, words, says
 ):
-    done = runner.run("loop=eval", f"run={trained}", *words, f"hydra.run.dir={tmp_path / 'e'}")
-    assert done.code == 2, done.text
+    done = runner.run(
+        "loop=eval", f"run={trained}", *words, f"hydra.run.dir={tmp_path / 'e'}"
+    ).check(2)
     assert says.format(run=trained) in done.text
     assert "Traceback" not in done.text
     assert not (tmp_path / "e").exists()
@@ -109,8 +110,7 @@ def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
 def test_a_run_directory_in_place_of_a_checkpoint_folder_is_told_how_it_is_evaluated(
     runner, trained, tmp_path
 ):
-    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path).check(2)
     assert f"checkpoint.path={trained}: is a run directory" in done.text
     assert f"run={trained} evaluates it" in done.text
 

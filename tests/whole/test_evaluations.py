@@ -109,8 +109,9 @@ def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(pl
     ],
 )
 def test_a_mistake_in_the_list_of_splits_is_told(runner, plain, tmp_path, words, said):
-    done = runner.run("loop=eval", f"run={plain}", *words, f"hydra.run.dir={tmp_path / 'eval'}")
-    assert done.code == 2
+    done = runner.run(
+        "loop=eval", f"run={plain}", *words, f"hydra.run.dir={tmp_path / 'eval'}"
+    ).check(2)
     assert said in done.text
 
 

@@ -113,7 +113,7 @@ def untouched_and_resumed(runner: Zygote, folder: Path, own: tuple[str, ...]) ->
     """Train without a kill, and with one and a resume; both must be the same."""
     whole, run = folder / "whole", folder / "run"
     train(runner, whole, *own).check()
-    assert train(runner, run, *own, kill="step:17").code == -9
+    train(runner, run, *own, kill="step:17").check(-9)
     train(runner, run, *own).check()
     assert_same(run, whole)
     return whole, run
@@ -205,7 +205,7 @@ def test_a_run_killed_again_while_it_resumes_equals_one_never_killed(
 @pytest.mark.parity("T6", "L12")
 def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:33").code == -9
+    train(runner, run, kill="step:33").check(-9)
     env = {"TRACE_FILE": f"{run}.trace"}
     resumed = runner.run("--allow", "tests", "resume", str(run), env=env).check()
     assert re.search("resuming from step (25|30) ", resumed.text)  # 30 may not be whole yet
@@ -219,7 +219,7 @@ def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, 
 @pytest.mark.long
 def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:3").code == -9
+    train(runner, run, kill="step:3").check(-9)
     assert not list((run / "checkpoints").glob("step-*"))
     train(runner, run).check()
     assert_same(run, untouched)
@@ -245,7 +245,7 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
 @pytest.mark.parity("L12")
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:33").code == -9
+    train(runner, run, kill="step:33").check(-9)
     victim = next(newest_checkpoint(run).glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1

@@ -141,8 +141,7 @@ def test_ctrl_c_ends_it_and_a_second_follower_of_the_same_split_is_refused(runne
     training.wait()
     follower = runner.start(*FOLLOW, f"run={run}")
     wait_for(lambda: rows(run), lambda: follower.text)
-    second = runner.run(*FOLLOW, f"run={run}")
-    assert second.code == 2, second.text
+    second = runner.run(*FOLLOW, f"run={run}").check(2)
     assert "another run is writing here" in second.text
     follower.kill(signal.SIGINT)
     assert follower.wait() == 130, follower.text
@@ -201,8 +200,7 @@ def test_a_checkpoint_that_vanishes_is_read_to_its_end_or_left_out(tmp_path):
     ],
 )
 def test_a_target_that_cannot_be_followed_is_told(runner, finished, tmp_path, words, message):
-    done = runner.run(*FOLLOW, *(w.format(tmp=tmp_path, run=finished) for w in words))
-    assert done.code == 2, done.text
+    done = runner.run(*FOLLOW, *(w.format(tmp=tmp_path, run=finished) for w in words)).check(2)
     assert message in done.text
     assert "Traceback" not in done.text
 

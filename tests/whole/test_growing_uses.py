@@ -134,8 +134,7 @@ def test_predictions_and_an_export_are_what_was_evaluated(runner, data, tmp_path
 def test_what_needs_rows_before_the_training_is_refused(runner: Zygote, tmp_path):
     words = drifting.write(tmp_path / "a", schema_of(**SMALLER), num_rows=300)
     more = ("model=wide_and_deep", "metrics.slice_by=user", "checkpoint.init_linear=true", *EPOCH)
-    done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "metrics.slice_by=user: is growing" in done.text
     assert "checkpoint.init_linear: fits weights to ids before the training" in done.text
 
@@ -143,8 +142,7 @@ def test_what_needs_rows_before_the_training_is_refused(runner: Zygote, tmp_path
 def test_the_items_of_a_catalogue_cannot_grow(runner, tmp_path):
     words = drifting.write(tmp_path / "a", drifting.REWRITTEN, num_rows=300)
     tower = ("model=two_tower", "model.net.item=[item]", *EPOCH)
-    done = runner.run(*words, *tower, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*words, *tower, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "item: encode: growing: TwoTower ranks and samples the items" in done.text
 
 

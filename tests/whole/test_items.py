@@ -313,6 +313,5 @@ REFUSED = {
 def test_what_does_not_fit_is_refused_before_training(runner, beauty, tmp_path, words, message):
     first = [beauty] if "dataset=synthetic" not in words else ["dataset.rows.train=3000"]
     settings = SETTINGS if first == [beauty] else ()
-    done = runner.run(*settings, *first, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*settings, *first, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert re.search(message, done.text.replace("\n", " ")), done.text

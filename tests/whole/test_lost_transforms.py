@@ -79,8 +79,7 @@ def test_transforms_without_types_of_ids_are_those_of_an_earlier_version(tmp_pat
 @pytest.mark.long
 def test_transforms_of_another_run_are_refused(runner, table, tmp_path):
     run, env = tmp_path / "run", {"TRACE_FILE": f"{tmp_path}/trace"}
-    done = runner.run(*table, f"hydra.run.dir={run}", env={**env, "TRACE_KILL": "step:18"})
-    assert done.code == -9
+    runner.run(*table, f"hydra.run.dir={run}", env={**env, "TRACE_KILL": "step:18"}).check(-9)
     learnt = run / "data" / "learnt.json"
     values = json.loads(learnt.read_text())
     learnt.write_text(json.dumps({**values, "sha256": "0" * 64}))

@@ -82,6 +82,5 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused_before_training(runner, tmp_path, words, message):
-    done = runner.run(*DATA, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*DATA, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert re.search(message, done.text.replace("\n", " ")), done.text

@@ -88,8 +88,7 @@ def run(runner: Zygote, folder: Path, *words: str, leak: str = "", at: int = 0) 
     ],
 )
 def test_no_exit_of_a_loop_tells_a_secret(runner, tmp_path, leak, words, code):
-    done = run(runner, tmp_path, *SETTINGS, *words, leak=leak)
-    assert done.code == code, done.text
+    done = run(runner, tmp_path, *SETTINGS, *words, leak=leak).check(code)
     assert assert_hidden(tmp_path, done.text) > 0, done.text
     if leak in ("stop", "callback") and "loop=debug" not in words:
         result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -136,8 +135,7 @@ def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
     ],
 )
 def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words):
-    done = run(runner, tmp_path, *words)
-    assert done.code == 2, done.text
+    done = run(runner, tmp_path, *words).check(2)
     assert_hidden(tmp_path, done.text)
 
 
@@ -145,8 +143,7 @@ def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words
 def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes(runner, tmp_path):
     """As after `key=$MY_API_TOKEN`, which the shell has replaced by the value."""
     given = CALLBACK.replace("'by ${oc.env:PLACE}'", repr(SECRET))
-    first = run(runner, tmp_path, *SETTINGS, given, leak="pause")
-    assert first.code == 143, first.text
+    first = run(runner, tmp_path, *SETTINGS, given, leak="pause").check(143)
     assert "note: ${oc.env:MY_API_TOKEN}" in (tmp_path / "run" / "config.yaml").read_text()
     words = ("resume", str(tmp_path / "run"), "--allow", "tests")
     again = runner.run(*words, env=ENV).check()

@@ -221,8 +221,7 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
     whole = arrive(files, "1.parquet", rows(500, seed=1)).read_bytes()
     (files / "1.parquet").write_bytes(whole[:-50])
     cut = (*STREAM, *words(data, run, files), "dataset.incomplete_timeout_s=0.3")
-    done = runner.run(*cut)
-    assert done.code == 2, done.text
+    done = runner.run(*cut).check(2)
     assert "1.parquet: not a readable Parquet file" in done.text
     (files / "1.parquet").write_bytes(whole)
     runner.run(*cut).check()
@@ -246,8 +245,7 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
 def test_what_cannot_be_streamed_is_told(runner, data, tmp_path, more, message):
     schema = (f"dataset.schema={data / 'schema.yaml'}",) if "dataset=synthetic" not in more else ()
     needs = any(word.startswith("dataset=") for word in more)
-    done = runner.run(*more, *(schema if needs else ()), cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*more, *(schema if needs else ()), cwd=tmp_path).check(2)
     assert message in done.text
     assert "Traceback" not in done.text
 

@@ -72,8 +72,7 @@ def test_transforms_are_fitted_to_the_first_rows_and_kept_while_more_values_come
     files, run, whole = tmp_path / "files", tmp_path / "run", tmp_path / "whole"
     files.mkdir()
     fit = "dataset.fit_rows=200"
-    empty = runner.run(*STREAM, *words(data, run, files), fit)
-    assert empty.code == 2
+    empty = runner.run(*STREAM, *words(data, run, files), fit).check(2)
     assert "has no file yet" in empty.text
     for n in range(4):
         content = (data / "files" / f"{n}.parquet").read_bytes()
@@ -132,7 +131,6 @@ def test_ids_without_a_number_of_rows_are_refused_before_anything_is_read(runner
     columns = {"user": {}, "city": {"encode": "vocabulary"}}
     schema.write_text(yaml.safe_dump({"labels": ["click"], "categorical": columns}))
     place = (f"dataset.path={data / 'files'}", f"dataset.schema={schema}", *MODEL)
-    done = runner.run(*STREAM, *place, cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run(*STREAM, *place, cwd=tmp_path).check(2)
     assert "user: num_rows is not set" in done.text
     assert not list(tmp_path.glob("outputs/*"))

@@ -67,7 +67,7 @@ def test_a_kill_after_it_resumes_as_if_there_had_been_none(runner, source, tmp_p
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     longer = "trainer.max_steps=32"
     resume(runner, source, quiet, FRESH, longer).check()
-    assert resume(runner, source, run, FRESH, longer, kill=kill).code == -9
+    resume(runner, source, run, FRESH, longer, kill=kill).check(-9)
     assert "optimizer_state: kept" in (run / "config.yaml").read_text()  # for one command
     resume(runner, source, run).check()
     assert differences(run, quiet) == []
@@ -80,8 +80,7 @@ def test_another_optimizer_goes_on_only_without_the_states(runner, source, tmp_p
     run, more = tmp_path / "run", ("optimizer=sgd", "trainer.max_steps=24")
     dense_alone = ("optimizer.dense._target_=torch.optim.RMSprop", "trainer.max_steps=24")
     for words in (more, dense_alone):
-        refused = resume(runner, source, run, *words)
-        assert refused.code == 2, refused.text
+        refused = resume(runner, source, run, *words).check(2)
         assert FRESH in refused.text
     resume(runner, source, run, *more, FRESH).check()
     names = tensor_shapes(open_checkpoint(newest_checkpoint(run)))
@@ -119,8 +118,7 @@ def test_keep_0_starts_again_at_step_0_and_never_beside_a_checkpoint(runner, sou
     runner.run(*words(whole, 12), "checkpoint.keep=0").check()
     assert (unsaved / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     run = tmp_path / "run"
-    refused = resume(runner, source, run, "checkpoint.keep=0", "trainer.max_steps=24")
-    assert refused.code == 2
+    refused = resume(runner, source, run, "checkpoint.keep=0", "trainer.max_steps=24").check(2)
     assert "has a checkpoint of step 20" in refused.text
     saved = read_tensors(open_checkpoint(newest_checkpoint(run)), ["dense/top.0.weight"])
     assert torch.isfinite(saved["dense/top.0.weight"]).all()

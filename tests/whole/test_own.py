@@ -33,8 +33,7 @@ def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
     names = [n for n in own if n.startswith(("dense/", "tables/"))]
     assert len(names) > 20
     assert {n: own[n] for n in names} == {n: torchs[n] for n in names}
-    refused = runner.run(*words[2:], target, f"hydra.run.dir={tmp_path / 'no'}")
-    assert refused.code == 2
+    refused = runner.run(*words[2:], target, f"hydra.run.dir={tmp_path / 'no'}").check(2)
     assert "not in an allowed package" in refused.text
 
 

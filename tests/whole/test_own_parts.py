@@ -103,6 +103,5 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
     ],
 )
 def test_a_mistake_in_a_part_of_ones_own_is_told(runner, tmp_path, word, said):
-    done = runner.run(*ALLOW, *TINY, word, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*ALLOW, *TINY, word, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert said in done.text

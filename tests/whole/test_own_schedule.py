@@ -52,7 +52,7 @@ def test_every_rate_follows_its_schedule(untouched):
 @pytest.mark.parity("C5", "E4")
 def test_a_killed_run_goes_on_with_the_states_of_its_schedules(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
-    assert train(runner, run, kill).code == -9
+    train(runner, run, kill).check(-9)
     train(runner, run).check()
     assert differences(run, untouched) == []
 
@@ -81,6 +81,5 @@ def test_a_mistake_is_told(runner, tmp_path, words, said):
     if words != ["scheduler=own"]:
         words = ["scheduler=own", f"scheduler._target_={USER}.{words[0]}", *words[1:]]
     run = f"hydra.run.dir={tmp_path / 'run'}"
-    done = runner.run("--allow", "tests", *TINY, *words, run)
-    assert done.code == 2, done.text
+    done = runner.run("--allow", "tests", *TINY, *words, run).check(2)
     assert said in done.text

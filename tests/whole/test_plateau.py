@@ -117,7 +117,7 @@ def assert_same(run: Path, untouched: Path) -> None:
 @pytest.mark.parity("L9", "L11")
 def test_killed_anywhere_and_resumed_it_decides_the_same(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
-    assert train(runner, run, kill=kill).code == -9
+    train(runner, run, kill=kill).check(-9)
     train(runner, run).check()
     assert_same(run, untouched)
 
@@ -139,7 +139,7 @@ def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
     runner, untouched, tmp_path, point
 ):
     run = tmp_path / "run"
-    assert train(runner, run, kill=point, number=signal.SIGTERM).code == 143
+    train(runner, run, kill=point, number=signal.SIGTERM).check(143)
     train(runner, run).check()
     assert_same(run, untouched)
 
@@ -178,8 +178,7 @@ def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
 @pytest.mark.long
 def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     run, clean = tmp_path / "run", tmp_path / "clean"
-    failed = own(runner, run, callback("Asker", step=4, what="raise"))
-    assert failed.code == 1
+    failed = own(runner, run, callback("Asker", step=4, what="raise")).check(1)
     said = "callbacks.asker (Asker) at on_update, step 4: raised ValueError: out of ideas"
     assert said in failed.text
     assert "the training is saved at step 4" in failed.text
@@ -219,7 +218,7 @@ def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tm
         )
 
     run, clean = tmp_path / "run", tmp_path / "clean"
-    assert weighed(run, kill="step:15").code == -9
+    weighed(run, kill="step:15").check(-9)
     weighed(run).check()
     weighed(clean).check()
     assert differences(run, clean) == []
@@ -233,8 +232,7 @@ def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner
     run, clean = tmp_path / "run", tmp_path / "clean"
     slow = callback("Sleeper", seconds=0.3)  # a second is left beside the margin
     limit = ("callbacks=time_limit", "callbacks.time_limit.limit=3601s")
-    first = own(runner, run, slow, *limit, "callbacks.time_limit.margin=1h")
-    assert first.code == 143, first.text
+    first = own(runner, run, slow, *limit, "callbacks.time_limit.margin=1h").check(143)
     assert "s of 3601s are left: saving and leaving" in first.text
     assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
     assert 0 < open_checkpoint(newest_checkpoint(run)).step < 8

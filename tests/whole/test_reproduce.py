@@ -76,8 +76,7 @@ def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_pa
     result = json.loads((other / "result.json").read_text())
     result["metrics"]["test/auc"] = 0.25
     (other / "result.json").write_text(json.dumps(result))
-    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}")
-    assert done.code == 1
+    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}").check(1)
     assert "not the same" in done.text
     assert f"differs first at step {row['step']}" in done.text
     assert "most test/auc: 0.25 and" in done.text
@@ -96,8 +95,7 @@ def test_a_run_that_was_made_longer_is_repeated_but_for_what_its_first_end_wrote
     assert "4 rows of the same split, step and updates; 7 others were left out" in text
     rows = (longer / "metrics.jsonl").read_text()
     (longer / "metrics.jsonl").write_text(rows.replace('"auc": 0.', '"auc": 0.1'))
-    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'third'}")
-    assert done.code == 1, done.text
+    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'third'}").check(1)
     assert "differs first at step 11 (validation/auc: 0.1" in " ".join(done.text.split())
 
 
@@ -113,14 +111,11 @@ def test_rows_of_other_evaluations_are_told_as_such(trained, tmp_path):
 
 
 def test_another_run_is_refused(runner, trained, tmp_path):
-    done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path).check(2)
     assert "seed: 0 -> 5" in done.text
-    done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}")
-    assert done.code == 2
+    done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}").check(2)
     assert "exists already" in done.text
-    done = runner.run("reproduce", str(tmp_path))
-    assert done.code == 2
+    done = runner.run("reproduce", str(tmp_path)).check(2)
     assert "no run directory" in done.text
 
 
@@ -128,8 +123,7 @@ def test_another_run_is_refused(runner, trained, tmp_path):
 def test_flags_that_only_list_are_refused_by_verbs_that_train(runner, trained, verb):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     flags = ["-m", "--cfg", "job", "--dry-run", "--rerun", "changed"]
-    done = runner.run(verb, str(trained), *flags)
-    assert done.code == 2
+    done = runner.run(verb, str(trained), *flags).check(2)
     for flag in ("-m", "--cfg", "--dry-run", "--rerun"):
         assert f"{flag}: " in done.text
     assert "--info, --hydra-help" in runner.run(verb, str(trained), "--info").text
@@ -159,7 +153,7 @@ def test_diff_shows_what_differs_and_only_that(runner, trained, tmp_path):
     results = [json.loads((r / "result.json").read_text())["metrics"] for r in (trained, other)]
     expected = [f"{m['test/auc']:.5f}" for m in results]
     assert lines["test/auc"][1:3] == expected
-    assert runner.run("diff", str(trained)).code == 2
+    runner.run("diff", str(trained)).check(2)
 
 
 def test_a_run_keeps_its_calibration_and_facts_of_its_data(runner, trained):

@@ -52,7 +52,7 @@ def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, word
     run, whole = tmp_path / "run", tmp_path / "whole"
     words = (*words, "trainer.max_steps=30")
     train(runner, whole, *words).check()
-    assert train(runner, run, *words, kill="step:17").code == -9
+    train(runner, run, *words, kill="step:17").check(-9)
     train(runner, run, *words).check()
     assert_same(run, whole)
 
@@ -146,21 +146,18 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     ],
 )
 def test_what_would_be_ignored_is_refused_before_torch(runner, tmp_path, words, says):
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 
 
 def test_a_penalty_on_frozen_tables_is_refused(runner, tmp_path):
     words = ("optimizer=lbfgs", "optimizer.sparse.l2_tables=0.1")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "optimizer.sparse.l2_tables: has no effect: optimizer.parts freezes all" in done.text
 
 
 def test_parts_with_different_penalties_on_look_ups_are_refused(runner, tmp_path):
     part = 'optimizer.parts=[{pattern: "^tables.C1$", sparse: {l2_lookups: 0.1}}]'
-    done = runner.run(*TINY, part, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, part, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "l2_lookups: the tables have 0 and 0.1" in done.text

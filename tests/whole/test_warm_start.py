@@ -68,8 +68,7 @@ def test_a_source_of_another_model_is_refused(runner, tmp_path):
     other = ("model.net.embedding_dim=8", "model.net.bottom=[9]", "model.net.top=[9]")
     done = runner.run(
         *TINY, *other, f"checkpoint.init_from={source}", f"hydra.run.dir={tmp_path / 'x'}"
-    )
-    assert done.code == 2, done.text
+    ).check(2)
     assert "init_from" in done.text
 
 

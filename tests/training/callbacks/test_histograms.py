@@ -156,8 +156,7 @@ WITH_HISTOGRAMS = (
 
 
 def test_without_a_tracker_that_shows_them_they_are_refused_before_torch_is_imported(runner):
-    done = runner.run(*TINY, *WITH_HISTOGRAMS)
-    assert done.code == 2
+    done = runner.run(*TINY, *WITH_HISTOGRAMS).check(2)
     assert "callbacks.weights.histograms" in done.text and "tracker=tensorboard" in done.text
 
 

@@ -374,8 +374,7 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
 
 
 def test_a_linear_start_is_refused_where_it_cannot_be(runner, tmp_path):
-    done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2")
-    assert done.code == 2
+    done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2").check(2)
     assert "DLRM has no linear half" in done.text and "works on one rank" in done.text
 
 

@@ -357,8 +357,7 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
         *(*SMALL, *TUNE_LR, "loop.then=train", f"hydra.run.dir={tuned}"),
     )
     env = {"TRACE_FILE": f"{tuned}.trace"}
-    killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"})
-    assert killed.code == -9, killed.text
+    killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"}).check(-9)
     assert "<- suggested" in killed.text
     rates = read_tuned(tuned)
     done = runner.run(*words, env=env).check()
@@ -407,8 +406,7 @@ def test_a_resume_on_other_ranks_keeps_the_rows_of_an_update_that_were_found(run
     assert "keeps its 30" not in done.text
     assert json.loads((run / "result.json").read_text())["examples"] == 8 * 64
     words = ("trainer.num_processes=1", "trainer.accumulate=3", "trainer.max_steps=9")
-    refused = runner.run("resume", str(run), *words)
-    assert refused.code == 2
+    refused = runner.run("resume", str(run), *words).check(2)
     assert "has 64 rows, which 3 ranks and micro-batches cannot share evenly" in refused.text
     assert "accumulate: 3" not in (run / "config.yaml").read_text()
 
@@ -442,8 +440,7 @@ def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path)
     ],
 )
 def test_wrong_settings_are_named(runner, words, message):
-    done = runner.run(*words)
-    assert done.code == 2, done.text
+    done = runner.run(*words).check(2)
     assert message in done.text
 
 

@@ -136,7 +136,6 @@ def test_a_run_without_averages_cannot_be_evaluated_by_them_but_can_begin_to_kee
     runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").check()
     refused = runner.run(
         "loop=eval", f"run={run}", "trainer.ema.decay=0.9", f"hydra.run.dir={tmp_path / 'eval'}"
-    )
-    assert refused.code == 2
+    ).check(2)
     assert "holds no moving average" in refused.text
     runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12").check()
