@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -83,6 +84,17 @@ class Process:
     def wait(self) -> int:
         return self.zygote.ask({"wait": self.pid})["code"]
 
+    def finish(self) -> Finished:
+        return Finished(self.wait(), self.text)
+
+    def wait_until_training(self, run: Path) -> None:
+        log = run / "metrics.jsonl"
+        for _ in range(1200):
+            if log.exists() and log.stat().st_size:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"never trained:\n{self.text}")
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
@@ -95,6 +107,11 @@ class Process:
 class Finished:
     code: int
     text: str
+
+    def check(self, code: int = 0) -> Finished:
+        """Fail with what was said, unless it ended with this code."""
+        assert self.code == code, self.text
+        return self
 
 
 class Zygote:
@@ -147,9 +164,7 @@ class Zygote:
         return Process(answer["pid"], output, self)
 
     def run(self, *args: str, **more) -> Finished:
-        process = self.start(*args, **more)
-        code = process.wait()
-        return Finished(code, process.text)
+        return self.start(*args, **more).finish()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -164,11 +179,61 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """One thread for torch in each test; one that takes more leaves it at that."""
+    if "torch" in sys.modules:  # otherwise OMP_NUM_THREADS tells torch when it is imported
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of prepared data for one test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("RUNNER_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """An error in a test that takes longer than the `LIMIT_S` of its module."""
+    limit_s = request.module.LIMIT_S
+
+    def stop(signum: int, frame: object) -> None:
+        raise TimeoutError(f"still waiting after {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(limit_s)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Zygote]:
     runner = Zygote(tmp_path_factory.mktemp("runner"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Runs command lines in this process, with stand-ins for the jobs."""
+    from tests.fake_job import fake_command
+
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def python(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that starts afresh."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def forget_config_record(run: Path) -> None:

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from bench import (
     check,
@@ -264,9 +263,7 @@ def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
 
 
 def test_threads_sets_updates_with_two_beside_one_and_ends_what_keeps_a_core_busy(capsys):
-    before = torch.get_num_threads()
     assert threads.main(["mlp", "--pairs", "2", "--updates", "1", "--rows", "64", "--busy"]) == 0
-    torch.set_num_threads(before)
     _, one, _, two, *_ = cells(capsys.readouterr().out, "| `mlp`")
     assert float(one) > 0 and float(two) > 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,7 @@ from bench import gpu, gpu_audit
 from bench.growth import __main__ as growth
 from bench.growth.axes import AXES
 from bench.growth.page import Growth
-from tests.conftest import ROOT
+from tests.conftest import python
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is where no GPU is")
 
@@ -72,12 +70,7 @@ def test_the_gpu_benchmark_trains_both_on_a_cpu_in_one_table():
     tiny = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32,64"]
     tiny += ["dataset.max_cardinality=200", "model.net.bottom=[8]", "model.net.top=[8]"]
     tiny += ["model.net.embedding_dim=4"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gpu", "--device", "cpu", *tiny],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "bench.gpu", "--device", "cpu", *tiny)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split() for line in done.stdout.splitlines() if line[:3] in ("32 ", "64 ")]
     assert [row[0] for row in rows[-2:]] == ["32", "64"]

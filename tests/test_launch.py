@@ -14,12 +14,7 @@ from runner.errors import DataError
 from runner.rundir.json_files import read_json
 from runner.rundir.run_files import read_meta, read_result
 from tests.conftest import forget_config_record
-from tests.fake_job import FakeResult, fake_command
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
+from tests.fake_job import FakeResult
 
 
 def fail(error):

@@ -1,10 +1,9 @@
 import os
-import subprocess
-import sys
 
 import pytest
 
 from runner.machine import OPENMP_SPIN_COUNT, set_thread_environment, usable_cores
+from tests.conftest import python
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_without_a_limit_it_is_the_affinity(tmp_path):
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from runner.machine import usable_cores; print(usable_cores())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout == "1\n"
 
 

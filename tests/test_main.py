@@ -1,18 +1,15 @@
 """`python -m runner` as a process: what it imports, what it prints, how it ends."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from runner.__main__ import main
 from runner.errors import ConfigError
-from tests.fake_job import fake_command
+from tests.conftest import ROOT, python
 
-ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
 
 # Runs command lines one after the other in one process, and lists the modules imported so far.
@@ -26,17 +23,6 @@ for line in json.loads(sys.argv[1]):
     seen[" ".join(line)] = (code, sorted({m.split(".")[0] for m in sys.modules}))
 print(json.dumps(seen))
 """
-
-
-def python(*words, cwd=ROOT, **env):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.long
@@ -103,11 +89,6 @@ def test_a_closed_pipe_ends_quietly():
     )
     assert done.stdout == "model\n"
     assert done.stderr == ""
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 def test_cfg_shows_the_configuration_in_hydras_ways(command):

@@ -188,7 +188,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
     write_clicks(tmp_path / "data" / "clicks.parquet")
     write_interactions(tmp_path / "interactions.csv")
     if page.name != "README.md":  # these begin where the README has left a run
-        assert runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).code == 0
+        runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).check()
     ran: Done = {}
     data_server: Process | None = None
     for command in commands(text):

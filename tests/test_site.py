@@ -47,8 +47,7 @@ def test_the_page_of_variables_names_those_that_the_code_reads():
 @pytest.mark.slow
 def test_the_page_of_files_names_what_a_run_leaves(runner: Zygote, tmp_path: Path):
     words = (*TINY, "report=true", "trainer.profile.updates=2", "hydra.run.dir=run")
-    done = runner.run(*words, cwd=tmp_path)
-    assert done.code == 0, done.text
+    runner.run(*words, cwd=tmp_path).check()
     left = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
     assert {"checkpoints", "profile", "report.html", "result.json"} <= left
     page = (DOCS / "files.md").read_text()

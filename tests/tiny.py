@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -14,6 +16,7 @@ from runner.models.losses import BCE, Loss
 from runner.optim.settings import parse_sparse
 from runner.training.update.context import Context
 from runner.training.update.parameters import dense_parameters
+from runner.training.update.task import StepOutput, Supervised
 
 SCHEMA = Schema(
     dense=("d0", "d1"),
@@ -83,6 +86,15 @@ def make_context(
         amp_dtype=torch.bfloat16 if amp else None,
         l2_lookups=settings.l2_lookups,
     )
+
+
+def train(context: Context, batches: Iterable[Batch], lr: float = 0.1) -> list[StepOutput]:
+    """Make an update with each batch."""
+    outputs = []
+    for step, batch in enumerate(batches, start=1):
+        context.tables.set_lr_and_step(lr, step)
+        outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
+    return outputs
 
 
 def snapshot(context: Context) -> dict[str, torch.Tensor]:

@@ -31,7 +31,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine import keep_freed_memory, set_thread_environment
 
     given = make_parser().parse(words)
-    raise_combined(_find_problems(given, given.words))
+    raise_combined(_find_problems(given))
     overrides = dataset_overrides(given.words, given.schema)
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)
@@ -64,11 +64,11 @@ def _dataset_of(schema: Path) -> str:
     return f"dataset={next(known, 'parquet')}"
 
 
-def _find_problems(given: Namespace, overrides: Sequence[str]) -> list[str]:
+def _find_problems(given: Namespace) -> list[str]:
     from runner.data.flight.protocol import is_loopback
 
     problems = []
-    if given.schema is None and not any(word.startswith("dataset=") for word in overrides):
+    if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
         problems.append(
             "data-serve: name the data: --schema FILE for files of your own, or dataset=NAME with "
             "its settings, as for a training"

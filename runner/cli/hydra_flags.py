@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from runner.cli.commands import VERBS
 from runner.cli.flags import Flags
-from runner.config.compose import ComposedConfig, compose_job
+from runner.config.compose import compose_job
 from runner.config.groups import register_search_path
 from runner.config.locations import CONF
 from runner.config.messages import dotted_keys
@@ -66,24 +66,14 @@ def show_help(flags: Flags) -> int:
     return 0
 
 
-def compose_or_raise(flags: Flags) -> ComposedConfig:
-    """Compose a configuration without checking the rules.
+def show_config(flags: Flags) -> int:
+    """Print what would run, without checking the rules: `--cfg job|hydra|all`.
 
     Raises:
-        ConfigError: for overrides that cannot be applied.
+        ConfigError: for overrides that cannot be applied, and if `--package` names no node.
     """
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     raise_combined(composed.problems)
-    return composed
-
-
-def show_config(flags: Flags) -> int:
-    """Print what would run: `--cfg job|hydra|all`.
-
-    Raises:
-        ConfigError: if `--package` names no node.
-    """
-    composed = compose_or_raise(flags)
     shown = OmegaConf.create()
     if flags.cfg in ("job", "all"):
         shown.merge_with(composed.unresolved_config)

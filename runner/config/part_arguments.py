@@ -123,9 +123,10 @@ def _find(target: str) -> tuple[_Source, ast.ClassDef | ast.FunctionDef] | None:
 def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArguments:
     if isinstance(node, ast.FunctionDef):
         return _arguments_of_function(source, node)
-    init = next((n for n in node.body if _is_init(n)), None)
+    functions = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+    init = next((f for f in functions if f.name == "__init__"), None)
     own = PartArguments(dict(_fields(source, node)), takes_more=True)
-    if isinstance(init, ast.FunctionDef):
+    if init is not None:
         own = _arguments_of_function(source, init)
         if not own.takes_more:
             return own
@@ -137,10 +138,6 @@ def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArg
             return PartArguments(declared, above.takes_more)
     # a base class from elsewhere may take anything
     return own if init is not None else PartArguments(own.declared, bool(node.bases))
-
-
-def _is_init(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
 
 
 def _find_beside(source: _Source, name: str) -> tuple[_Source, ast.ClassDef] | None:

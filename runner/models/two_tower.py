@@ -131,19 +131,14 @@ class TwoTower(RetrievalModel):
     ) -> None:
         super().__init__()
         check_arguments(TwoTower.__init__, locals())
-        if learn_temperature and temperature < SMALLEST_TEMPERATURE:
-            raise ValueError(
-                f"temperature={temperature}: is below {SMALLEST_TEMPERATURE}, the least that "
-                "learn_temperature=true can reach"
-            )
+        divisor = _make_temperature(temperature, learn_temperature)
         self.item_features = find_item_features(schema, item)
-        names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
         self.item = self.item_features[0]
         drawn: dict[str, object] = {"uniform": uniform, "popularity": popularity}
         drawn |= {"hard_negatives": hard_negatives, "hard_table": hard_table}
         if any(drawn.values()):
-            _check_single_feature(names)
+            _check_single_feature([f.name for f in self.item_features])
         if hard_negatives:
             check_row_negatives(schema, hard_negatives, self.item)
         self.hard_negatives = hard_negatives
@@ -168,7 +163,7 @@ class TwoTower(RetrievalModel):
         )
         self.set_known_positives(schema, user, exclude_known)
         num_user = (len(users) + len(read)) * embedding_dim + len(schema.dense)
-        self.item_width = len(names) * embedding_dim
+        self.item_width = len(self.item_features) * embedding_dim
         hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         # `thing` is the item's tower; checkpoints know it by this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
@@ -177,9 +172,7 @@ class TwoTower(RetrievalModel):
             _check_draws_nothing(drawn)
         self.drop = Dropout(embedding_dropout)
         self.normalise, self.half_life = normalise, half_life
-        self.temperature: Tensor | float = temperature
-        if learn_temperature:
-            self.temperature = nn.Parameter(torch.tensor(float(temperature)))
+        self.temperature = divisor
         init_linear_layers(self, init)
 
     def embed(self, batch: Batch, extra_C: Tensor | None = None) -> Embeddings:
@@ -271,6 +264,22 @@ class TwoTower(RetrievalModel):
                 f"the vector of an item depends on {names} besides its id, and these are known for "
                 f"the items of rows only; use model.net.item=[{self.item.name}]"
             )
+
+
+def _make_temperature(temperature: float, is_learnt: bool) -> Tensor | float:
+    """Return what scores are divided by, a parameter if it is learnt.
+
+    Raises:
+        ValueError: for a learnt one that is below what it can reach.
+    """
+    if not is_learnt:
+        return temperature
+    if temperature < SMALLEST_TEMPERATURE:
+        raise ValueError(
+            f"temperature={temperature}: is below {SMALLEST_TEMPERATURE}, the least that "
+            "learn_temperature=true can reach"
+        )
+    return nn.Parameter(torch.tensor(float(temperature)))
 
 
 def _check_single_feature(names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ def build_schedule(
     return factor
 
 
-def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> None:
+def check_schedule(settings: Mapping[str, Any]) -> None:
     """Check names, types and ranges before the length of the run is known.
 
     A schedule of one's own checks its settings when it is built.
@@ -58,7 +58,7 @@ def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> 
     Raises:
         ConfigError: with every mistake.
     """
-    raise_combined(find_schedule_problems(settings, where))
+    raise_combined(find_schedule_problems(settings, "scheduler"))
 
 
 def find_schedule_problems(settings: Mapping[str, Any], where: str) -> list[str]:

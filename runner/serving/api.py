@@ -322,6 +322,6 @@ class _Scorer:
             for part in cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True):
                 encoded = encoder.encode(part)
                 if encoded.bad_R.any():
-                    bad.record(encoded.bad_R, list(encoded.messages))
+                    bad.add(int(encoded.bad_R.sum()), encoded.messages)
                 results.append(self._functions[outputs](encoded))
         return pa.concat_tables(results)

@@ -144,9 +144,9 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
             for line, problem in chunk.malformed_lines:
-                bad.record(np.ones(1, bool), [f"{chunk.file}: line {line}: {problem}"])
+                bad.add(1, [f"{chunk.file}: line {line}: {problem}"])
             if chunk.table is None:
-                bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+                bad.add(chunk.num_rows, [chunk.problem])
             else:
                 unknown, found = _write_events(writer, chunk, table, transforms, bad)
                 num_unknown += unknown
@@ -198,7 +198,7 @@ def _write_events(
     only_item = Declared(labels=(), ids=(next(s for s in features.ids if s.name == settings.item),))
     ids = encode_chunk(chunk, only_item, transforms.fitted, validator)[settings.item].to_numpy()
     if validator.bad_R.any():
-        bad.record(validator.bad_R, validator.messages)
+        bad.add(int(validator.bad_R.sum()), validator.messages)
     is_known_R = ids >= FIRST_VALUE_ID if only_item.ids[0].encode == "vocabulary" else ids >= 0
     num_unknown = int((~is_known_R & ~validator.bad_R).sum())
     usable_R = is_known_R & ~validator.bad_R

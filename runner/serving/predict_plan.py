@@ -98,21 +98,8 @@ def make_plan(
     config = composed.config
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
     transforms = read_transforms(config["dataset"], folder)
-    kept, labels = tuple(dict.fromkeys(keep)), transforms.columns.labels
-    written = outputs.column_names(labels)
-    if split is not None:
-        written += [f"label_{label.name}" for label in labels]
-        if transforms.declared.weight not in (None, "weight"):  # which is kept, under that name
-            written.append("weight")
-    check_kept_columns(keep, written)
-    table = (
-        _input_table(config["dataset"], transforms, inputs, kept)
-        if split is None
-        else open_split(config["dataset"], transforms, folder, split, kept)
-    )
-    path, input_schema = table.first_schema
-    same_format = table.format == config["dataset"].get("format", "parquet")
-    check_input_types(transforms, input_schema, path, same_format=same_format)
+    check_kept_columns(keep, _written_names(transforms, outputs, has_labels=split is not None))
+    table = _open_table(config["dataset"], transforms, folder, inputs, split, keep)
     finds_items = bool(outputs.top_k) and outputs.index is None
     needs_texts = finds_items and "string" in transforms.fitted.id_types.values()
     training = find_training_table(config["dataset"], folder) if needs_texts else None
@@ -149,6 +136,37 @@ def make_plan(
         split=split,
         notes=() if split is None else changed_data_note(composed),
     )
+
+
+def _written_names(transforms: Transforms, outputs: Outputs, *, has_labels: bool) -> list[str]:
+    """Return the columns that are written beside the kept ones."""
+    labels = transforms.columns.labels
+    written = outputs.column_names(labels)
+    if has_labels:
+        written += [f"label_{label.name}" for label in labels]
+        if transforms.declared.weight not in (None, "weight"):  # which is kept, under that name
+            written.append("weight")
+    return written
+
+
+def _open_table(
+    dataset: Mapping[str, Any],
+    transforms: Transforms,
+    folder: Path,
+    inputs: Sequence[str],
+    split: str | None,
+    keep: Sequence[str],
+) -> InputTable:
+    """Open the rows to score: of the named inputs, or of a split of the run in `folder`."""
+    kept = tuple(dict.fromkeys(keep))
+    if split is None:
+        table = _input_table(dataset, transforms, inputs, kept)
+    else:
+        table = open_split(dataset, transforms, folder, split, kept)
+    path, input_schema = table.first_schema
+    same_format = table.format == dataset.get("format", "parquet")
+    check_input_types(transforms, input_schema, path, same_format=same_format)
+    return table
 
 
 def _describe_settings(

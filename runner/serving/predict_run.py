@@ -168,7 +168,7 @@ def _score_parts(
         for part in prefetch_in_thread(parts, PARTS_AHEAD):
             rows = score(part)
             if part.bad_R.any():
-                bad.record(part.bad_R, list(part.messages))
+                bad.add(int(part.bad_R.sum()), part.messages)
             write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
             advance(rows.num_rows * num_ranks)
     return time.monotonic() - started

@@ -41,9 +41,6 @@ class Outcome:
     secondary_values: Mapping[str, float | None] = field(default_factory=dict)
     result_names: tuple[str, ...] = ()
 
-    def has_metric(self, name: str) -> bool:
-        return name in self.result_names
-
     @property
     def is_completed(self) -> bool:
         return self.status == "completed"

@@ -238,7 +238,7 @@ class SearchJobs:
             return f"all of its {len(self._failed)} jobs failed alike, whatever was chosen"
         values = {self.plan.metric: outcome.best, **outcome.secondary_values}
         missing = [name for name, value in values.items() if value is None]
-        if outcome.status == "completed" and missing and not outcome.has_metric(missing[0]):
+        if outcome.status == "completed" and missing and missing[0] not in outcome.result_names:
             return (
                 f"search.objectives: {missing[0]}: is not among the results of {job.label}"
                 f"{nearest_hint(missing[0], outcome.result_names)}; there are "

@@ -68,9 +68,6 @@ class Dimension:
         value = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
         return min(max(self.round_value(value), self.low), self.high)
 
-    def to_override(self, value: Any) -> str:
-        return f"{self.key}={value}"
-
 
 Space = tuple[Dimension, ...]
 
@@ -200,6 +197,6 @@ def corners(space: Space) -> list[list[str]]:
     """Return overrides of a few points that together have every choice and every bound."""
     ends = [list(d.choices) or [d.round_value(d.low), d.round_value(d.high)] for d in space]
     return [
-        [d.to_override(values[min(k, len(values) - 1)]) for d, values in zip(space, ends)]
+        [f"{d.key}={values[min(k, len(values) - 1)]}" for d, values in zip(space, ends)]
         for k in range(max(map(len, ends)))
     ]

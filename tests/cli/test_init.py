@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from runner.__main__ import main
 from runner.cli.init import FILES, render
-from tests.conftest import ROOT
-
-
-def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+from tests.conftest import ROOT, python
 
 
 @pytest.mark.long
@@ -25,15 +15,15 @@ def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatc
     assert main(["init", "shop"]) == 0
     said = capsys.readouterr().out
     command = next(line for line in said.splitlines() if "-m runner" in line).split()
-    done = run(tmp_path / "shop", *command[1:], "trainer.max_epochs=4")
+    done = python(*command[1:], "trainer.max_epochs=4", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
     assert "auc of logistic regression" in done.stdout
     words = ("-m", "runner", "export", "outputs/latest", "--allow", "shop", "--out", "model")
-    done = run(tmp_path / "shop", *words, "--format", "pt2,onnx")
+    done = python(*words, "--format", "pt2,onnx", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
     assert "pt2: test loss" in done.stdout and "onnx: test loss" in done.stdout
     shifted = (*command[1:], "task._target_=shop.task.Shifted", "+task.distance=0.1")
-    done = run(tmp_path / "shop", *shifted, "trainer.max_epochs=1", "trainer.log_every=1")
+    done = python(*shifted, "trainer.max_epochs=1", "trainer.log_every=1", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
     assert "slope" in done.stdout + done.stderr
 
@@ -41,7 +31,7 @@ def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_the_tests_of_the_project_pass(tmp_path):
     assert main(["init", str(tmp_path / "shop")]) == 0
-    done = run(tmp_path / "shop", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path / "shop")
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
 
 

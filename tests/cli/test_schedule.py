@@ -6,8 +6,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -17,16 +15,11 @@ from matplotlib.image import imread
 from runner.cli.schedule import ScheduleLength, build_learning_rates
 from runner.optim.lr_shapes import SCHEDULE_KINDS
 from runner.reporting.console.chart import Chart, Line, render_braille
-from tests.conftest import ROOT, TINY, Zygote
-from tests.fake_job import fake_command
+from tests.conftest import TINY, Zygote, python
+from tests.whole.compare_runs import read_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = "dataset.rows={train: 6400, validation: 10, test: 10}"
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 def table(out: str) -> dict[str, dict[str, float]]:
@@ -151,9 +144,7 @@ def test_it_needs_no_torch():
         "assert main(['schedule', 'scheduler=wsd']) == 0\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == "False"
 
@@ -165,17 +156,14 @@ def test_the_log_of_a_run_killed_and_resumed_is_the_curve(runner: Zygote, tmp_pa
     more = ("trainer.log_every=1", "--allow", "tests", "task._target_=tests.whole.traced.Traced")
     for kill, code in (("step:23", -9), ("", 0)):
         env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-        done = runner.run(*words, *more, f"hydra.run.dir={run}", env=env)
-        assert done.code == code, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"}
+        runner.run(*words, *more, f"hydra.run.dir={run}", env=env).check(code)
+    logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in read_rows(run, "train")}
     assert list(logged) == list(range(1, 41))
     for k, (dense, sparse) in logged.items():
         factor = k / 7 if k <= 7 else (1 + math.cos(math.pi * ((k - 8) % 13) / 13)) / 2
         assert dense == pytest.approx(0.001 * factor, abs=1e-12)
         assert sparse == pytest.approx(0.02 * factor, abs=1e-12)
-    shown = runner.run("--allow", "tests", "schedule", str(run))
-    assert shown.code == 0, shown.text
+    shown = runner.run("--allow", "tests", "schedule", str(run)).check()
     assert table(shown.text)["last"]["dense"] == pytest.approx(logged[40][0], rel=1e-3)
 
 

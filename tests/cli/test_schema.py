@@ -544,12 +544,10 @@ def test_names_cannot_break_out_of_the_yaml(write, propose):
 def test_what_is_proposed_trains(tmp_path, runner, name):
     env = {"RUNNER_CACHE": str(tmp_path / "cache")}
     path, out = make(name, tmp_path, 1500), str(tmp_path / "s.yaml")
-    done = runner.run("schema", path, *SHAPES[name].flags, "--out", out, env=env)
-    assert done.code == 0, done.text
+    done = runner.run("schema", path, *SHAPES[name].flags, "--out", out, env=env).check()
     command = shlex.split(done.text.rpartition("next: python -m runner ")[2])
     few = ("trainer.batch_size=300", "trainer.max_epochs=1", "trainer.num_threads=1")
-    done = runner.run(*command, f"hydra.run.dir={tmp_path / 'run'}", *few, env=env)
-    assert done.code == 0, done.text
+    runner.run(*command, f"hydra.run.dir={tmp_path / 'run'}", *few, env=env).check()
     result = json.loads((Path(tmp_path) / "run" / "result.json").read_text())
     assert result["status"] == "completed" and 0 < result["metrics"]["test/auc"] < 1
 

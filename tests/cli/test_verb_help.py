@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from runner.__main__ import main
 from runner.cli.commands import VERBS, verb_parser
 from runner.cli.completion import complete_words
+from tests.conftest import python
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -39,7 +37,7 @@ def test_the_help_of_all_verbs_needs_no_torch():
         "for verb in VERBS: main([verb, '--help'])\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    python("-c", code).check_returncode()
 
 
 @pytest.mark.parametrize(

@@ -79,17 +79,15 @@ def test_a_key_whose_value_is_null_can_be_deleted():
 @pytest.mark.parity("E2")
 def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):
     run = tmp_path / "run"
-    done = runner.run(*TINY, RMSPROP, "trainer.max_steps=6", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*TINY, RMSPROP, "trainer.max_steps=6", f"hydra.run.dir={run}").check()
     assert "left out" in done.text
     node = compose([], from_run=run).config["optimizer"]["dense"]
     assert node["_target_"] == "torch.optim.RMSprop" and "betas" not in node
-    assert runner.run("resume", str(run), "trainer.max_steps=8").code == 0
+    runner.run("resume", str(run), "trainer.max_steps=8").check()
 
 
 def test_a_setting_that_was_given_is_refused_with_what_takes_it_out(runner, tmp_path: Path):
     words = (RMSPROP, "optimizer.dense.betas=[0.5,0.9]")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "optimizer.dense.betas is not a setting of RMSprop" in done.text
     assert "~optimizer.dense.betas leaves it out" in done.text

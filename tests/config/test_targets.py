@@ -153,8 +153,7 @@ QUICK = (*TINY, "trainer.max_steps=4", "dataset.rows={train: 400, validation: 50
 def finished(runner, tmp_path_factory):
     """A finished run of a few updates."""
     run = tmp_path_factory.mktemp("attacked") / "run"
-    done = runner.run(*QUICK, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*QUICK, f"hydra.run.dir={run}").check()
     return run
 
 
@@ -190,8 +189,7 @@ def test_a_run_directory_cannot_make_a_command_run(runner, finished, tmp_path, p
     target, canary = "runner.rundir.json_files.write_json", tmp_path / "canary"
     run = attack(finished, tmp_path, [place], target, path=str(canary), value=1)
     verb = "resume" if place == "loop" else "eval"  # an evaluation has a loop of its own
-    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path).check(2)
     assert f"{place}._target_={target}: not" in done.text
     assert not canary.exists()
 
@@ -208,8 +206,7 @@ VERBS = {
 def test_no_verb_runs_what_a_run_directory_names(runner, finished, tmp_path, verb):
     target, canary = "runner.rundir.json_files.write_json", tmp_path / "canary"
     run = attack(finished, tmp_path, VERBS[verb], target, path=str(canary), value=1)
-    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path).check(2)
     for place in VERBS[verb]:
         assert f"{place}._target_={target}: not a part that {place} takes" in done.text
     assert "function marked with @runner." in done.text

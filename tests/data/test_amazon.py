@@ -11,12 +11,8 @@ from runner.errors import DataError
 from tests.conftest import shared_data
 from tests.data.synthetic_settings import dataset_settings, instantiate
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 LINES = {7: [3, 1, 4, 2, 6], 2: [5, 6, 3], 9: [8, 9], 4: [1, 2, 3, 4]}
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def settings(tmp_path, lines=LINES, **changes):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from runner.data.read.arrow_views import view_as_arrow, view_as_numpy
+from tests.conftest import python
 
 TYPES = ["int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
 
@@ -50,4 +48,4 @@ RowGather.from_order(np.array([2, 0]), 3).gather_into(out, np.arange(3))
 assert out.tolist() == [2, 0], out
 assert "pandas" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code).check_returncode()

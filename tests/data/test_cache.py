@@ -9,6 +9,7 @@ import pytest
 from runner.data.core import cache
 from runner.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 PREPARE_ONCE = """
 import sys, time
 from runner.data.core import cache
@@ -26,12 +27,6 @@ print((folder / "part").read_text())
 """
 
 
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def maker(text="content"):
     def make(folder):
         (folder / "part").write_text(text)
@@ -44,7 +39,7 @@ def fail_if_called(folder):
     pytest.fail("it was made again")
 
 
-def test_two_processes_that_ask_at_once_make_it_once(root, tmp_path):
+def test_two_processes_that_ask_at_once_make_it_once(own_cache, tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", PREPARE_ONCE, str(log)]
     jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -59,20 +54,20 @@ def test_it_is_made_once_and_found_again():
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bad"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_maker_that_failed(root, error):
+def test_nothing_is_left_of_a_maker_that_failed(own_cache, error):
     def make(folder):
         (folder / "half").write_text("x")
         raise error
 
     with pytest.raises(type(error)):
         cache.get_or_prepare("thing", "key", make)
-    assert [path.name for path in root.iterdir()] == ["thing-key.lock"]
+    assert [path.name for path in own_cache.iterdir()] == ["thing-key.lock"]
     assert (cache.get_or_prepare("thing", "key", maker()) / "part").exists()
 
 
-def test_leftovers_of_a_killed_maker_are_removed(root):
-    (root / "thing-key.tmp").mkdir(parents=True)
-    (root / "thing-key.tmp" / "half").write_text("x")
+def test_leftovers_of_a_killed_maker_are_removed(own_cache):
+    (own_cache / "thing-key.tmp").mkdir(parents=True)
+    (own_cache / "thing-key.tmp" / "half").write_text("x")
     folder = cache.get_or_prepare("thing", "key", maker())
     assert sorted(path.name for path in folder.iterdir()) == ["part", "prepared.json"]
 
@@ -109,6 +104,6 @@ def test_the_place_follows_the_environment(tmp_path, monkeypatch):
     assert cache.cache_root() == tmp_path / ".cache" / "runner"
 
 
-def test_the_list_of_files_holds_their_sizes(root):
+def test_the_list_of_files_holds_their_sizes(own_cache):
     folder = cache.get_or_prepare("thing", "key", maker("12345"))
     assert json.loads((folder / cache.PREPARED_FILE).read_text())["sizes"] == {"part": 5}

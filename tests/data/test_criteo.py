@@ -22,10 +22,7 @@ from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
 from tests.data.synthetic_settings import dataset_settings, instantiate
 
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def lines(num_rows: int) -> list[list[str]]:

@@ -75,10 +75,8 @@ def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Z
     small = ("trainer.batch_size=64", "trainer.num_threads=1", "model.net.dropout=0.1")
     for run, first in (("whole", 50), ("parts", 20)):
         length = (f"trainer.max_steps={first}", f"hydra.run.dir={run}")
-        done = runner.run(*words, *small, *length, cwd=tmp_path)
-        assert done.code == 0, done.text
-    done = runner.run("resume", "parts", "--allow", "mydata", "trainer.max_steps=50", cwd=tmp_path)
-    assert done.code == 0, done.text
+        runner.run(*words, *small, *length, cwd=tmp_path).check()
+    runner.run("resume", "parts", "--allow", "mydata", "trainer.max_steps=50", cwd=tmp_path).check()
     whole, parts = (
         {
             name: digest
@@ -95,8 +93,7 @@ def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Z
 def test_a_batch_that_does_not_fit_is_told_before_a_training(tmp_path, runner: Zygote):
     load_page(tmp_path)
     words = ("--config-dir", "myconf", "--allow", "mydata", "dataset=clicks", "report=false")
-    done = runner.run(*words, "dataset.num_users=100", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run(*words, "dataset.num_users=100", "hydra.run.dir=run", cwd=tmp_path).check(2)
     assert "first batch of the train split: sparse: user has id" in done.text
     assert "outside [0, 100)" in done.text
     assert "Traceback" not in done.text

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
+from tests.conftest import python
 from tests.data.synthetic_settings import dataset_settings, small_synthetic
 
 PRINT_IMPORTS = """
@@ -29,10 +28,7 @@ print(sorted({"torch", "torchrec", "hydra", "omegaconf"} & set(sys.modules)))
 
 
 def test_fingerprint_and_preparation_import_no_torch(tmp_path):
-    env = dict(os.environ, RUNNER_CACHE=str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_IMPORTS], env=env, capture_output=True, text=True, check=True
-    )
+    done = python("-c", PRINT_IMPORTS, RUNNER_CACHE=str(tmp_path))
     assert done.stdout.splitlines() == ["16", "[]"]
 
 

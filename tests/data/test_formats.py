@@ -313,10 +313,8 @@ def test_a_generator_trains_by_the_command_line_and_resumes_bit_for_bit(tmp_path
     small = ("trainer.batch_size=64", "trainer.num_threads=1", "model.net.dropout=0.1")
     for run, steps in (("whole", 25), ("parts", 12)):
         more = (f"trainer.max_steps={steps}", f"hydra.run.dir={run}", "model=dcn")
-        done = runner.run(*words, *small, *more, cwd=tmp_path)
-        assert done.code == 0, done.text
-    done = runner.run("resume", "parts", "--allow", "mine", "trainer.max_steps=25", cwd=tmp_path)
-    assert done.code == 0, done.text
+        runner.run(*words, *small, *more, cwd=tmp_path).check()
+    runner.run("resume", "parts", "--allow", "mine", "trainer.max_steps=25", cwd=tmp_path).check()
     whole, parts = (fingerprint(newest_checkpoint(tmp_path / run)) for run in ("whole", "parts"))
     names = [n for n in whole if n.startswith(("tables/", "dense"))]
     assert names and all(whole[n] == parts[n] for n in names)

@@ -24,16 +24,12 @@ from runner.data.tabular.remote_files import EXTRAS
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 400
 rng = np.random.default_rng(0)
 Y = pa.array(rng.integers(0, 2, ROWS))
 X = pa.array(rng.normal(size=ROWS))
 DATE = datetime.date(2020, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def proposed(tmp_path, columns, capsys):
@@ -173,13 +169,11 @@ def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
             env={"RUNNER_CACHE": str(tmp_path / "cache")},
         )
 
-    refused = train()
-    assert refused.code == 2, refused.text
+    refused = train().check(2)
     assert "'rating' is regression (model/loss=by_kind takes both)" in refused.text
     assert not list((tmp_path / "run").glob("checkpoints/*"))
     monitor = "checkpoint.monitor={metric: validation/loss, direction: min}"
-    done = train("model/loss=by_kind", monitor, f"hydra.run.dir={tmp_path / 'both'}")
-    assert done.code == 0, done.text
+    train("model/loss=by_kind", monitor, f"hydra.run.dir={tmp_path / 'both'}").check()
     metrics = json.loads((tmp_path / "both" / "result.json").read_text())["metrics"]
     assert {"validation/auc/click", "validation/mae/rating"} <= set(metrics), sorted(metrics)
 

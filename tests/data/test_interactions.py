@@ -29,13 +29,9 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 DECLARED = {"user": "user", "item": "item", "time": "ts", "max_length": 5}
 SPLITS = ("train", "validation", "test")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def events(num_rows=600, num_users=30, num_items=40, seed=0, span=60):

@@ -9,6 +9,7 @@ from tests.conftest import shared_data
 from tests.data.synthetic_settings import dataset_settings, instantiate
 from tests.data.tables import by_key
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 USERS = """1::F::1::10::48067
 2::M::56::16::70072
 4::M::25::10::55117-1234
@@ -17,11 +18,6 @@ MOVIES = """1::Toy Story (1995)::Animation|Comedy
 3::Star Wars: Episode IV (1977)::Action
 9::Café :: Noir (1995)::Drama|Action
 """
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -9,12 +9,8 @@ import pytest
 from runner.errors import ConfigError
 from tests.data.synthetic_settings import dataset_settings, instantiate
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 SUPPORT, QUERY = 3, 4
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -305,14 +305,12 @@ def test_predictions_have_the_columns_of_folders_and_know_their_ids(
     }
     (tmp_path / "s.yaml").write_text(json.dumps({**schema, "path": "hive"}))
     words = (*SETTINGS[1:], "dataset=csv", f"dataset.schema={tmp_path}/s.yaml")
-    done = runner.run(*words, f"hydra.run.dir={tmp_path}/run")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={tmp_path}/run").check()
     scored = {}
     for name, given in (("all", "hive"), ("one", "hive/*/code=02/*/*.csv")):
         out = tmp_path / name
         keep = ("--keep", "dt,code,shop,click", "--out", str(out))
-        done = runner.run("predict", str(tmp_path / "run"), str(tmp_path / given), *keep)
-        assert done.code == 0, done.text
+        runner.run("predict", str(tmp_path / "run"), str(tmp_path / given), *keep).check()
         scored[name] = pd.read_parquet(out)
     files = pads.dataset(tmp_path / "hive", format="csv", partitioning="hive").to_table()
     assert scored["all"]["shop"].dtype == np.int64

@@ -159,15 +159,14 @@ def test_policies_give_other_runs_and_the_same_one_on_two_ranks(runner, tmp_path
     settings = [s for s in TINY if not s.startswith(("trainer.max_steps", "trainer.batch_size"))]
     for rest, size in [("short", 1), ("drop", 1), ("pad", 1), ("pad", 2), ("drop", 2)]:
         run = tmp_path / f"{rest}-{size}"
-        done = runner.run(
+        runner.run(
             *settings,
             "trainer.max_epochs=2",
             f"trainer.batch_size={64 // size}",
             f"trainer.num_processes={size}",
             f"dataset.rest={rest}",
             f"hydra.run.dir={run}",
-        )
-        assert done.code == 0, done.text
+        ).check()
         signatures.add(json.loads((run / "meta.json").read_text())["signature"])
         results[rest, size] = json.loads((run / "result.json").read_text())
     steps = {key: (r["step"], r["examples"]) for key, r in results.items()}

@@ -22,13 +22,9 @@ from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import ROOT
 from tests.data.shapes import SHAPES, Column, Shape, find_mistakes, make
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 SHARED = ROOT.parent / "shared" / "data"
 CRITEO = ("label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27)))
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def propose(path: str, *flags: str) -> SchemaProposal:

@@ -19,12 +19,8 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 200
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def changed(table: pa.Table, column: str, row: int, value: object) -> pa.Table:

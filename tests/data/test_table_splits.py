@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +20,12 @@ from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
+from tests.conftest import python
 from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
 from tests.data.synthetic_settings import dataset_settings
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 1000
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -401,35 +396,31 @@ def test_a_table_that_cannot_be_read_as_it_is_set_is_told(
 def test_schema_imports_no_torch(path):
     code = "import sys; from runner.cli.schema import schema; schema([sys.argv[1]], ())\n"
     code += "print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    done = python("-c", code, path)
     assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     out = str(tmp_path / "s.yaml")
     env = {"RUNNER_CACHE": str(tmp_path / "cache")}
-    done = runner.run("schema", path, "--out", out, env=env)
-    assert done.code == 0, done.text
-    done = runner.run(
+    runner.run("schema", path, "--out", out, env=env).check()
+    runner.run(
         "dataset=parquet",
         f"dataset.schema={out}",
         f"hydra.run.dir={tmp_path / 'run'}",
         "trainer.batch_size=100",
         "trainer.num_threads=1",
         env=env,
-    )
-    assert done.code == 0, done.text
+    ).check()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "completed" and "test/auc" in result["metrics"]
     new = write_parquet(tmp_path / "new", clicks(70, seed=9))  # its rows are judged, all of them
     words = ("loop=eval", f"run={tmp_path / 'run'}", f"dataset.test_path={new}/*.parquet")
-    done = runner.run(*words, f"hydra.run.dir={tmp_path / 'eval'}", env=env)
-    assert done.code == 0, done.text
+    done = runner.run(*words, f"hydra.run.dir={tmp_path / 'eval'}", env=env).check()
     assert "evaluating the 70 rows of the test split" in done.text
     assert "dataset.split: null -> {}" in done.text
     moved = f"dataset.path={new}/*.parquet"  # and here a part of them, or none, as of the training
-    done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env)
-    assert done.code == 2, done.text
+    done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env).check(2)
     assert "these are other data than the run was trained on" in done.text
     assert "dataset.test_path=FILE judges all rows" in done.text
 
@@ -453,15 +444,13 @@ def test_an_evaluation_of_files_of_their_own_prepares_no_other_rows(tmp_path, pa
     net = ("model=wide_and_deep", "trainer.num_threads=1", "report=false")
     env = {"RUNNER_CACHE": str(tmp_path / "cache")}
     run = tmp_path / "run"
-    done = runner.run(*train, *length, *net, f"hydra.run.dir={run}", env=env)
-    assert done.code == 0, done.text
+    runner.run(*train, *length, *net, f"hydra.run.dir={run}", env=env).check()
     new = write_parquet(tmp_path / "new", clicks(70, seed=9))
     metrics, prepared = {}, {}
     for name, words in {"alone": (), "beside": ("loop.split=[train,test]",)}.items():
         own = ("loop=eval", f"run={run}", f"dataset.test_path={new}", *words)
         env = {"RUNNER_CACHE": str(tmp_path / name)}
-        done = runner.run(*own, f"hydra.run.dir={tmp_path / name / 'run'}", env=env)
-        assert done.code == 0, done.text
+        runner.run(*own, f"hydra.run.dir={tmp_path / name / 'run'}", env=env).check()
         found = json.loads((tmp_path / name / "run" / "result.json").read_text())["metrics"]
         metrics[name] = {key: value for key, value in found.items() if key.startswith("test/")}
         prepared[name] = {file.name for file in (tmp_path / name).glob("table-*/*.arrow")}

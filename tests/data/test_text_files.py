@@ -36,12 +36,8 @@ from runner.serving.raw_rows import as_table
 from runner.serving.tables import as_arrow
 from tests.data.clicks import open_dataset
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 3000
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

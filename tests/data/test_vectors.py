@@ -29,13 +29,9 @@ from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset, recipe_settings, write_parquet
 from tests.data.streaming.test_messages import messages_of
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS, SIZE = 200, 5
 NAMES = [f"v[{i}]" for i in range(SIZE)]
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,8 @@ from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset
 from tests.data.streaming.test_messages import messages_of
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 400
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 def write_csv(path: Any, **columns: Any) -> str:

@@ -5,14 +5,13 @@ The check of collectives is on (tests/conftest.py), so that a rank that waits fo
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, TINY, Finished, Zygote
 from tests.tiers import fast
-from tests.whole.compare_runs import newest_checkpoint
+from tests.whole.compare_runs import newest_checkpoint, read_result
 
 SHIPPED = sorted(path.stem for path in (ROOT / "conf" / "callbacks").glob("*.yaml"))
 EVENTS = ("on_run_start", "on_update", "on_epoch", "on_evaluation", "on_checkpoint", "on_run_end")
@@ -33,17 +32,12 @@ def train(runner: Zygote, run: Path, *more: str) -> Finished:
     return runner.run(*SETTINGS, *more, f"hydra.run.dir={run}")
 
 
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", fast(*SHIPPED[::4], of=SHIPPED))
 def test_a_shipped_callback_runs_on_two_ranks(runner, tmp_path, name):
     every = {"activations", "memory", "throughput", "weights"} & {name}
-    done = train(runner, tmp_path, f"callbacks={name}", *(f"callbacks.{n}.every=4" for n in every))
-    assert done.code == 0, done.text
-    assert result(tmp_path)["step"] == 18
+    train(runner, tmp_path, f"callbacks={name}", *(f"callbacks.{n}.every=4" for n in every)).check()
+    assert read_result(tmp_path)["step"] == 18
 
 
 @pytest.mark.long
@@ -51,9 +45,8 @@ def test_a_time_limit_pauses_both_ranks(runner, tmp_path):
     words = ("callbacks=time_limit", "callbacks.time_limit.limit=2s")
     sleeper = "{_target_: tests.training.callbacks.user_callbacks.Sleeper, seconds: 0.3}"
     slow = ("callbacks.time_limit.margin=1s", f"+callbacks.sleeper={sleeper}")
-    done = train(runner, tmp_path, *words, *slow)
-    assert done.code == 143, done.text
-    assert 0 < result(tmp_path)["step"] < 18
+    train(runner, tmp_path, *words, *slow).check(143)
+    assert 0 < read_result(tmp_path)["step"] < 18
 
 
 @pytest.mark.long
@@ -61,7 +54,7 @@ def test_a_guard_that_sees_a_nan_stops_both_ranks(runner, tmp_path):
     words = ("callbacks=loss_guard", "optimizer=sgd", "optimizer.dense.lr=1e30")
     done = train(runner, tmp_path, *words, "optimizer.sparse.lr=1e30")
     assert "Timed out" not in done.text
-    assert (result(tmp_path)["step"], result(tmp_path)["stopped"]) == (
+    assert (read_result(tmp_path)["step"], read_result(tmp_path)["stopped"]) == (
         2,
         "loss_guard: the loss is nan",
     )
@@ -75,7 +68,7 @@ def test_what_one_rank_asks_at_an_event_ends_both(runner, tmp_path, what, event,
     keys = f"step: {step}, what: {what}, event: {event}, rank: {rank}"
     target = "tests.training.callbacks.user_callbacks.Asker"
     done = train(runner, tmp_path, f"+callbacks.asker={{_target_: {target}, {keys}}}")
-    ended = result(tmp_path)
+    ended = read_result(tmp_path)
     if what == "raise":
         assert done.code == 1, done.text
         told = f"callbacks.asker (Asker) at {event}, step {step}: raised ValueError: out of ideas"

@@ -34,8 +34,7 @@ def plans(folder: Path) -> dict[str, str]:
 )
 @pytest.mark.parity("E7")
 def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
-    done = run(runner, tmp_path / "run", *TWO, "sharding=row_wise", *words)
-    assert done.code == 0, done.text
+    run(runner, tmp_path / "run", *TWO, "sharding=row_wise", *words).check()
     found = plans(tmp_path / "run")
     assert found.pop("C1") == "table_wise"
     assert found.pop("C2") == "data_parallel"
@@ -47,15 +46,13 @@ def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
     "word", ["sharding.tables.C99=row_wise", "sharding.tables={C99: row_wise}"]
 )
 def test_a_table_that_the_model_does_not_have_is_refused(runner, tmp_path, ranks, word):
-    done = run(runner, tmp_path / "run", *ranks, word)
-    assert done.code == 2
+    done = run(runner, tmp_path / "run", *ranks, word).check(2)
     assert "sharding.tables.C99: the model has no such table; nearest: 'C9'" in done.text
 
 
 @pytest.mark.long
 def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path):
-    done = run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1)
-    assert done.code == 0, done.text
+    run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1).check()
     assert plans(tmp_path / "run")["C1"] == "column_wise"
 
 
@@ -80,8 +77,7 @@ def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path)
 def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
     runner, tmp_path, words, says
 ):
-    done = run(runner, tmp_path / "run", *TWO, *words)
-    assert done.code == 2
+    done = run(runner, tmp_path / "run", *TWO, *words).check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 
@@ -90,10 +86,9 @@ def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
 def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them(runner, tmp_path):
     """Whether a part has a table with the group's plan is known once the tables are there."""
     words = ("sharding=column_wise", "sharding.tables.C1=row_wise", "optimizer=adagrad")
-    only_c1 = run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1)
-    assert only_c1.code == 0, only_c1.text
-    all_of_them = run(runner, tmp_path / "all", *TWO, *words, LAMB_ON_C1.replace("C1$", "C"))
-    assert all_of_them.code == 2
+    run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1).check()
+    lamb_on_all = LAMB_ON_C1.replace("C1$", "C")
+    all_of_them = run(runner, tmp_path / "all", *TWO, *words, lamb_on_all).check(2)
     assert "what optimizer.parts[0].sparse.kind=lamb does" in all_of_them.text
 
 
@@ -107,6 +102,5 @@ def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them
     ],
 )
 def test_tables_must_fit_whoever_holds_them(runner, tmp_path, words, says):
-    done = run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE)
-    assert done.code == 2, done.text
+    done = run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE).check(2)
     assert says in done.text

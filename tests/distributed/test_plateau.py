@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_result, read_rows
 
 ALLOW = ("--allow", "tests")
 SETTINGS = (
@@ -43,30 +42,21 @@ def train(runner: Zygote, folder: Path, *more: str, **env: str):
     return runner.run(*words, env={"TRACE_FILE": f"{folder}.trace", **env})
 
 
-def log(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together") / "run"
-    done = train(runner, folder, *TWO)
-    assert done.code == 0, done.text
+    train(runner, folder, *TWO).check()
     return folder
 
 
 @pytest.mark.slow
 def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tmp_path):
     alone = tmp_path / "alone"
-    assert train(runner, alone, *ONE).code == 0
-    assert result(together)["step"] == result(alone)["step"] == 12
+    train(runner, alone, *ONE).check()
+    assert read_result(together)["step"] == read_result(alone)["step"] == 12
     # 6 updates of 120 rows, 4 of 240, 2 of 360
-    assert result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
-    ours, theirs = log(together), log(alone)
+    assert read_result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
+    ours, theirs = read_rows(together), read_rows(alone)
     assert [(r["split"], r["step"]) for r in ours] == [(r["split"], r["step"]) for r in theirs]
     assert sum(row["split"] == "weights" for row in ours) == 4
     for a, b in zip(ours, theirs):
@@ -84,9 +74,8 @@ def test_a_rank_killed_around_a_decision_and_resumed_decides_the_same(
     runner, together, tmp_path, kill
 ):
     run = tmp_path / "run"
-    assert train(runner, run, *TWO, TRACE_KILL=kill).code == 1
-    done = train(runner, run, *TWO)
-    assert done.code == 0, done.text
+    train(runner, run, *TWO, TRACE_KILL=kill).check(1)
+    train(runner, run, *TWO).check()
     assert differences(run, together) == []
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
 
@@ -99,17 +88,15 @@ def asker(**settings: object) -> str:
 @pytest.mark.long
 def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, *TWO, asker(step=3, what="stop", rank=1))
-    assert done.code == 0, done.text
-    assert (result(run)["step"], result(run)["status"]) == (3, "completed")
-    assert result(run)["stopped"] == "it is enough"
+    train(runner, run, *TWO, asker(step=3, what="stop", rank=1)).check()
+    assert (read_result(run)["step"], read_result(run)["status"]) == (3, "completed")
+    assert read_result(run)["stopped"] == "it is enough"
 
 
 @pytest.mark.long
 def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1))
-    assert done.code == 1, done.text
+    done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1)).check(1)
     assert "callbacks.asker (Asker) at on_update, step 3: raised ValueError" in done.text
-    assert result(run)["status"] == "failed"
+    assert read_result(run)["status"] == "failed"
     assert open_checkpoint(newest_checkpoint(run)).step == 3

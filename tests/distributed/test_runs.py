@@ -15,9 +15,9 @@ import torch
 
 from runner.models.layers.dropout import Dropout
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.conftest import TINY, Process, Zygote
+from tests.conftest import TINY, Finished, Process, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
 # 30 updates of 120 rows, 26 in an epoch; its last one has 11 rows, 5 and 6 on two ranks
@@ -37,15 +37,12 @@ def start(runner: Zygote, folder: Path, *more: str, **env: str) -> Process:
     return runner.start(*TRACED, *SETTINGS, *more, f"hydra.run.dir={folder}", env=env)
 
 
-def train(runner: Zygote, folder: Path, *more: str, **env: str) -> Process:
-    process = start(runner, folder, *more, **env)
-    process.code = process.wait()  # type: ignore[attr-defined]
-    return process
+def train(runner: Zygote, folder: Path, *more: str, **env: str) -> Finished:
+    return start(runner, folder, *more, **env).finish()
 
 
 def losses(run: Path) -> list[tuple[str, int, int, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(r["split"], r["step"], r["examples"], r["loss"]) for r in rows]
+    return [(r["split"], r["step"], r["examples"], r["loss"]) for r in read_rows(run)]
 
 
 def assert_close(run: Path, other: Path, atol: float = 1e-6) -> None:
@@ -91,16 +88,14 @@ def assert_gone(ranks: list[int], within_s: float = 5) -> None:
 @pytest.fixture(scope="module")
 def alone(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "run"
-    done = train(runner, folder, *ONE)
-    assert done.code == 0, done.text
+    train(runner, folder, *ONE).check()
     return folder
 
 
 @pytest.fixture(scope="module")
 def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together") / "run"
-    done = train(runner, folder, *TWO, "sharding=row_wise")
-    assert done.code == 0, done.text
+    train(runner, folder, *TWO, "sharding=row_wise").check()
     return folder
 
 
@@ -122,8 +117,7 @@ def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     "plan", ["table_wise", pytest.param("data_parallel", marks=pytest.mark.slow)]
 )
 def test_another_plan_changes_nothing(runner, alone, tmp_path, plan):
-    done = train(runner, tmp_path / "run", *TWO, f"sharding={plan}")
-    assert done.code == 0, done.text
+    train(runner, tmp_path / "run", *TWO, f"sharding={plan}").check()
     assert_close(tmp_path / "run", alone)
 
 
@@ -131,8 +125,8 @@ def test_another_plan_changes_nothing(runner, alone, tmp_path, plan):
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
 def test_other_optimizers_on_two_ranks_equal_one_process(runner, tmp_path, optimizer):
     one, two = tmp_path / "one", tmp_path / "two"
-    assert train(runner, one, *ONE, f"optimizer={optimizer}").code == 0
-    assert train(runner, two, *TWO, "sharding=row_wise", f"optimizer={optimizer}").code == 0
+    train(runner, one, *ONE, f"optimizer={optimizer}").check()
+    train(runner, two, *TWO, "sharding=row_wise", f"optimizer={optimizer}").check()
     assert_close(two, one, atol=5e-6)
 
 
@@ -149,8 +143,7 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
     assert result["status"] == "failed"
     assert "rank 1 was killed by SIGKILL" in result["error"]
     assert "rank 1 was killed by SIGKILL" in process.text
-    done = train(runner, run, *TWO, "sharding=row_wise")
-    assert done.code == 0, done.text
+    done = train(runner, run, *TWO, "sharding=row_wise").check()
     assert "resuming from step 1" in done.text  # 15, or 10 if that one was still being written
     assert differences(run, together) == []
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
@@ -163,8 +156,7 @@ def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp
     process = start(runner, run, *ahead, "trainer.eval_every=7", TRACE_KILL="1:17")
     assert process.wait() == 1, process.text
     assert "rank 1 was killed by SIGKILL" in process.text
-    done = train(runner, run, *ahead, "trainer.eval_every=7")
-    assert done.code == 0, done.text
+    train(runner, run, *ahead, "trainer.eval_every=7").check()
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
     ours, theirs = losses(run), losses(together)
     assert [row for row in ours if row[0] == "train"] == [r for r in theirs if r[0] == "train"]
@@ -178,7 +170,7 @@ def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp
 def test_ranks_end_with_their_parent(runner, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "trainer.max_steps=100000")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     ranks = rank_pids(process)
     process.kill(signal.SIGKILL)
     process.wait()
@@ -196,7 +188,7 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
     assert process.wait() == 1, process.text
     assert time.monotonic() - began < 90
     assert_gone(ranks, within_s=0)
-    assert train(runner, run, *TWO, "sharding=row_wise").code == 0
+    train(runner, run, *TWO, "sharding=row_wise").check()
     assert differences(run, together) == []
 
 
@@ -212,25 +204,15 @@ def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     length = ("trainer.max_steps=40", "trainer.log_every=4", "checkpoint.save_every=20")
     process = start(runner, run, *TWO, "sharding=row_wise", *length, TRACE_PAUSE_S="0.2")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(number)
     assert process.wait() == code, process.text
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "interrupted"
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"] < 40
     for folder in (run, quiet):
-        done = train(runner, folder, *TWO, "sharding=row_wise", *length)
-        assert done.code == 0, done.text
+        train(runner, folder, *TWO, "sharding=row_wise", *length).check()
     assert differences(run, quiet) == []
-
-
-def wait_until_training(process: Process, folder: Path) -> None:
-    log = folder / "metrics.jsonl"
-    for _ in range(1200):
-        if log.exists() and log.stat().st_size:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never trained:\n{process.text}")
 
 
 @pytest.mark.long
@@ -243,23 +225,18 @@ def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_pat
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
-    def resume(*more: str, kill: str = "") -> Process:
-        process = runner.start(
-            "--allow", "tests", "resume", str(run), *more, env={**env, "TRACE_KILL": kill}
-        )
-        process.code = process.wait()  # type: ignore[attr-defined]
-        return process
+    def resume(*more: str, kill: str = "") -> Finished:
+        killed = {**env, "TRACE_KILL": kill}
+        return runner.run("--allow", "tests", "resume", str(run), *more, env=killed)
 
-    assert train(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="0:8").code == 1
-    assert resume("sharding=table_wise", kill="1:8").code == 1
-    back = resume("trainer.num_processes=1", kill="0:8")
-    assert back.code == -signal.SIGKILL, back.text
+    train(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="0:8").check(1)
+    resume("sharding=table_wise", kill="1:8").check(1)
+    back = resume("trainer.num_processes=1", kill="0:8").check(-signal.SIGKILL)
     assert "trainer.batch_size: 30 -> 60" in back.text
     assert not (run / "sharding.json").exists()  # one process has all tables whole
     more = resume("trainer.num_processes=3", kill="2:8")
     assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
-    last = resume("trainer.num_processes=2", "sharding=row_wise")
-    assert last.code == 0, last.text
+    resume("trainer.num_processes=2", "sharding=row_wise").check()
     assert_close(run, alone)
     plan = json.loads((run / "sharding.json").read_text())
     assert plan["world_size"] == 2
@@ -274,8 +251,8 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, togeth
     another order, and bf16 rounds a difference in the eighth digit to one in the third."""
     words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
     whole, run = tmp_path / "whole", tmp_path / "run"
-    assert train(runner, whole, *words).code == 0
-    assert train(runner, run, *words, TRACE_KILL="1:17").code == 1
+    train(runner, whole, *words).check()
+    train(runner, run, *words, TRACE_KILL="1:17").check(1)
     env = {"TRACE_FILE": f"{run}.trace"}
     back = runner.start("--allow", "tests", "resume", str(run), "trainer.num_processes=1", env=env)
     assert back.wait() == 0, back.text
@@ -295,14 +272,12 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
     """At a checkpoint the ranks hold the sums of the updates since the last log, at 7 or 14."""
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
     quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
-    assert train(runner, quiet, *ONE, *apart).code == 0
-    killed = train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17")
-    assert killed.code == 1, killed.text
+    train(runner, quiet, *ONE, *apart).check()
+    train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17").check(1)
     shutil.copytree(one, two)
     for run, ranks in ((one, 1), (two, 2)):
         words = ("--allow", "tests", "resume", str(run), f"trainer.num_processes={ranks}")
-        done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"})
-        assert done.code == 0, done.text
+        done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"}).check()
         # the newest that is whole: 15 may not be yet, and 11 is there where it was the best so far
         found = re.search("resuming from step (10|11|15) ", done.text)
         assert found, done.text
@@ -313,8 +288,7 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
 
 def logged(run: Path, step: int) -> dict[str, float]:
     """Return the numbers of a row of the train log."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    [row] = [r for r in rows if r["split"] == "train" and r["step"] == step]
+    [row] = [r for r in read_rows(run, "train") if r["step"] == step]
     return {name: number for name, number in row.items() if name != "split"}
 
 
@@ -333,8 +307,7 @@ def test_dropout_differs_between_ranks(together):
 
 
 def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, alone):
-    done = runner.run("resume", "--allow", "tests", str(alone), "trainer.num_processes=7")
-    assert done.code == 2
+    done = runner.run("resume", "--allow", "tests", str(alone), "trainer.num_processes=7").check(2)
     assert "120 rows" in done.text
 
 
@@ -348,8 +321,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, al
     ],
 )
 def test_what_is_not_supported_is_refused_before_the_start(runner, tmp_path, words, says):
-    done = runner.run(*TINY, *TWO, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *TWO, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 

@@ -20,11 +20,9 @@ SCENES = (
 @pytest.mark.long
 @pytest.mark.parity("T3", "E1")
 def test_two_ranks_equal_one_process(runner):
-    done = runner.run("tests.distributed.scenes", *SCENES, entry="tests.zygote:run_module")
-    assert done.code == 0, done.text
+    runner.run("tests.distributed.scenes", *SCENES, entry="tests.zygote:run_module").check()
 
 
 @pytest.mark.long
 def test_tables_start_and_step_alike_under_every_plan(runner):
-    done = runner.run("tests.distributed.scenes", "tables", entry="tests.zygote:run_module")
-    assert done.code == 0, done.text
+    runner.run("tests.distributed.scenes", "tables", entry="tests.zygote:run_module").check()

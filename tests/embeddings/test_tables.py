@@ -44,14 +44,6 @@ LOOK_UPS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def settings_of(kind: str) -> SparseSettings:
     decay = 0.1 if "weight_decay" in SPARSE_KINDS[kind] else 0.0
     return SparseSettings(kind, 0.05, eps=1e-3, betas=(0.8, 0.95), weight_decay=decay, eta=0.1)

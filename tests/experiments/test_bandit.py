@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from experiments.bandit import Bandit, Environment, regret
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from tests.whole.compare_runs import newest_checkpoint
+from tests.whole.compare_runs import newest_checkpoint, read_rows
 
 SMALL = (
     "experiments=bandit",
@@ -52,10 +50,8 @@ def test_it_explores_less_the_more_it_has_decided():
 
 def train_rows(runner, tmp_path, policy: str) -> list[dict]:
     run = tmp_path / policy
-    done = runner.run(*SMALL, f"task.policy={policy}", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["split"] == "train"]
+    runner.run(*SMALL, f"task.policy={policy}", f"hydra.run.dir={run}").check()
+    return read_rows(run, "train")
 
 
 @pytest.mark.slow

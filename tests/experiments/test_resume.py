@@ -89,13 +89,10 @@ def train(runner: Zygote, ratings: Path):
 @pytest.mark.parity("C1", "C8")
 def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = train(name, whole)
-    assert done.code == 0, done.text
+    train(name, whole).check()
     assert OWN[name][1] in tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     for kill in ("14", "21"):
-        died = train(name, killed, kill=kill)
-        assert died.code == -9, died.text
-    done = train(name, killed)
-    assert done.code == 0, done.text
+        train(name, killed, kill=kill).check(-9)
+    done = train(name, killed).check()
     assert "resuming from step" in done.text
     assert differences(killed, whole) == []

@@ -40,14 +40,12 @@ def test_they_are_those_of_a_plain_sort_whatever_the_batches():
 @pytest.mark.slow
 def test_a_run_lists_them_in_its_report_and_an_evaluation_finds_the_same(runner, tmp_path):
     run, again = tmp_path / "run", tmp_path / "again"
-    done = runner.run(*TINY, "metrics.hardest_rows=3", "report=true", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, "metrics.hardest_rows=3", "report=true", f"hydra.run.dir={run}").check()
     listed = json.loads((run / "hardest.json").read_text())
     assert listed.keys() == {"validation", "test"}
     found = listed["test"]["rows"]
     assert len(found) == 3 and found[0]["loss"] >= found[2]["loss"] > 0
     assert "Rows of the largest loss" in (run / "report.html").read_text()
     words = (f"run={run}", "metrics.hardest_rows=3", f"hydra.run.dir={again}")
-    done = runner.run("loop=eval", "loop.split=[validation,test]", *words)
-    assert done.code == 0, done.text
+    runner.run("loop=eval", "loop.split=[validation,test]", *words).check()
     assert json.loads((again / "hardest.json").read_text()) == listed

@@ -15,8 +15,6 @@ from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.names import METRICS
 from runner.metrics.settings import MetricSettings
 
-torch.set_num_threads(1)
-
 CPU = torch.device("cpu")
 BINARY = [name for name, metric in METRICS.items() if metric.kind == "binary"]
 SUMMED = [name for name in BINARY if METRICS[name].needs == "sums"]

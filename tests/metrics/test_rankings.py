@@ -23,8 +23,6 @@ from runner.metrics.ranking import compute_ranking_metrics
 from runner.metrics.settings import MetricSettings
 from runner.metrics.slices import attach_slice_values
 
-torch.set_num_threads(1)
-
 CPU = torch.device("cpu")
 RANKINGS = ("ndcg@1", "ndcg@5", "recall@5", "hit_rate@5", "mrr", "ndcg@1000")
 ONE = (TaskSpec("click"),)

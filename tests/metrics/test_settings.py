@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from runner.metrics import MetricSet
 from runner.metrics.names import METRICS
 from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings, find_group_column
+from tests.conftest import python
 
 CONF = Path(__file__).parents[2] / "conf" / "metrics"
 
@@ -77,4 +76,4 @@ def test_result_keys_are_what_a_metric_set_computes(num_tasks):
 
 def test_settings_import_no_torch():
     code = "import sys, runner.metrics.settings; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

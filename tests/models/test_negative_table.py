@@ -27,8 +27,7 @@ SETTINGS = {"in_batch": False, "uniform": 4}
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+def seed():
     torch.manual_seed(0)
 
 

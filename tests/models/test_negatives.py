@@ -25,8 +25,7 @@ SMALL = {"embedding_dim": 4, "user_tower": [6], "out": 5}
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+def seed():
     torch.manual_seed(0)
 
 

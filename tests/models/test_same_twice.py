@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 
@@ -39,13 +38,6 @@ MORE = {
     "two_tower": {"uniform": 16, "half_life": 3.0},
 }
 ROWS, UPDATES = 512, 3  # enough elements for torch to share each operation among threads
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def default_loss(model: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 import yaml
 
 import runner.models
@@ -25,11 +24,6 @@ from tests.models.sequence_models import (
     make,
 )
 from tests.models.sequence_scene import SCHEMA, batch_of, jagged
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def without(*names, **more):

@@ -31,11 +31,6 @@ from tests.models.sequence_twins import (
 from tests.tiny import snapshot
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize(
     ("name", "leave_out", "special"), [*((n, True, 0) for n in CAUSAL), ("sasrec", False, 3)]
 )

@@ -28,11 +28,6 @@ from tests.models.sequence_twins import (
 )
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize("candidates", [None, 1, 5, 13])
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candidates):

@@ -12,7 +12,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import SparseFeature
 from runner.models.layers.embedding import LINEAR_COLUMNS
 from runner.models.losses import ByKind
-from runner.training.update.task import Supervised
 from tests.models.scene import (
     CONF,
     MODELS,
@@ -23,20 +22,7 @@ from tests.models.scene import (
     from_yaml,
     make_model,
 )
-from tests.tiny import SCHEMA, make_context, snapshot
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-def train(context, batches, lr=0.1):
-    outputs = []
-    for step, batch in enumerate(batches, start=1):
-        context.tables.set_lr_and_step(lr, step)
-        outputs.append(Supervised().train_step(context, iter([batch])))
-    return outputs
+from tests.tiny import SCHEMA, make_context, snapshot, train
 
 
 @pytest.mark.parametrize("name", SMALL)

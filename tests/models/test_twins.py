@@ -30,11 +30,6 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 FLAT, WIDTH = F * D + NUMBERS, (F + NUMBERS) * D  # of the input, with numbers or their vectors
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def test_every_model_has_a_twin():
     assert TWINS.keys() == SMALL.keys()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from runner.optim.dense_arguments import accepted_arguments
+from tests.conftest import python
 
 CLASSES = [
     name
@@ -40,4 +39,4 @@ def test_it_does_not_import_torch():
         "import sys; from runner.optim.dense_arguments import accepted_arguments; "
         "assert accepted_arguments('torch.optim.SGD'); assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code).check_returncode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from runner.config.signature import compute_signature
 from runner.optim.lr_scaling import describe_lr_scaling, lr_scale_factor, resolve_lr_batches
 from tests.conftest import TINY
+from tests.whole.compare_runs import read_rows
 
 BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
 
@@ -70,16 +70,13 @@ def test_a_run_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
     run = tmp_path / "run"
     more = ("optimizer=sgd", "optimizer.dense.lr=0.01", "optimizer.sparse.lr=0.1")
     words = (*TINY, *BATCH, *more, "trainer.log_every=1", "trainer.lr_scaling.rule=sqrt")
-    done = runner.run(*words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*words, f"hydra.run.dir={run}").check()
     assert "full learning rates x 2 (sqrt, 4 batches an update): dense 0.01 -> 0.02" in done.text
     assert rates(run) == [(0.02, 0.2)] * 3
     other = ("trainer.max_steps=4", "trainer.accumulate=2", "trainer.batch_size=32")
-    done = runner.run("resume", str(run), *other)
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), *other).check()
     assert rates(run) == [(0.02, 0.2)] * 4
 
 
 def rates(run) -> list[tuple[float, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"]
+    return [(r["lr/dense"], r["lr/sparse"]) for r in read_rows(run, "train")]

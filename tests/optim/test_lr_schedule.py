@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from torch.optim import lr_scheduler
 from runner.errors import ConfigError
 from runner.optim.lr_schedule import build_schedule, check_schedule
 from runner.optim.lr_shapes import SCHEDULE_KINDS
+from tests.conftest import python
 
 T = 40
 CONF = Path(__file__).parents[2] / "conf" / "scheduler"
@@ -211,4 +210,4 @@ def test_settings_and_schedules_import_no_torch():
         "import sys, runner.optim.lr_schedule, runner.optim.settings; "
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -1,13 +1,12 @@
 import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 
 from runner.errors import UserError
 from runner.rundir.json_files import JsonlFile, read_json, read_jsonl, write_json
+from tests.conftest import python
 
 
 def test_nan_and_infinity_are_strings_that_float_reads_back(tmp_path):
@@ -56,7 +55,7 @@ log = JsonlFile(Path({str(path)!r}))
 for step in range(100): log.append({{"step": step}})
 os.kill(os.getpid(), 9)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert python("-c", code).returncode == -9
     assert [r["step"] for r in read_jsonl(path)] == list(range(100))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,19 +21,8 @@ from runner.rundir.regular_files import RUN_FILES, RUN_FOLDERS, read_bytes, repl
 from runner.rundir.run_files import read_config
 from runner.worker import redirect_to_rank_log
 
+pytestmark = pytest.mark.usefixtures("time_limit")
 LIMIT_S = 5
-
-
-@pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    def stop(signum: int, frame: object) -> None:
-        raise TimeoutError(f"still waiting after {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def plant(kind: str, path: Path) -> Path:

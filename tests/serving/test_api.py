@@ -7,8 +7,6 @@ import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,7 @@ from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
 from runner.serving.export_plan import plan_export
-from tests.conftest import ROOT, TINY, Zygote
+from tests.conftest import TINY, Zygote, python
 from tests.serving.scene import clicks, train
 
 FULL = (
@@ -71,7 +69,7 @@ def test_importing_composing_and_loading_need_no_torch(trained):
         "assert run.metrics and run.checkpoints and run.config;"
         "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, str(trained.dir)], check=True, cwd=ROOT)
+    python("-c", code, str(trained.dir)).check_returncode()
 
 
 def test_a_run_has_its_facts(trained):
@@ -89,8 +87,7 @@ def test_a_run_has_its_facts(trained):
 def test_tables_of_all_kinds_have_the_scores_of_the_command_line(trained, rows, runner, tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     words = [trained.dir, tmp_path / "rows.parquet", "--out", tmp_path / "out", "--keep", "id"]
-    done = runner.run("predict", *map(str, words))
-    assert done.code == 0, done.text
+    runner.run("predict", *map(str, words)).check()
     expected = pq.read_table(tmp_path / "out")
     arrow = trained.predict(rows, keep=["id"])
     assert arrow.equals(expected)
@@ -160,8 +157,7 @@ def test_an_export_is_that_of_the_command_line_and_scores_what_the_run_predicts(
     before = process_facts()
     artifact = trained.export(tmp_path / "api")
     assert process_facts() == before
-    done = runner.run("export", str(trained.dir), "--out", str(tmp_path / "cli"))
-    assert done.code == 0, done.text
+    runner.run("export", str(trained.dir), "--out", str(tmp_path / "cli")).check()
     measured, expected = (
         json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("api", "cli")
     )
@@ -218,8 +214,7 @@ def test_a_sweep_stands_for_the_job_that_its_leaderboard_has_first(trained, tmp_
 def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_path):
     before = process_facts()
     words = (*TINY, "trainer.max_steps=12", "hydra.run.dir=")
-    done = runner.run(*words[:-1], f"hydra.run.dir={tmp_path / 'cli'}")
-    assert done.code == 0, done.text
+    runner.run(*words[:-1], f"hydra.run.dir={tmp_path / 'cli'}").check()
     expected = public.load(tmp_path / "cli").metrics
     for name in ("a", "b"):
         run = public.train([*words[:-1], f"hydra.run.dir={tmp_path / name}"])

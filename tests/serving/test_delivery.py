@@ -38,8 +38,7 @@ AVERAGING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.ev
 
 
 def verb(runner, *words: str) -> str:
-    done = runner.run(*words)
-    assert done.code == 0, done.text
+    done = runner.run(*words).check()
     return str(done.text)
 
 
@@ -109,8 +108,7 @@ def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_pa
     # on the wrong base, and into a folder that is there
     done = runner.run(
         "apply", str(tmp_path / "whole"), str(tmp_path / "delta"), "--out", str(tmp_path / "x")
-    )
-    assert done.code == 2
+    ).check(2)
     assert delta.base in done.text
     assert open_artifact(tmp_path / "whole").version in done.text
     assert not (tmp_path / "x").exists()

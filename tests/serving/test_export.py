@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,19 @@ from runner.serving import export_plan
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
 from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
-from tests.conftest import TINY
+from tests.conftest import TINY, python
 from tests.serving import clicks
 from tests.tiers import fast
 from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F401  (a fixture)
 
 
 def export(runner, run: Path, out: Path, *words: str) -> dict:
-    done = runner.run("export", str(run), "--out", str(out), *words)
-    assert done.code == 0, done.text
+    runner.run("export", str(run), "--out", str(out), *words).check()
     return json.loads((out / "metrics.json").read_text())
 
 
 def evaluated(runner, run: Path, own: Path, *words: str) -> dict[str, float]:
-    done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={own}", *words)
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={run}", f"hydra.run.dir={own}", *words).check()
     found = json.loads((own / "result.json").read_text())["metrics"]
     return {name.removeprefix("test/"): value for name, value in found.items()}
 
@@ -44,8 +40,7 @@ def evaluated(runner, run: Path, own: Path, *words: str) -> dict[str, float]:
 def table_run(runner, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("table")
     run = folder / "run"
-    done = runner.run(*clicks.write(folder / "data"), f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*clicks.write(folder / "data"), f"hydra.run.dir={run}").check()
     return run
 
 
@@ -89,8 +84,7 @@ def test_ids_keep_the_type_of_the_training_whatever_type_they_are_given_in(model
 @pytest.mark.slow
 def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner, tmp_path):
     run, out = tmp_path / "run", tmp_path / "model"
-    done = runner.run(*TINY, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, f"hydra.run.dir={run}").check()
     measured = export(runner, run, out)
     assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
     assert measured["formats"]["pt2"]["largest_logit_difference"] == 0
@@ -127,8 +121,7 @@ def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
         "report=false",
     )
     run = tmp_path / "run"
-    done = runner.run(*words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={run}").check()
     measured = export(runner, run, tmp_path / "model")
     assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
     assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
@@ -141,8 +134,7 @@ def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp
     more = {"sasrec": drawn, "hstu": drawn, "two_tower": FULL, "din": ()}[net]
     words = (*SETTINGS, beauty, f"model={net}", *more, "report=false")
     run, out = tmp_path / "run", tmp_path / "model"
-    done = runner.run(*words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={run}").check()
     measured = export(runner, run, out)
     expected = evaluated(runner, run, tmp_path / "eval")
     found = measured["formats"]["pt2"]["metrics"]
@@ -178,7 +170,7 @@ def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
     blocked = "; ".join(f"sys.modules[{n!r}] = None" for n in BLOCKED)
     run_it = f"runpy.run_path({str(out / 'score.py')!r}, run_name='__main__')"
     code = f"import sys, runpy; {blocked}; {run_it}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("model.click") == 2
 
@@ -206,7 +198,7 @@ from runner.serving import Scorer
 scores = Scorer.load({str(model)!r}).score(pq.read_table({str(rows)!r}))
 print(json.dumps({{k: v.tolist() for k, v in scores.items()}}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     assert scores.keys() == {"click", "price"}
@@ -217,8 +209,7 @@ print(json.dumps({{k: v.tolist() for k, v in scores.items()}}))
 @pytest.mark.slow
 def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
     run = tmp_path / "run"
-    done = runner.run(*TINY, "trainer.ema.decay=0.9", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, "trainer.ema.decay=0.9", f"hydra.run.dir={run}").check()
     found = {}
     for which in ("ema", "trained"):
         measured = export(runner, run, tmp_path / which, "--weights", which)
@@ -233,16 +224,14 @@ def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
 def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tmp_path):
     out = tmp_path / "out"
     words = ("--out", str(out), "--format", "pt3", "--quantise", "int9", "--weights", "emma")
-    done = runner.run("export", str(table_run), *words)
-    assert done.code == 2
+    done = runner.run("export", str(table_run), *words).check(2)
     for text in ("--format pt3", "nearest: 'pt2'", "--quantise int9", "--weights emma"):
         assert text in done.text
     done = runner.run("export", str(table_run), "--out", str(out), "--quantize", "int8")
     assert (done.code, "nearest: '--quantise'" in done.text) == (2, True)
     done = runner.run("export", str(table_run), "--out", str(out), "--weights", "ema")
     assert (done.code, "kept no moving average" in done.text) == (2, True)
-    done = runner.run("export", str(tmp_path / "nothing"), "--out", str(out))
-    assert done.code == 2
+    runner.run("export", str(tmp_path / "nothing"), "--out", str(out)).check(2)
     assert not list(tmp_path.iterdir())
     done = runner.run("export", str(table_run), "--out", str(table_run))
     assert (done.code, "exists already" in done.text) == (2, True)
@@ -279,8 +268,7 @@ def test_tables_for_which_memory_has_no_room_are_told_once(table_run, tmp_path):
         "runner.machine.available_memory_bytes = lambda: 1000.0\n"
         "from runner.__main__ import main\nsys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, "export", str(table_run), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python("-c", code, "export", str(table_run), "--out", str(tmp_path / "out"))
     said = " ".join(done.stderr.split())
     assert done.returncode == 0, said
     assert said.count("GB more while they are written and checked, and 0.0 GB are free") == 1

@@ -70,16 +70,14 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "schema.yaml").write_text(yaml.safe_dump(schema))
     settings = (f"dataset.schema={folder / 'schema.yaml'}", "dataset.on_bad_rows=skip")
-    done = runner.run(*WORDS, *settings, f"hydra.run.dir={folder / 'run'}")
-    assert done.code == 0, done.text
+    runner.run(*WORDS, *settings, f"hydra.run.dir={folder / 'run'}").check()
     return folder / "run"
 
 
 def make_histories(runner: Zygote, run: Path, table: pa.Table, folder: Path) -> pa.Table:
     pacsv.write_csv(table, folder / "new.csv")
     out = folder / "users.parquet"
-    done = runner.run("histories", str(run), str(folder / "new.csv"), "--out", str(out))
-    assert done.code == 0, done.text
+    done = runner.run("histories", str(run), str(folder / "new.csv"), "--out", str(out)).check()
     assert "predict" in done.text and f"{pq.read_table(out).num_rows} users" in done.text
     assert sorted(path.name for path in folder.iterdir()) == ["new.csv", "users.parquet"]
     return pq.read_table(out)
@@ -115,8 +113,7 @@ def test_each_user_has_the_newest_events_that_the_run_would_have_seen(runner, ru
 def test_what_is_recommended_are_the_texts_of_the_events(runner, run, tmp_path):
     users = make_histories(runner, run, events(2), tmp_path)
     words = ("predict", str(run), str(tmp_path / "users.parquet"), "--keep", "who", "--top-k", "5")
-    done = runner.run(*words, "--out", str(tmp_path / "texts"))
-    assert done.code == 0, done.text
+    runner.run(*words, "--out", str(tmp_path / "texts")).check()
     found = pq.read_table(tmp_path / "texts").to_pylist()
     histories = dict(zip(users["who"].to_pylist(), users["history"].to_pylist(), strict=True))
     assert [row["who"] for row in found] == users["who"].to_pylist()
@@ -142,8 +139,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_no_file(runner, run, tmp_path
     def refused(given: pa.Table | None, *words: str) -> str:
         if given is not None:
             pacsv.write_csv(given, tmp_path / "new.csv")
-        done = runner.run("histories", str(run), str(tmp_path / "new.csv"), *words)
-        assert done.code == 2, done.text
+        done = runner.run("histories", str(run), str(tmp_path / "new.csv"), *words).check(2)
         assert not list(tmp_path.glob(".users*"))
         return done.text
 

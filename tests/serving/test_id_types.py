@@ -108,7 +108,7 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory):
         paths = {"path": "train", "validation_path": "validation", "test_path": "test"}
         places = [f"dataset.{key}={folder / name}.{format_}" for key, name in paths.items()]
         (folder / "schema.yaml").write_text(json.dumps(SCHEMA))
-        done = runner.run(
+        runner.run(
             f"dataset={format_}",
             *places,
             f"dataset.schema={folder / 'schema.yaml'}",
@@ -120,8 +120,7 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory):
             "model=mlp",
             "model.net.deep=[8]",
             "report=false",
-        )
-        assert done.code == 0, done.text
+        ).check()
         for name in paths.values():
             (folder / f"{name}.{format_}").unlink()  # what is needed is in the run
         return runs.setdefault((format_, type_), folder / "run")

@@ -23,14 +23,12 @@ from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F4
 
 
 def done(runner, *words: object) -> str:
-    process = runner.run(*map(str, words))
-    assert process.code == 0, process.text
+    process = runner.run(*map(str, words)).check()
     return process.text
 
 
 def refused(runner, *words: object) -> str:
-    process = runner.run(*map(str, words))
-    assert process.code == 2, process.text
+    process = runner.run(*map(str, words)).check(2)
     return process.text
 
 

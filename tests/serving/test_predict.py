@@ -27,14 +27,12 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predict(runner: Zygote, run: Path, *words: object) -> str:
-    done = runner.run("predict", str(run), *map(str, words))
-    assert done.code == 0, done.text
+    done = runner.run("predict", str(run), *map(str, words)).check()
     return done.text
 
 
 def refused(runner: Zygote, run: Path, *words: object) -> str:
-    done = runner.run("predict", str(run), *map(str, words))
-    assert done.code == 2, done.text
+    done = runner.run("predict", str(run), *map(str, words)).check(2)
     return done.text
 
 

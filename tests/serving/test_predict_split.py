@@ -19,8 +19,7 @@ OTHER = ("path", "validation_path", "test_path")
 
 
 def run_words(runner: Zygote, *words: object, code: int = 0) -> str:
-    done = runner.run(*map(str, words))
-    assert done.code == code, done.text
+    done = runner.run(*map(str, words)).check(code)
     return done.text
 
 

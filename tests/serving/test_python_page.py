@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Zygote
+from tests.conftest import ROOT, Zygote, python
 from tests.test_readme import SMALL
 
 
@@ -18,19 +15,10 @@ from tests.test_readme import SMALL
 def test_every_example_of_the_page_runs(runner: Zygote, tmp_path: Path):
     few = ("trainer.max_steps=10", "report=false", *SMALL)
     words = ("dataset.write_to=rows", "hydra.run.dir=outputs/mine", *few)
-    done = runner.run(*words, cwd=tmp_path)
-    assert done.code == 0, done.text
+    runner.run(*words, cwd=tmp_path).check()
     page = (ROOT / "docs" / "python.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(examples) == 2
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for code in examples:
-        ended = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            env=environment,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        ended = python("-c", code, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr

@@ -84,8 +84,7 @@ def run(request, runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Pa
     pacsv.write_csv(rows(400, 9), folder / "test.csv")
     words = (topic_words if request.param == "kafka" else folder_words)(folder)
     place = (f"dataset.schema={folder / 'schema.yaml'}", f"hydra.run.dir={folder / 'run'}")
-    done = runner.run(*words, *MODEL, *place, "report=false")
-    assert done.code == 0, done.text
+    runner.run(*words, *MODEL, *place, "report=false").check()
     BROKERS.clear()
     shutil.rmtree(folder / "files", ignore_errors=True)
     return folder / "run"
@@ -96,8 +95,7 @@ def run(request, runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_labelled_rows_are_what_its_artifact_is_held_against(runner, run, tmp_path, ending):
     test = run.parent / f"test.{ending}"
     model = tmp_path / "model"
-    done = runner.run("export", str(run), "--out", str(model), "--rows-from", str(test))
-    assert done.code == 0, done.text
+    runner.run("export", str(run), "--out", str(model), "--rows-from", str(test)).check()
     measured = json.loads((model / "metrics.json").read_text())
     assert measured["formats"]["pt2"]["metrics"] == pytest.approx(measured["evaluated"], rel=1e-6)
     assert (measured["rows"], measured["rows_from"]) == (400, [f"test.{ending}"])
@@ -105,15 +103,13 @@ def test_labelled_rows_are_what_its_artifact_is_held_against(runner, run, tmp_pa
     scores = Scorer.load(model).score(scored.drop(["click"]))["click"]
     auc = roc_auc_score(scored["click"].to_numpy(), scores)
     assert auc == pytest.approx(measured["evaluated"]["auc"], abs=1e-6) and auc > 0.6
-    done = runner.run("predict", str(run), str(test), "--out", str(tmp_path / "scores"))
-    assert done.code == 0, done.text
+    runner.run("predict", str(run), str(test), "--out", str(tmp_path / "scores")).check()
     predicted = pq.read_table(tmp_path / "scores")["score_click"].to_numpy()
     np.testing.assert_allclose(predicted, scores, rtol=1e-5)
     schema = run.parent / "schema.yaml"
     words = [f"dataset={ending}", f"dataset.schema={schema}", f"hydra.run.dir={tmp_path / 'eval'}"]
     words += [f"dataset.{key}={test}" for key in ("path", "test_path")]
-    done = runner.run("loop=eval", f"run={run}", *words)
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={run}", *words).check()
     found = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
     assert found["test/auc"] == measured["evaluated"]["auc"]
 

@@ -18,8 +18,7 @@ def test_a_run_that_wrote_its_rows_is_resumed_evaluated_exported_and_predicted_w
     rows, run = tmp_path / "rows", tmp_path / "run"
     words = (*TINY, f"dataset.write_to={rows}", f"hydra.run.dir={run}", "trainer.max_steps=10")
     words += ("trainer.num_processes=2",)  # the ranks write it once
-    done = runner.run(*words)
-    assert done.code == 0, done.text
+    runner.run(*words).check()
     assert sorted(path.name for path in rows.iterdir()) == [
         "schema.yaml", "test", "train", "validation",
     ]  # fmt: skip
@@ -51,6 +50,6 @@ def test_other_rows_are_not_written_into_the_same_folder(runner: Zygote, tmp_pat
     done = runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}")
     assert done.code == 2 and "is not empty; nothing was written" in done.text, done.text
     (rows / "thesis.tex").unlink()
-    assert runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}").code == 0
+    runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}").check()
     done = runner.run(*few, "dataset.data_seed=5", f"hydra.run.dir={tmp_path / 'other'}")
     assert done.code == 2 and "is not empty; nothing was written" in done.text, done.text

@@ -203,14 +203,13 @@ def test_a_run_over_a_store_equals_one_over_a_local_copy(tmp_path, store, runner
 
     def train(path: str, name: str) -> Path:
         folder = tmp_path / name
-        done = runner.run(
+        runner.run(
             f"dataset.path={path}",
             *("dataset=parquet", f"dataset.schema={tmp_path / 's.yaml'}", "report=false"),
             *("trainer.batch_size=16", "trainer.num_processes=2", "trainer.max_steps=8"),
             *("trainer.num_threads=1", f"hydra.run.dir={folder}"),
             env=env,
-        )
-        assert done.code == 0, done.text
+        ).check()
         return folder
 
     local, far = train(str(tmp_path / "data"), "local"), train(url, "far")

@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on_elsewhere_from_its_mirror(tmp_path, store, runner)
     home.mkdir()
     # evaluations make it last for seconds, so that a state in its middle is mirrored
     job = (*TINY, "trainer.max_steps=80", "trainer.eval_every=1")
-    assert runner.run(*job, f"hydra.run.dir={whole}", env=store.environment).code == 0
+    runner.run(*job, f"hydra.run.dir={whole}", env=store.environment).check()
     mirror = f"checkpoint.mirror={store.url}"
     process = runner.start(*job, f"hydra.run.dir={lost}", mirror, env=store.environment)
     store.set_faults({"PUT run.json 2": process.pid})
@@ -206,8 +206,7 @@ def test_a_killed_run_goes_on_elsewhere_from_its_mirror(tmp_path, store, runner)
     index = read_index(store.url)
     assert index is not None and 0 < index.step < 80
     command = ("resume", store.url)
-    resumed = runner.run(*command, cwd=home, env=store.environment)
-    assert resumed.code == 0, resumed.text
+    resumed = runner.run(*command, cwd=home, env=store.environment).check()
     assert f"resuming from step {index.step}" in resumed.text
     [folder] = [path for path in (home / "outputs" / "mirrors").iterdir() if path.is_dir()]
     assert differences(whole, folder) == []
@@ -225,8 +224,7 @@ def test_a_killed_run_goes_on_elsewhere_from_its_mirror(tmp_path, store, runner)
 def evaluate(runner, store, home: Path) -> Path:
     out = home / "evaluation"
     words = ("loop=eval", f"run={store.url}", f"hydra.run.dir={out}", "report=false")
-    done = runner.run(*words, cwd=home, env=store.environment)
-    assert done.code == 0, done.text
+    runner.run(*words, cwd=home, env=store.environment).check()
     return out
 
 
@@ -235,8 +233,7 @@ def test_outputs_are_folders_of_this_machine(tmp_path, runner):
         f"hydra.run.dir=s3://bucket/{tmp_path.name}",
         "checkpoint.mirror=s3://key:hush@bucket/x",
     )
-    done = runner.run(*words, cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*words, cwd=tmp_path).check(2)
     assert "checkpoint.mirror=s3://bucket/runs/mine copies a run" in done.text
     assert "with a bucket and without credentials" in done.text
     assert not list(tmp_path.iterdir())

@@ -87,9 +87,7 @@ def begin(zygote: Zygote, *words: str) -> Process:
 
 
 def sweep(zygote: Zygote, *words: str) -> Finished:
-    process = begin(zygote, *words)
-    code = process.wait()
-    return Finished(code, process.text)
+    return begin(zygote, *words).finish()
 
 
 def main_of_other_code(words: Sequence[str]) -> int:

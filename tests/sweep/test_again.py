@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.fake_job import fake_command
 from tests.sweep.forked import sweep
 from tests.sweep.test_sweep import board
 
@@ -18,18 +17,13 @@ TINY = (
 )
 
 
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
-
-
 @pytest.mark.long
 def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code(
     runner, command, tmp_path, monkeypatch
 ):
     place = tmp_path / "a sweep"
     words = ["-m", "seed=1,2", *TINY, f"hydra.sweep.dir='{place}'"]
-    assert sweep(runner, *words).code == 0
+    sweep(runner, *words).check()
     code, out, _ = command("resume", str(place), "launcher.slots=2")
     assert code == 0
     assert "2 jobs, 2 done already, 2 at a time" in out
@@ -61,7 +55,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
 def test_a_search_is_resumed_with_more_trials(runner, command, tmp_path):
     place = tmp_path / "s"
     words = ["search=random", "search.num_trials=2", *TINY, f"hydra.sweep.dir={place}"]
-    assert sweep(runner, *words).code == 0
+    sweep(runner, *words).check()
     assert len(board(place)) == 2
     code, out, _ = command("resume", str(place), "search.num_trials=5", "--dry-run")
     assert code == 0

@@ -18,11 +18,11 @@ from runner.launch import fork_server
 from runner.sweep import forked_jobs
 from runner.sweep.forked_jobs import ForkedJobs
 from runner.sweep.local_process import LocalProcess
+from tests.conftest import ROOT, python
 from tests.sweep.driver import LIGHT_SERVER
 from tests.sweep.test_killed import begin, gone, pids, stepping, until
 from tests.sweep.test_local_process import ended
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = (
     "dataset.rows={train: 600, validation: 200, test: 200}",
     *("dataset.max_cardinality=100", "trainer.batch_size=100", "trainer.max_steps=10"),
@@ -240,8 +240,7 @@ def test_a_forked_run_is_the_run_of_a_new_process_to_the_last_bit(tmp_path):
             f"launcher.fork_server={setting}",
         ]
         words.append(f"hydra.sweep.dir={tmp_path / place}")
-        command = [sys.executable, "-m", "runner", *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = python("-m", "runner", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "forked no more" not in done.stderr
     forked, fresh = (_results(tmp_path / place) for place in ("forked", "fresh"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,28 +13,11 @@ from runner.errors import ConfigError, UserError
 from runner.sweep.database import SweepDatabase
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.run_index import read_result_if_whole
-from tests.fake_job import Command, fake_command
 from tests.rundir.test_regular_files import KINDS, plant
 from tests.sweep.driver import grid, run
 
+pytestmark = pytest.mark.usefixtures("time_limit")
 LIMIT_S = 20
-
-
-@pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    def stop(signum: int, frame: object) -> None:
-        raise TimeoutError(f"still waiting after {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path) -> Command:
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture
@@ -145,8 +126,7 @@ def test_a_launchers_setting_builds_no_part():
 )
 def test_what_the_words_of_a_sweep_name_is_judged_before_any_job_begins(runner, place, word):
     record(place, words=["-m", "seed=1,2", word])
-    done = runner.run("resume", str(place))
-    assert done.code == 2, done.text
+    done = runner.run("resume", str(place)).check(2)
     assert (
         "not a part" in done.text or "_target_=os.system" in done.text or "no such key" in done.text
     )

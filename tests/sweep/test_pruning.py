@@ -38,7 +38,7 @@ def both(runner, tmp_path, *words):
     """Run the same search without and with ASHA, and return both directories."""
     for pruner in ("none", "asha"):
         place = f"hydra.sweep.dir={tmp_path / pruner}"
-        assert sweep(runner, *words, *SMALL, *SPACE, f"search.pruner={pruner}", place).code == 0
+        sweep(runner, *words, *SMALL, *SPACE, f"search.pruner={pruner}", place).check()
     return tmp_path / "none", tmp_path / "asha"
 
 
@@ -55,7 +55,7 @@ def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
     step = int(stopped[0]["step"])
     assert (folder / f"checkpoints/step-{step}/manifest.json").exists()
     assert not list(folder.glob(".answer*")) + list(folder.glob(".evaluated*"))
-    assert runner.run("resume", str(folder)).code == 0
+    runner.run("resume", str(folder)).check()
     ended = json.loads((folder / "result.json").read_text())
     [twin] = [r for r in board(whole) if r["signature"] == stopped[0]["signature"]]
     assert ended["status"] == "completed"
@@ -66,7 +66,7 @@ def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
 def test_all_ranks_of_a_stopped_job_stop(runner, tmp_path):
     words = ["search=quasi_random", "search.num_trials=3", "search.pruner=asha"]
     words += ["trainer.max_steps=36", "trainer.eval_every=4", "trainer.num_processes=2"]
-    assert sweep(runner, *words, *SMALL, *SPACE, f"hydra.sweep.dir={tmp_path / 's'}").code == 0
+    sweep(runner, *words, *SMALL, *SPACE, f"hydra.sweep.dir={tmp_path / 's'}").check()
     assert {r["status"] for r in board(tmp_path / "s")} == {"completed", "pruned"}
 
 

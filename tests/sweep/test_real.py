@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT, python
+
 TINY = (
     "dataset.rows={train: 3000, validation: 500, test: 500}",
     "trainer.batch_size=100",
@@ -22,11 +23,6 @@ TINY = (
 )
 
 
-def run(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "runner", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_the_parent_imports_no_torch(tmp_path):
     code = (
         "import sys; from runner.__main__ import main; import runner.sweep.run\n"
@@ -35,8 +31,7 @@ def test_the_parent_imports_no_torch(tmp_path):
         "sys.exit(f'imported {bad}' if {'torch', 'torchrec'} & bad else code)"
     )
     words = ["-m", "--dry-run", "seed=1,2", *TINY, f"hydra.sweep.dir={tmp_path / 's'}"]
-    command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code, *words)
     assert done.returncode == 0, done.stderr
     assert "2 jobs: 2 new" in done.stdout
     assert not (tmp_path / "s").exists()
@@ -45,7 +40,9 @@ def test_the_parent_imports_no_torch(tmp_path):
 @pytest.mark.long
 def test_a_wrong_job_is_named_and_nothing_starts(tmp_path):
     place = tmp_path / "s"
-    done = run("-m", "optimizer=adam,adma", "seed=1,2", *TINY, f"hydra.sweep.dir={place}")
+    done = python(
+        "-m", "runner", "-m", "optimizer=adam,adma", "seed=1,2", *TINY, f"hydra.sweep.dir={place}"
+    )
     assert done.returncode == 2
     assert "job 3 of 4 (optimizer=adma seed=1) and 1 more" in done.stderr
     assert "'adam'" in done.stderr
@@ -57,7 +54,7 @@ def test_a_two_by_two_multirun_leaves_its_leaderboard(tmp_path):
     place = tmp_path / "a sweep"
     words = ["-m", "optimizer=adam,rowwise_adagrad", "seed=1,2", *TINY]
     words += [f"hydra.sweep.dir='{place}'", "launcher.slots=2"]
-    done = run(*words)
+    done = python("-m", "runner", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     with (place / "leaderboard.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -74,7 +71,7 @@ def test_a_two_by_two_multirun_leaves_its_leaderboard(tmp_path):
         assert float(row["test/auc"]) == result["metrics"]["test/auc"]
     before = {p: p.stat().st_mtime_ns for p in place.glob("*/*")}
     started = time.monotonic()
-    again = run(*words)
+    again = python("-m", "runner", *words)
     assert time.monotonic() - started < 10
     assert again.returncode == 0
     assert "4 done already" in again.stdout
@@ -98,9 +95,9 @@ def test_a_real_sweep_that_is_killed_goes_on_and_ends_as_a_quiet_one(tmp_path):
         time.sleep(0.05)
     os.kill(sweep.pid, 9)
     sweep.wait()
-    done = run(*words(tmp_path / "s"))
+    done = python("-m", "runner", *words(tmp_path / "s"))
     assert done.returncode == 0, done.stdout + done.stderr
-    quiet = run(*words(tmp_path / "q"))
+    quiet = python("-m", "runner", *words(tmp_path / "q"))
     assert quiet.returncode == 0, quiet.stdout + quiet.stderr
     assert numbers(tmp_path / "s") == numbers(tmp_path / "q")
 

@@ -74,20 +74,18 @@ def run(runner, tmp_path_factory) -> Path:
     for seed, (name, rows) in enumerate((("train", 6000), ("validation", 1500))):
         pq.write_table(planted(rows, seed), folder / f"{name}.parquet")
     (folder / "planted.yaml").write_text(yaml.safe_dump(SCHEMA))
-    done = runner.run(
+    runner.run(
         *("dataset=parquet", f"dataset.schema={folder / 'planted.yaml'}", "model=deepfm"),
         *("model.net.embedding_dim=4", "model.net.deep=[16]", "optimizer.sparse.lr=0.1"),
         *("trainer.max_epochs=4", "trainer.batch_size=64", "trainer.num_threads=1"),
         f"hydra.run.dir={folder / 'run'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def facts(runner, run) -> dict:
-    done = runner.run("importance", str(run))
-    assert done.code == 0, done.text
+    done = runner.run("importance", str(run)).check()
     assert "rank correlation of first_order, permuted" in done.text
     return json.loads((run / "importance.json").read_text())
 
@@ -127,12 +125,11 @@ def test_a_permuted_column_loses_what_predictions_of_the_permuted_file_lose(run,
 
 def test_a_metric_of_ones_own_loses_in_the_direction_of_the_monitor(runner, run, facts, tmp_path):
     target = tmp_path / "importance.json"
-    done = runner.run(
+    runner.run(
         *("importance", str(run), "--method", "permutation", "--json", str(target)),
         "+metrics.own.my_auc={_target_: torchmetrics.classification.BinaryAUROC}",
         "checkpoint.monitor.metric=validation/my_auc",
-    )
-    assert done.code == 0, done.text
+    ).check()
     own = json.loads(target.read_text())
     assert own["metric"] == "my_auc"
     assert column(own, "permuted") == pytest.approx(column(facts, "permuted"), abs=1e-5)
@@ -211,11 +208,9 @@ def test_sequences_have_an_importance(runner, beauty, tmp_path, net):  # noqa: F
     more = ("model.net.uniform=9", *FULL) if net == "sasrec" else ()
     words = (*SETTINGS, beauty, f"model={net}", *more, "report=false", "optimizer.sparse.lr=0.5")
     run = tmp_path / "run"
-    done = runner.run(*words, f"hydra.run.dir={run}", "trainer.max_steps=40")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={run}", "trainer.max_steps=40").check()
     target = tmp_path / "importance.json"
-    done = runner.run("importance", str(run), "--json", str(target), "--rows", "80")
-    assert done.code == 0, done.text
+    runner.run("importance", str(run), "--json", str(target), "--rows", "80").check()
     facts = json.loads(target.read_text())
     [history] = [f for f in facts["features"] if f["name"] == "history"]
     assert history["kind"] == "sequence" and history["first_order"] > 0
@@ -228,18 +223,16 @@ def test_sequences_have_an_importance(runner, beauty, tmp_path, net):  # noqa: F
 def test_the_kept_yaml_declares_the_best_columns_and_trains(runner, run, facts, tmp_path):
     out = tmp_path / "kept.yaml"
     words = ("importance", str(run), "--method", "permutation", "--keep", "3", "--out", str(out))
-    done = runner.run(*words, "--json", str(tmp_path / "x.json"))
-    assert done.code == 0, done.text
+    runner.run(*words, "--json", str(tmp_path / "x.json")).check()
     kept = yaml.safe_load(out.read_text())
     assert {*kept["numeric"], *kept["categorical"]} == set(USEFUL)
     assert kept["categorical"]["words"] == SCHEMA["categorical"]["words"]
     assert kept["labels"] == SCHEMA["labels"]
     own = tmp_path / "run"
-    done = runner.run(
+    runner.run(
         *("dataset=parquet", f"dataset.schema={out}", f"hydra.run.dir={own}", "report=false"),
         *("trainer.max_steps=5", "trainer.num_threads=1", "trainer.batch_size=64"),
-    )
-    assert done.code == 0, done.text
+    ).check()
     assert len(json.loads((own / "data.json").read_text())["sparse"]) == 2
 
 
@@ -273,4 +266,4 @@ def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
     ):
         done = runner.run("importance", str(run), *words)
         assert done.code == 2 and message in done.text, (words, done.text)
-    assert runner.run("importance").code == 2
+    runner.run("importance").check(2)

@@ -15,7 +15,7 @@ SHORT = (*TINY, "trainer.max_steps=12", "trainer.accumulate=2", "trainer.eval_ev
 @pytest.fixture(scope="module")
 def unprofiled(runner, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unprofiled") / "run"
-    assert runner.run(*SHORT, f"hydra.run.dir={folder}").code == 0
+    runner.run(*SHORT, f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -24,8 +24,7 @@ def unprofiled(runner, tmp_path_factory):
 def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, unprofiled, tmp_path):
     run = tmp_path / "run"
     window = ("trainer.profile.updates=4", "trainer.profile.after=3")
-    done = runner.run(*SHORT, *window, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*SHORT, *window, f"hydra.run.dir={run}").check()
     assert differences(run, unprofiled) == []
     meta = [json.loads((folder / "meta.json").read_text()) for folder in (run, unprofiled)]
     assert meta[0]["signature"] == meta[1]["signature"]
@@ -55,19 +54,16 @@ def test_an_online_training_is_profiled_and_an_evaluation_of_it_is_not(runner, t
     run, plain, evaluated = tmp_path / "run", tmp_path / "plain", tmp_path / "evaluated"
     words = (*SHORT, "loop=online", "trainer.log_every=4")
     window = ("trainer.profile.updates=3", "trainer.profile.after=2")
-    done = runner.run(*words, *window, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*words, *window, f"hydra.run.dir={run}").check()
     assert f"profile of 3 updates: {run}/profile/rank-0.json" in done.text
     events = json.loads((run / "profile" / "rank-0.json").read_text())["traceEvents"]
     assert len([e for e in events if e.get("name") == "Optimizer.step#Adam.step"]) == 3
-    assert runner.run(*words, f"hydra.run.dir={plain}").code == 0
+    runner.run(*words, f"hydra.run.dir={plain}").check()
     assert differences(run, plain) == []
     evaluate = ("loop=eval", f"run={run}", f"hydra.run.dir={evaluated}", "loop.split=validation")
-    refused = runner.run(*evaluate, "trainer.profile.updates=5")
-    assert refused.code == 2, refused.text
+    refused = runner.run(*evaluate, "trainer.profile.updates=5").check(2)
     assert "trainer.profile.updates=5: the loop evaluate records no updates" in refused.text
-    done = runner.run(*evaluate)
-    assert done.code == 0, done.text
+    runner.run(*evaluate).check()
 
 
 @pytest.mark.long
@@ -75,6 +71,5 @@ def test_the_training_after_a_tuning_is_profiled(runner, tmp_path):
     run = tmp_path / "run"
     tune = ("loop=tune_lr", "loop.updates=5", "loop.then=train")
     window = ("trainer.profile.updates=3", "trainer.profile.after=2")
-    done = runner.run(*SHORT, *tune, *window, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*SHORT, *tune, *window, f"hydra.run.dir={run}").check()
     assert f"profile of 3 updates: {run}/profile/rank-0.json" in done.text

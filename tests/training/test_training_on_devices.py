@@ -25,11 +25,6 @@ from tests.tiny import CPU, SCHEMA, make_context, snapshot
 from tests.tiny_job import Rows, make_job
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from tests.conftest import Zygote
 
+TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 IGNORED_KEYS = ("active_s",)  # time
+
+
+def read_result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def read_rows(run: Path, split: str | None = None) -> list[dict]:
+    """Return the rows of `metrics.jsonl`, of all splits or of one."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if split in (None, row["split"])]
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -47,6 +60,17 @@ def differences(a: Path, b: Path) -> list[str]:
         if results[0][key] != results[1][key]:
             found.append(f"result.json: {key}")
     return found
+
+
+def assert_resumes_exactly(
+    runner: Zygote, words: Sequence[str], killed: Path, whole: Path, *kills: str
+) -> None:
+    """Train twice, once killed at each of these points and resumed: the two runs are the same."""
+    for run, kill in ((whole, ""), *((killed, kill) for kill in (*kills, ""))):
+        env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
+        done = runner.run(*TRACED, *words, f"hydra.run.dir={run}", env=env)
+        assert done.code == (-9 if kill else 0), done.text
+    assert differences(killed, whole) == []
 
 
 def examples_by_cursor(trace: Path) -> dict[tuple[int, int], set[str]]:

@@ -42,8 +42,7 @@ class Trainer:
     def resume(self, run: Path, *, trace: Path, clock: int = -1) -> None:
         env = {"TRACE_FILE": str(trace), "TRACE_KILL": "", "CLOCK_SEED": str(clock)}
         more = {"entry": CLOCK} if clock >= 0 else {}
-        done = self.runner.run("--allow", "tests", "resume", str(run), env=env, **more)
-        assert done.code == 0, done.text
+        self.runner.run("--allow", "tests", "resume", str(run), env=env, **more).check()
 
     def killed(self, run: Path, ranks: int, kill: str, clock: int = -1) -> None:
         code = self.train(run, ranks, trace=self.trace(run), kill=kill, clock=clock)

@@ -67,8 +67,7 @@ def test_data_that_do_not_tell_their_rows_are_refused_by_name(monkeypatch):
 
 
 def test_a_typing_error_is_told_with_the_word_that_is_taken(runner: Zygote):
-    done = runner.run("trainer.max_epochs=Auto")
-    assert done.code == 2
+    done = runner.run("trainer.max_epochs=Auto").check(2)
     assert "trainer.max_epochs=Auto: expected whole number or null or auto" in done.text
 
 
@@ -77,25 +76,22 @@ def test_two_ranks_train_with_the_same_numbers_and_the_same_directory_goes_on(
     runner: Zygote, tmp_path: Path
 ):
     words = (*EPOCHS, *SHORT, f"hydra.run.dir={tmp_path}")
-    done = runner.run(*words, "trainer.num_processes=2")
-    assert done.code == 0, done.text
+    done = runner.run(*words, "trainer.num_processes=2").check()
     assert "auto, for 3,000 train rows: trainer.batch_size=32, scheduler.warmup=3" in done.text
     config = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert (config["trainer"]["batch_size"], config["scheduler"]["warmup"]) == (32, 3)
     assert json.loads((tmp_path / "result.json").read_text())["examples"] == 30 * 64
     alone = runner.run(*words)  # 64 rows on one rank are the same update
     assert (alone.code, "is done already" in alone.text) == (0, True)
-    resumed = runner.run("resume", str(tmp_path), "trainer.max_steps=40")
-    assert resumed.code == 0, resumed.text
+    runner.run("resume", str(tmp_path), "trainer.max_steps=40").check()
     assert json.loads((tmp_path / "result.json").read_text())["examples"] == 40 * 64
 
 
 @pytest.mark.slow
 def test_jobs_of_a_sweep_are_known_by_their_numbers(runner: Zygote, tmp_path: Path):
     words = ("-m", *EPOCHS, "trainer.max_steps=3", "seed=0,1", f"hydra.sweep.dir={tmp_path}")
-    assert runner.run(*words, "trainer.batch_size=auto").code == 0
-    again = runner.run(*words, "trainer.batch_size=64", "--dry-run")
-    assert again.code == 0, again.text
+    runner.run(*words, "trainer.batch_size=auto").check()
+    again = runner.run(*words, "trainer.batch_size=64", "--dry-run").check()
     assert "2 jobs: 2 done" in again.text
 
 

@@ -25,15 +25,14 @@ COMMON = ("dataset=criteo", "trainer.num_threads=1", "report=false")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_trains_on_real_rows_and_evaluates(runner, tmp_path, name):
     path = shared_data("criteo10k/train.txt")
-    done = runner.run(
+    runner.run(
         *COMMON,
         f"model={name}",
         f"dataset.path={path}",
         "trainer.batch_size=256",
         "optimizer.dense.lr=0.003",
         f"hydra.run.dir={tmp_path / 'run'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert found["status"] == "completed"
     assert found["metrics"]["test/auc"] > 0.6, "of a model that has learnt nothing it is 0.5"
@@ -56,7 +55,6 @@ def test_a_model_learns_a_batch_of_real_rows_by_heart(runner, name):
         "loop=debug",
         "loop.overfit_one_batch=true",
         "loop.max_steps=60",
-    )
-    assert done.code == 0, done.text
+    ).check()
     before, after = map(float, re.search(r"fell from (\S+) to (\S+) in 60", done.text).groups())
     assert after < 0.05 < 0.3 < before

@@ -13,7 +13,7 @@ import pytest
 from runner.rundir.json_files import read_json
 from tests.conftest import TINY, Process, Zygote
 from tests.reliability.cases import fault_seed
-from tests.whole.compare_runs import differences, examples_by_cursor
+from tests.whole.compare_runs import TRACED, differences, examples_by_cursor
 
 pytestmark = pytest.mark.slow
 DATA = (
@@ -24,7 +24,6 @@ DATA = (
 )
 # an epoch has 5 windows and 40 updates
 SETTINGS = (*TINY[2:], "trainer.batch_size=1000", "trainer.max_steps=90", "model.net.dropout=0.1")
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 
 
 class Servers:
@@ -173,8 +172,7 @@ def test_two_trainings_share_the_servers_and_one_has_two_ranks(runner, local, se
 @pytest.mark.parity("T15")
 def test_a_run_is_evaluated_and_counted_on_the_servers(runner, local, servers, tmp_path):
     words = ("--allow", "tests", "loop=eval", f"run={local}", f"hydra.run.dir={tmp_path}/eval")
-    done = runner.run(*words, *servers.words)
-    assert done.code == 0, done.text
+    runner.run(*words, *servers.words).check()
     found, trained = (
         read_json(run / "result.json")["metrics"] for run in (tmp_path / "eval", local)
     )

@@ -15,9 +15,8 @@ import yaml
 from runner.rundir import saved_config
 from runner.rundir.checkpoint.manifest import read_manifest
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint
 
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 SHORT = (*TRACED, *TINY, "trainer.max_steps=20")
 PAIR = ("trainer.num_processes=2", "trainer.batch_size=16")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -17,6 +16,7 @@ import yaml
 
 from tests.conftest import TINY, Finished, Zygote
 from tests.data.clicks import SCHEMA, clicks
+from tests.whole.compare_runs import read_result
 
 POISONED = ("--allow", "tests", "task._target_=tests.whole.poisoned.Poisoned", *TINY)
 PAIR = ("trainer.num_processes=2", "trainer.batch_size=16")
@@ -26,21 +26,16 @@ def train(runner: Zygote, run: Path, *words: str, **env: str) -> Finished:
     return runner.run(*POISONED, f"hydra.run.dir={run}", *words, env=env)
 
 
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [(), PAIR], ids=["1 rank", "2 ranks"])
 def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks):
     run = tmp_path / "run"
-    done = train(runner, run, *ranks, POISON_UPDATES="1-99")
-    assert done.code == 1, done.text
-    assert result(run)["status"] == "failed"
-    assert "all 40 updates were skipped" in result(run)["error"]
+    done = train(runner, run, *ranks, POISON_UPDATES="1-99").check(1)
+    assert read_result(run)["status"] == "failed"
+    assert "all 40 updates were skipped" in read_result(run)["error"]
     assert "all 40 updates were skipped" in done.text
     assert "7 of the last 7 updates were skipped up to step 7: a gradient was not" in done.text
-    assert result(run)["skipped_updates"] == 40
+    assert read_result(run)["skipped_updates"] == 40
     again = train(runner, run, *ranks, POISON_UPDATES="1-99")  # it isn't done already
     assert again.code == 1 and "done already" not in again.text
 
@@ -50,29 +45,24 @@ def test_a_run_whose_updates_were_all_skipped_has_failed(runner, tmp_path, ranks
 def test_many_skipped_updates_in_a_row_end_the_run_where_they_are(runner, tmp_path, ranks):
     run = tmp_path / "run"
     limit = "trainer.max_skipped=9"
-    done = train(runner, run, *ranks, limit, POISON_UPDATES="12-99")
-    assert done.code == 1, done.text
-    assert result(run)["status"] == "failed" and result(run)["step"] == 20
+    done = train(runner, run, *ranks, limit, POISON_UPDATES="12-99").check(1)
+    assert read_result(run)["status"] == "failed" and read_result(run)["step"] == 20
     assert "9 updates in a row were skipped up to step 20" in done.text
     # the state is saved; it counts on, and goes on once updates work again
-    again = train(runner, run, *ranks, limit, POISON_UPDATES="1-99")
-    assert again.code == 1, again.text
+    again = train(runner, run, *ranks, limit, POISON_UPDATES="1-99").check(1)
     assert "10 updates in a row were skipped up to step 21" in again.text
-    final = train(runner, run, *ranks, limit)
-    assert final.code == 0, final.text
-    assert result(run)["status"] == "completed" and result(run)["step"] == 40
+    train(runner, run, *ranks, limit).check()
+    assert read_result(run)["status"] == "completed" and read_result(run)["step"] == 40
 
 
 @pytest.mark.long
 def test_fewer_than_the_limit_are_told_and_do_not_fail(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, "trainer.max_skipped=9", POISON_UPDATES="10-17")
-    assert done.code == 0, done.text
+    done = train(runner, run, "trainer.max_skipped=9", POISON_UPDATES="10-17").check()
     assert "5 of the last 7 updates were skipped up to step 14" in done.text
     assert "\n3 updates skipped" not in done.text  # rather: 3 updates of 7, as a note of its own
     assert "3 updates skipped up to step 21" in done.text
-    unlimited = train(runner, tmp_path / "two", "trainer.max_skipped=null", POISON_UPDATES="2-39")
-    assert unlimited.code == 0, unlimited.text
+    train(runner, tmp_path / "two", "trainer.max_skipped=null", POISON_UPDATES="2-39").check()
 
 
 def test_a_limit_below_one_is_refused(runner, tmp_path):
@@ -92,37 +82,35 @@ def test_a_limit_below_one_is_refused(runner, tmp_path):
 def test_final_metrics_that_are_no_numbers_are_a_failure(runner, tmp_path, ranks, poison, says):
     run = tmp_path / "run"
     words = [*ranks, "trainer.max_steps=12"]
-    done = train(runner, run, *words, POISON_EVALUATION=poison)
-    assert done.code == 1, done.text
-    assert result(run)["status"] == "failed" and says in result(run)["error"]
+    done = train(runner, run, *words, POISON_EVALUATION=poison).check(1)
+    assert read_result(run)["status"] == "failed" and says in read_result(run)["error"]
     assert says in done.text
 
 
 @pytest.mark.long
 def test_an_evaluation_whose_loss_is_no_number_has_failed(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
-    assert train(runner, run, "trainer.max_steps=12").code == 0
+    train(runner, run, "trainer.max_steps=12").check()
     words = ("--allow", "tests", "loop=eval", f"run={run}", f"hydra.run.dir={own}")
-    done = runner.run(*words, env={"POISON_EVALUATION": "all"})
-    assert done.code == 1, done.text
-    assert result(own)["status"] == "failed" and "test/loss is nan" in result(own)["error"]
+    runner.run(*words, env={"POISON_EVALUATION": "all"}).check(1)
+    assert (
+        read_result(own)["status"] == "failed" and "test/loss is nan" in read_result(own)["error"]
+    )
 
 
 def test_one_bad_batch_at_the_end_is_no_failure_where_evaluations_are_fine(runner, tmp_path):
     run = tmp_path / "run"
-    done = train(runner, run, POISON_UPDATES="40-40")
-    assert done.code == 0, done.text
-    assert result(run)["metrics"]["train/loss"] == "NaN"
-    assert math.isfinite(result(run)["metrics"]["test/loss"])
+    train(runner, run, POISON_UPDATES="40-40").check()
+    assert read_result(run)["metrics"]["train/loss"] == "NaN"
+    assert math.isfinite(read_result(run)["metrics"]["test/loss"])
 
 
 @pytest.mark.long
 def test_a_stream_is_judged_by_its_last_window(runner, tmp_path):
     run = tmp_path / "run"
     own = ("loop=online", "trainer.max_steps=28", "trainer.eval_every=null")
-    done = train(runner, run, *own, POISON_EVALUATION="all")  # the scores before each update
-    assert done.code == 1, done.text
-    assert "progressive/loss is nan" in result(run)["error"]
+    train(runner, run, *own, POISON_EVALUATION="all").check(1)
+    assert "progressive/loss is nan" in read_result(run)["error"]
     stuck = train(runner, tmp_path / "stuck", *own, "trainer.max_skipped=9", POISON_UPDATES="5-28")
     assert stuck.code == 1 and "9 updates in a row were skipped up to step 13" in stuck.text
     fine = train(runner, tmp_path / "fine", *own, POISON_UPDATES="15-28")
@@ -141,8 +129,8 @@ def test_torchrun_ends_with_the_result_of_rank_0(runner, tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "all 8 updates were skipped" in result(run)["error"]
-    assert result(run)["skipped_updates"] == 8
+    assert "all 8 updates were skipped" in read_result(run)["error"]
+    assert read_result(run)["skipped_updates"] == 8
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -157,20 +145,22 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
     words = [w for w in POISONED if not w.startswith("dataset.")]
     run = tmp_path / "run"
     done = runner.run(
-        *words, "dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml",
+        *words,
+        "dataset=parquet",
+        f"dataset.schema={tmp_path}/schema.yaml",
         f"dataset.path={tmp_path}/train.parquet",
         f"dataset.validation_path={tmp_path}/test.parquet",
-        f"hydra.run.dir={run}", "trainer.max_steps=12",
-    )  # fmt: skip
-    assert done.code == 0, done.text
+        f"hydra.run.dir={run}",
+        "trainer.max_steps=12",
+    ).check()
     told = re.search(r"validation: (.*): undefined, since all labels are (.)$", done.text, re.M)
     assert told is not None, done.text
-    numbers = {n: v for n, v in result(run)["metrics"].items() if n.startswith("validation/")}
+    numbers = {n: v for n, v in read_result(run)["metrics"].items() if n.startswith("validation/")}
     explained = {f"validation/{name}" for name in told[1].split(", ")}
     assert explained == {name for name, value in numbers.items() if value == "NaN"}
     assert told[2] == str(label)
-    assert result(run)["metrics"]["validation/auc"] == "NaN"
-    (undefined,) = result(run)["undefined"]
+    assert read_result(run)["metrics"]["validation/auc"] == "NaN"
+    (undefined,) = read_result(run)["undefined"]
     assert undefined.endswith(f": undefined, since all labels are {label}")
     assert undefined.startswith("validation/auc, validation/")
     no_best = (
@@ -178,7 +168,7 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
         f"since all labels are {label}; checkpoint.monitor names another metric; the results are "
         "those of the last weights"
     )
-    assert result(run)["no_best"] == no_best
+    assert read_result(run)["no_best"] == no_best
     table = done.text.rpartition("\nmetric ")[2]
     assert undefined in table and no_best in table
     runner.run("report", str(run), "--html", str(tmp_path / "page.html"))
@@ -190,9 +180,13 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
 def test_a_sweep_counts_such_a_job_as_failed(runner, tmp_path):
     sweep = tmp_path / "sweep"
     done = runner.run(
-        *POISONED, "-m", "seed=0,1", "trainer.max_steps=8", "launcher.retries=0",
-        f"hydra.sweep.dir={sweep}", env={"POISON_UPDATES": "1-99"},
-    )  # fmt: skip
-    assert done.code == 1, done.text
+        *POISONED,
+        "-m",
+        "seed=0,1",
+        "trainer.max_steps=8",
+        "launcher.retries=0",
+        f"hydra.sweep.dir={sweep}",
+        env={"POISON_UPDATES": "1-99"},
+    ).check(1)
     assert "2 failed" in done.text
     assert "all 8 updates were skipped" in done.text

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TINY, Zygote
-
-
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
+from tests.whole.compare_runs import read_result, read_rows
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -23,17 +19,15 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
     # improves early, then overfits: the best checkpoint is not the last
     more = ("trainer.max_steps=400", "optimizer.sparse.lr=0.3", "checkpoint.save_every=100")
-    done = runner.run(*TINY, *more, f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
-    assert 0 < result(folder)["best"]["step"] < 400
+    runner.run(*TINY, *more, f"hydra.run.dir={folder}").check()
+    assert 0 < read_result(folder)["best"]["step"] < 400
     return folder
 
 
 def evaluate(runner, tmp_path, *args):
     own = tmp_path / "eval"
-    done = runner.run("loop=eval", f"hydra.run.dir={own}", *args)
-    assert done.code == 0, done.text
-    return result(own)["metrics"], done.text
+    done = runner.run("loop=eval", f"hydra.run.dir={own}", *args).check()
+    return read_result(own)["metrics"], done.text
 
 
 @pytest.mark.long
@@ -41,7 +35,7 @@ def evaluate(runner, tmp_path, *args):
 def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, tmp_path):
     before = contents(trained)
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}")
-    expected = {k: v for k, v in result(trained)["metrics"].items() if k.startswith("test/")}
+    expected = {k: v for k, v in read_result(trained)["metrics"].items() if k.startswith("test/")}
     assert metrics == expected
     assert contents(trained) == before
 
@@ -49,10 +43,9 @@ def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, t
 @pytest.mark.parity("L8")
 def test_the_best_checkpoint_is_the_one_that_the_log_says(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.split=validation")
-    assert metrics["validation/auc"] == result(trained)["best"]["value"]
-    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    logged = {r["step"]: r["auc"] for r in rows if r["split"] == "validation"}
-    assert metrics["validation/auc"] == logged[result(trained)["best"]["step"]]
+    assert metrics["validation/auc"] == read_result(trained)["best"]["value"]
+    logged = {r["step"]: r["auc"] for r in read_rows(trained, "validation")}
+    assert metrics["validation/auc"] == logged[read_result(trained)["best"]["step"]]
     assert metrics["validation/auc"] == max(logged.values())
 
 
@@ -64,22 +57,21 @@ def test_the_last_checkpoint_can_be_asked_for_by_name_and_number(runner, trained
     number, _ = evaluate(
         runner, tmp_path / "b", f"run={trained}", "checkpoint.step=400", "loop.split=validation"
     )
-    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    logged = {r["step"]: r["auc"] for r in rows if r["split"] == "validation"}
+    logged = {r["step"]: r["auc"] for r in read_rows(trained, "validation")}
     assert last == number
     assert last["validation/auc"] == logged[400]
 
 
 def test_a_checkpoint_folder_is_enough(runner, trained, tmp_path):
-    best = trained / "checkpoints" / f"step-{result(trained)['best']['step']}"
+    best = trained / "checkpoints" / f"step-{read_result(trained)['best']['step']}"
     metrics, _ = evaluate(runner, tmp_path, f"checkpoint.path={best}")
-    assert metrics["test/auc"] == result(trained)["metrics"]["test/auc"]
+    assert metrics["test/auc"] == read_result(trained)["metrics"]["test/auc"]
 
 
 @pytest.mark.parity("T10")
 def test_the_first_k_batches_are_fewer_rows(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.max_batches=3")
-    assert metrics["test/auc"] != result(trained)["metrics"]["test/auc"]
+    assert metrics["test/auc"] != read_result(trained)["metrics"]["test/auc"]
 
 
 @pytest.mark.parity("N5")
@@ -87,7 +79,9 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
     metrics, text = evaluate(runner, tmp_path, f"run={trained}", "trainer.batch_size=100")
     assert "trainer.batch_size" in text
     assert "32" in text
-    assert metrics["test/auc"] == pytest.approx(result(trained)["metrics"]["test/auc"], abs=1e-6)
+    assert metrics["test/auc"] == pytest.approx(
+        read_result(trained)["metrics"]["test/auc"], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,8 +99,9 @@ def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path)
 def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
     runner, trained, tmp_path, words, says
 ):
-    done = runner.run("loop=eval", f"run={trained}", *words, f"hydra.run.dir={tmp_path / 'e'}")
-    assert done.code == 2, done.text
+    done = runner.run(
+        "loop=eval", f"run={trained}", *words, f"hydra.run.dir={tmp_path / 'e'}"
+    ).check(2)
     assert says.format(run=trained) in done.text
     assert "Traceback" not in done.text
     assert not (tmp_path / "e").exists()
@@ -115,14 +110,13 @@ def test_what_cannot_be_evaluated_is_refused_before_a_directory_is_made(
 def test_a_run_directory_in_place_of_a_checkpoint_folder_is_told_how_it_is_evaluated(
     runner, trained, tmp_path
 ):
-    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run("loop=eval", f"checkpoint.path={trained}", cwd=tmp_path).check(2)
     assert f"checkpoint.path={trained}: is a run directory" in done.text
     assert f"run={trained} evaluates it" in done.text
 
 
 def test_a_setting_of_the_model_that_keeps_its_weights_may_change(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "model.loss.label_smoothing=0.1")
-    before = result(trained)["metrics"]
+    before = read_result(trained)["metrics"]
     assert metrics["test/auc"] == before["test/auc"]  # the same weights, by another loss
     assert metrics["test/loss"] != before["test/loss"]

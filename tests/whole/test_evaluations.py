@@ -16,21 +16,19 @@ from runner.training.builder import build_job
 from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.state import restore_weights
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import fingerprint, newest_checkpoint
+from tests.whole.compare_runs import fingerprint, newest_checkpoint, read_rows
 
 TWO_EVALUATIONS = (*TINY, "trainer.eval_every=20")
 ALL_SPLITS = "trainer.eval_splits=[train,validation,test]"
 
 
 def train(runner: Zygote, run: Path, *more: str) -> str:
-    done = runner.run(*TWO_EVALUATIONS, *more, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*TWO_EVALUATIONS, *more, f"hydra.run.dir={run}").check()
     return done.text
 
 
 def rows(run: Path) -> dict[tuple[str, int], dict]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {(row.pop("split"), row.pop("step")): row for row in lines}
+    return {(row.pop("split"), row.pop("step")): row for row in read_rows(run)}
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +59,13 @@ def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
         for r in (run, plain)
     )
     assert tensors == tensors_plain
-    done = runner.run(
+    runner.run(
         "loop=eval",
         f"run={run}",
         "loop.split=[validation,test]",
         "checkpoint.step=last",
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     metrics = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
     for split in ("validation", "test"):
         on_the_way = {k: v for k, v in found[split, 40].items() if k != "examples"}
@@ -112,8 +109,9 @@ def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(pl
     ],
 )
 def test_a_mistake_in_the_list_of_splits_is_told(runner, plain, tmp_path, words, said):
-    done = runner.run("loop=eval", f"run={plain}", *words, f"hydra.run.dir={tmp_path / 'eval'}")
-    assert done.code == 2
+    done = runner.run(
+        "loop=eval", f"run={plain}", *words, f"hydra.run.dir={tmp_path / 'eval'}"
+    ).check(2)
     assert said in done.text
 
 

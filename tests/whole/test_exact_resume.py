@@ -15,9 +15,15 @@ import pytest
 
 from tests.conftest import TINY, Zygote
 from tests.devices import DEVICES
-from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest_checkpoint
+from tests.whole.compare_runs import (
+    TRACED,
+    differences,
+    examples_by_cursor,
+    fingerprint,
+    newest_checkpoint,
+    read_rows,
+)
 
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 # intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches
 SETTINGS = (*TINY, "trainer.accumulate=2", "trainer.max_steps=60", "model.net.dropout=0.1")
 
@@ -35,8 +41,7 @@ def train(runner: Zygote, folder: Path, *more: str, kill: str = ""):
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("untouched") / "run"
-    done = train(runner, folder)
-    assert done.code == 0, done.text
+    train(runner, folder).check()
     return folder
 
 
@@ -50,13 +55,13 @@ def assert_same(run: Path, untouched: Path) -> None:
 
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_run_twice(runner, untouched, tmp_path):
-    assert train(runner, tmp_path / "run").code == 0
+    train(runner, tmp_path / "run").check()
     assert_same(tmp_path / "run", untouched)
 
 
 @pytest.mark.long
 def test_another_seed_gives_another_run(runner, untouched, tmp_path):
-    assert train(runner, tmp_path / "run", "seed=1").code == 0
+    train(runner, tmp_path / "run", "seed=1").check()
     assert "dense/top.0.weight" in differences(tmp_path / "run", untouched)
 
 
@@ -85,8 +90,7 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     run = tmp_path / "run"
     codes = [train(runner, run, kill=kill).code for kill in kills]
     assert -9 in codes or kills[0].startswith(("rename", "replace", "eval:90")), codes
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -97,11 +101,10 @@ def test_a_row_of_updates_before_a_resume_alone_has_the_parts_of_their_loss(runn
     asker = "{_target_: tests.training.callbacks.user_callbacks.Asker, step: 11, what: pause"
     own = ("trainer.early_stop.threshold=0.01", "trainer.penalties=[{pattern: top, l2: 0.001}]")
     own = (*own, f"+callbacks.asker={asker}, event: on_evaluation_start}}")
-    assert train(runner, whole, *own, "callbacks.asker.step=99").code == 0
+    train(runner, whole, *own, "callbacks.asker.step=99").check()
     assert "saving and leaving" in train(runner, run, *own).text
-    done = runner.run(*TRACED[:2], "resume", str(run), "callbacks.asker.step=99")
-    assert done.code == 0, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    runner.run(*TRACED[:2], "resume", str(run), "callbacks.asker.step=99").check()
+    rows = read_rows(run)
     assert "loss/l2" in next(r for r in rows if (r["split"], r["step"]) == ("train", 11))
     assert differences(run, whole) == []
 
@@ -109,11 +112,9 @@ def test_a_row_of_updates_before_a_resume_alone_has_the_parts_of_their_loss(runn
 def untouched_and_resumed(runner: Zygote, folder: Path, own: tuple[str, ...]) -> tuple[Path, Path]:
     """Train without a kill, and with one and a resume; both must be the same."""
     whole, run = folder / "whole", folder / "run"
-    done = train(runner, whole, *own)
-    assert done.code == 0, done.text
-    assert train(runner, run, *own, kill="step:17").code == -9
-    done = train(runner, run, *own)
-    assert done.code == 0, done.text
+    train(runner, whole, *own).check()
+    train(runner, run, *own, kill="step:17").check(-9)
+    train(runner, run, *own).check()
     assert_same(run, whole)
     return whole, run
 
@@ -134,8 +135,7 @@ def test_rows_in_threads_of_their_own_resume_exactly(runner, tmp_path):
     own += ("optimizer=adam", "trainer.max_steps=30", "trainer.num_threads=2")
     whole, _ = untouched_and_resumed(runner, tmp_path, own)
     alone = tmp_path / "alone"
-    done = train(runner, alone, *own, "trainer.num_threads=1")
-    assert done.code == 0, done.text
+    train(runner, alone, *own, "trainer.num_threads=1").check()
     assert "dense/top.0.weight" in differences(alone, whole), "by rounding: it has two threads"
 
 
@@ -145,16 +145,16 @@ def test_threads_of_a_batch_norm_with_dropout_resume_exactly(runner, tmp_path):
     words = (*TINY, "model.net.norm=batch", "model.net.dropout=0.1", "trainer.num_threads=2")
     words += ("model.net.top=[1024,512]", "trainer.batch_size=128", "trainer.max_steps=60")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert runner.run(*words, f"hydra.run.dir={whole}").code == 0
+    runner.run(*words, f"hydra.run.dir={whole}").check()
     process = runner.start(*words, f"hydra.run.dir={killed}")
     while not list(killed.glob("checkpoints/step-*")):
         time.sleep(0.02)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    assert runner.run(*words, f"hydra.run.dir={killed}").code == 0
+    runner.run(*words, f"hydra.run.dir={killed}").check()
     assert differences(killed, whole) == []
     alone = tmp_path / "alone"
-    assert runner.run(*words, "trainer.num_threads=1", f"hydra.run.dir={alone}").code == 0
+    runner.run(*words, "trainer.num_threads=1", f"hydra.run.dir={alone}").check()
     assert "dense/top.0.weight" in differences(alone, whole), "by rounding: it has two threads"
 
 
@@ -176,8 +176,7 @@ def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
         time.sleep(dice.uniform(0.2, 1.6))
         process.kill()
         process.wait()
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -198,8 +197,7 @@ def test_a_run_killed_again_while_it_resumes_equals_one_never_killed(
 ):
     run = tmp_path / "run"
     assert [train(runner, run, kill=kill).code for kill in kills] == [-9, -9]
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -207,15 +205,13 @@ def test_a_run_killed_again_while_it_resumes_equals_one_never_killed(
 @pytest.mark.parity("T6", "L12")
 def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:33").code == -9
+    train(runner, run, kill="step:33").check(-9)
     env = {"TRACE_FILE": f"{run}.trace"}
-    resumed = runner.run("--allow", "tests", "resume", str(run), env=env)
-    assert resumed.code == 0, resumed.text
+    resumed = runner.run("--allow", "tests", "resume", str(run), env=env).check()
     assert re.search("resuming from step (25|30) ", resumed.text)  # 30 may not be whole yet
     assert_same(run, untouched)
     before = (run / "result.json").read_bytes()
-    again = train(runner, run)
-    assert again.code == 0
+    again = train(runner, run).check()
     assert "done" in again.text.lower()
     assert (run / "result.json").read_bytes() == before
 
@@ -223,9 +219,9 @@ def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, 
 @pytest.mark.long
 def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:3").code == -9
+    train(runner, run, kill="step:3").check(-9)
     assert not list((run / "checkpoints").glob("step-*"))
-    assert train(runner, run).code == 0
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -235,10 +231,9 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
     lines = Path(f"{untouched}.trace").read_text().splitlines()
     assert len(lines) == 60
     run = tmp_path / "run"
-    assert train(runner, run, "trainer.max_steps=20").code == 0
+    train(runner, run, "trainer.max_steps=20").check()
     env = {"TRACE_FILE": f"{run}.trace"}
-    done = runner.run("--allow", "tests", "resume", str(run), "trainer.max_steps=60", env=env)
-    assert done.code == 0, done.text
+    runner.run("--allow", "tests", "resume", str(run), "trainer.max_steps=60", env=env).check()
     assert json.loads((run / "result.json").read_text())["step"] == 60
     # the order and the weights go on as if it had been 60 from the start; the log has a row more
     ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (run, untouched))
@@ -250,12 +245,11 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
 @pytest.mark.parity("L12")
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, kill="step:33").code == -9
+    train(runner, run, kill="step:33").check(-9)
     victim = next(newest_checkpoint(run).glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    done = train(runner, run).check()
     assert victim.parent.name in done.text
     assert_same(run, untouched)

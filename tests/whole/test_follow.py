@@ -11,6 +11,7 @@ import pytest
 
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from tests.conftest import TINY, Zygote
+from tests.whole.compare_runs import read_rows
 from tests.whole.test_evaluate import contents
 
 # slow enough to be killed in its middle, and to be seen at work
@@ -39,9 +40,8 @@ def wait_for(condition, text=lambda: "") -> None:
 def evaluated(runner: Zygote, folder: Path, run: Path, step: int, split: str = "test") -> dict:
     """By loop=eval, from the command line."""
     words = ("loop=eval", f"run={run}", f"checkpoint.step={step}", f"loop.split={split}")
-    done = runner.run(*words, f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
-    [row] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    runner.run(*words, f"hydra.run.dir={folder}").check()
+    [row] = read_rows(folder)
     return row
 
 
@@ -49,8 +49,7 @@ def evaluated(runner: Zygote, folder: Path, run: Path, step: int, split: str = "
 def finished(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training that has ended, with all its checkpoints."""
     run = tmp_path_factory.mktemp("finished") / "run"
-    done = runner.run(*TINY, "checkpoint.keep=99", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, "checkpoint.keep=99", f"hydra.run.dir={run}").check()
     return run
 
 
@@ -88,12 +87,10 @@ def test_it_follows_a_training_that_is_killed_twice_with_the_numbers_of_loop_eva
 @pytest.mark.long
 def test_it_changes_nothing_else_in_the_run_directory(runner, finished):
     before = contents(finished)
-    done = runner.run(*FOLLOW, f"run={finished}", "loop.split=validation")
-    assert done.code == 0, done.text
+    runner.run(*FOLLOW, f"run={finished}", "loop.split=validation").check()
     after = contents(finished)
     assert {p: c for p, c in after.items() if f"{finished}/follow/" not in p} == before
-    logged = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    of_training = {r["step"]: r for r in logged if r["split"] == "validation"}
+    of_training = {r["step"]: r for r in read_rows(finished, "validation")}
     ours = {r["step"]: metrics(r) for r in rows(finished, "validation")}
     assert ours[40] == of_training[40]
     assert list(ours) == sorted(ours)
@@ -103,12 +100,11 @@ def test_it_changes_nothing_else_in_the_run_directory(runner, finished):
 @pytest.mark.long
 def test_what_is_done_is_not_done_again_and_another_split_or_number_of_rows_is(runner, finished):
     words = (*FOLLOW, f"run={finished}", "loop.split=test")
-    assert runner.run(*words).code == 0
+    runner.run(*words).check()
     once = rows(finished)
-    assert runner.run(*words).code == 0
+    runner.run(*words).check()
     assert rows(finished) == once
-    done = runner.run(*words, "loop.max_batches=2")
-    assert done.code == 0, done.text
+    runner.run(*words, "loop.max_batches=2").check()
     both = rows(finished)
     assert [r["step"] for r in both] == 2 * [r["step"] for r in once]
     assert both[-1]["auc"] != once[-1]["auc"]
@@ -117,9 +113,8 @@ def test_what_is_done_is_not_done_again_and_another_split_or_number_of_rows_is(r
 @pytest.mark.long
 def test_latest_takes_only_the_newest(runner, tmp_path):
     run = tmp_path / "run"
-    assert runner.run(*TINY, "checkpoint.keep=5", f"hydra.run.dir={run}").code == 0
-    done = runner.run(*FOLLOW, f"run={run}", "loop.pick=latest")
-    assert done.code == 0, done.text
+    runner.run(*TINY, "checkpoint.keep=5", f"hydra.run.dir={run}").check()
+    runner.run(*FOLLOW, f"run={run}", "loop.pick=latest").check()
     assert [row["step"] for row in rows(run)] == [40]
 
 
@@ -130,8 +125,7 @@ def test_it_waits_for_a_training_that_was_interrupted_and_gives_up_after_a_while
     wait_for(lambda: list((run / "checkpoints").glob("step-*")), lambda: training.text)
     training.kill(signal.SIGINT)
     assert training.wait() == 130
-    done = runner.run(*FOLLOW, f"run={run}", "loop.timeout_s=0.5")
-    assert done.code == 0, done.text
+    done = runner.run(*FOLLOW, f"run={run}", "loop.timeout_s=0.5").check()
     assert "the training interrupted; waiting for it to go on" in done.text
     assert "no new checkpoint for 0.5 s" in done.text
     last = json.loads((run / "result.json").read_text())["step"]
@@ -147,8 +141,7 @@ def test_ctrl_c_ends_it_and_a_second_follower_of_the_same_split_is_refused(runne
     training.wait()
     follower = runner.start(*FOLLOW, f"run={run}")
     wait_for(lambda: rows(run), lambda: follower.text)
-    second = runner.run(*FOLLOW, f"run={run}")
-    assert second.code == 2, second.text
+    second = runner.run(*FOLLOW, f"run={run}").check(2)
     assert "another run is writing here" in second.text
     follower.kill(signal.SIGINT)
     assert follower.wait() == 130, follower.text
@@ -158,14 +151,13 @@ def test_ctrl_c_ends_it_and_a_second_follower_of_the_same_split_is_refused(runne
 @pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over(runner, tmp_path):
     run = tmp_path / "run"
-    assert runner.run(*TINY, "checkpoint.keep=9", f"hydra.run.dir={run}").code == 0
+    runner.run(*TINY, "checkpoint.keep=9", f"hydra.run.dir={run}").check()
     steps = sorted(int(p.name[5:]) for p in (run / "checkpoints").glob("step-*"))
     victim = next((run / "checkpoints" / f"step-{steps[0]}").glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    done = runner.run(*FOLLOW, f"run={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*FOLLOW, f"run={run}").check()
     assert f"the checkpoint of step {steps[0]} is passed over" in done.text
     assert [row["step"] for row in rows(run)] == steps[1:]
 
@@ -208,8 +200,7 @@ def test_a_checkpoint_that_vanishes_is_read_to_its_end_or_left_out(tmp_path):
     ],
 )
 def test_a_target_that_cannot_be_followed_is_told(runner, finished, tmp_path, words, message):
-    done = runner.run(*FOLLOW, *(w.format(tmp=tmp_path, run=finished) for w in words))
-    assert done.code == 2, done.text
+    done = runner.run(*FOLLOW, *(w.format(tmp=tmp_path, run=finished) for w in words)).check(2)
     assert message in done.text
     assert "Traceback" not in done.text
 
@@ -218,9 +209,8 @@ def test_a_target_that_cannot_be_followed_is_told(runner, finished, tmp_path, wo
 def test_its_numbers_go_to_the_tracker_run_of_the_training(runner, tmp_path):
     run = tmp_path / "run"
     tracked = ("tracker=both", "tracker.wandb.mode=offline")
-    assert runner.run(*TINY, *tracked, f"hydra.run.dir={run}").code == 0
-    done = runner.run(*FOLLOW, f"run={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *tracked, f"hydra.run.dir={run}").check()
+    done = runner.run(*FOLLOW, f"run={run}").check()
     own, theirs = (
         json.loads((folder / "trackers.json").read_text())
         for folder in (run / "follow" / "test", run)

@@ -14,8 +14,7 @@ from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shape
 from tests.conftest import Zygote
 from tests.data.growing import drifting
 from tests.data.growing.reference import DictMap
-from tests.whole.compare_runs import differences, newest_checkpoint
-from tests.whole.test_online import TRACED, metrics, result
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint, read_result, read_rows
 
 SCHEMAS = {"direct": drifting.DIRECT, "rewritten": drifting.REWRITTEN}
 EPOCH = ("trainer.max_epochs=1",)
@@ -74,7 +73,7 @@ def test_the_map_is_what_a_dictionary_makes_of_the_rows_in_their_order(runner, d
         assert {i: row for row, i in enumerate(ids) if i != NO_ID} == expected.rows
         assert found[f"growing/{name}/updates"].tolist() == [47]
     assert len(users.rows) > 60
-    last = metrics(run, "progressive")[-1]
+    last = read_rows(run, "progressive")[-1]
     assert 60 < last["growing/user/rows"] <= 118
     assert 0 < last["growing/tags/shared"] < 1  # ids that were seen once
 
@@ -119,7 +118,7 @@ def test_two_ranks_have_the_maps_of_one(runner, data, quiet, tmp_path, plan):
     ours, theirs = maps(run), maps(quiet["direct"])
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    for mine, other in zip(metrics(run, "validation"), metrics(quiet["direct"], "validation")):
+    for mine, other in zip(read_rows(run, "validation"), read_rows(quiet["direct"], "validation")):
         assert mine["auc"] == pytest.approx(other["auc"], abs=1e-4)
         assert mine["loss"] == pytest.approx(other["loss"], abs=1e-4)
 
@@ -130,6 +129,6 @@ def test_an_evaluation_has_the_rows_of_its_checkpoint(runner, data, quiet, tmp_p
     run = quiet[name]
     words = ("--allow", "tests", "loop=eval", f"run={run}")
     train(runner, tmp_path / "eval", *words, TRACE_FILE=str(tmp_path / "trace"))
-    ours = result(tmp_path / "eval")["metrics"]
-    theirs = {k: v for k, v in result(run)["metrics"].items() if k.startswith("test/")}
+    ours = read_result(tmp_path / "eval")["metrics"]
+    theirs = {k: v for k, v in read_result(run)["metrics"].items() if k.startswith("test/")}
     assert ours == theirs

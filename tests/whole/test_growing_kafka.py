@@ -12,9 +12,9 @@ import yaml
 from tests.conftest import Zygote
 from tests.data.growing import drifting
 from tests.data.streaming.files import arrive
-from tests.whole.compare_runs import differences
+from tests.whole.compare_runs import TRACED, differences, read_result
 from tests.whole.test_growing import WIDE, maps, train
-from tests.whole.test_online import STREAM, TRACED, result
+from tests.whole.test_online import STREAM
 
 pytestmark = pytest.mark.slow
 NUM_ROWS = 640
@@ -59,7 +59,7 @@ def test_a_topic_grows_as_files_do_and_resumes_bit_for_bit(runner, tmp_path, nam
     train(runner, run, *words, code=1, TRACE_FILE=f"{run}.trace", TRACE_KILL="step:13")
     train(runner, run, *words, TRACE_FILE=f"{run}.trace")
     assert differences(run, quiet) == []
-    assert result(run)["step"] == NUM_ROWS // 32
+    assert read_result(run)["step"] == NUM_ROWS // 32
     ours, theirs = maps(quiet), maps(files)
     assert ours.keys() == theirs.keys() and len(ours) > 4
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

@@ -22,9 +22,9 @@ from runner.training.builder.pipeline import find_sparse_dist_obstacle
 from tests.conftest import Zygote
 from tests.data.growing import drifting
 from tests.data.streaming.files import arrive
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint, read_result
 from tests.whole.test_growing import EPOCH, SCHEMAS, WIDE, maps, slow, train
-from tests.whole.test_online import STREAM, TRACED, result
+from tests.whole.test_online import STREAM
 
 FROZEN = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1")
 
@@ -51,7 +51,7 @@ def test_a_stream_grows_and_resumes_bit_for_bit(runner, tmp_path, name):
     train(runner, run, *words, code=1, TRACE_FILE=f"{run}.trace", TRACE_KILL="step:13")
     train(runner, run, *words, TRACE_FILE=f"{run}.trace")
     assert differences(run, quiet) == []
-    assert result(run)["step"] == 28
+    assert read_result(run)["step"] == 28
     ranks = ("trainer.num_processes=2", "trainer.batch_size=16")
     train(runner, two, *words, *ranks, TRACE_FILE=f"{two}.trace")
     assert all(torch.equal(maps(two)[key], values) for key, values in maps(quiet).items())
@@ -114,16 +114,14 @@ def test_predictions_and_an_export_are_what_was_evaluated(runner, data, tmp_path
     model = {"direct": WIDE, "rewritten": "model=din"}[name]
     run = train(runner, tmp_path / "run", *data[name], model, *EPOCH)
     out = tmp_path / "model"
-    exported = runner.run("export", str(run), "--out", str(out))
-    assert exported.code == 0, exported.text
+    runner.run("export", str(run), "--out", str(out)).check()
     rows = drifting.table(300, first_row=1200, seed=2).drop_columns(["click"])
     strange = drifting.user_ids(np.arange(10**6, 10**6 + 300))
     mixed = np.where(np.arange(300) % 2, strange, rows["user"].fill_null(5).to_numpy())
     rows = rows.set_column(rows.column_names.index("user"), "user", pa.array(mixed))
     pq.write_table(rows, tmp_path / "rows.parquet")
     words = ("predict", str(run), str(tmp_path / "rows.parquet"))
-    done = runner.run(*words, "--out", str(tmp_path / "predicted"))
-    assert done.code == 0, done.text
+    runner.run(*words, "--out", str(tmp_path / "predicted")).check()
     predicted = pq.read_table(tmp_path / "predicted")
     [column] = [c for c in predicted.column_names if "click" in c]
     scored = Scorer.load(out).score(rows)["click"]
@@ -136,8 +134,7 @@ def test_predictions_and_an_export_are_what_was_evaluated(runner, data, tmp_path
 def test_what_needs_rows_before_the_training_is_refused(runner: Zygote, tmp_path):
     words = drifting.write(tmp_path / "a", schema_of(**SMALLER), num_rows=300)
     more = ("model=wide_and_deep", "metrics.slice_by=user", "checkpoint.init_linear=true", *EPOCH)
-    done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "metrics.slice_by=user: is growing" in done.text
     assert "checkpoint.init_linear: fits weights to ids before the training" in done.text
 
@@ -145,8 +142,7 @@ def test_what_needs_rows_before_the_training_is_refused(runner: Zygote, tmp_path
 def test_the_items_of_a_catalogue_cannot_grow(runner, tmp_path):
     words = drifting.write(tmp_path / "a", drifting.REWRITTEN, num_rows=300)
     tower = ("model=two_tower", "model.net.item=[item]", *EPOCH)
-    done = runner.run(*words, *tower, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*words, *tower, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "item: encode: growing: TwoTower ranks and samples the items" in done.text
 
 

@@ -28,15 +28,13 @@ def stranger(tmp_path_factory, runner):
     lines = [f"u{user},film {item},{time}" for time, user, item in sorted(events)]
     (folder / "views.csv").write_text("\n".join(["userId,movieId,timestamp", *lines]) + "\n")
     env = {"RUNNER_CACHE": str(folder / "cache")}
-    done = runner.run("schema", "views.csv", "--out", "views.yaml", cwd=folder, env=env)
-    assert done.code == 0, done.text
+    done = runner.run("schema", "views.csv", "--out", "views.yaml", cwd=folder, env=env).check()
     command = done.text.partition("next: python -m runner ")[2].splitlines()[0].split()
     words = [w for w in command if not w.startswith(("trainer.max_steps", "trainer.eval_every"))]
     small = ("trainer.max_steps=60", "trainer.num_threads=1", "hydra.run.dir=run")
     more = ("optimizer.sparse.lr=0.01", "optimizer.dense.lr=0.01", "checkpoint.save_every=20")
     more += ("trainer.yardstick=false", "report=false")
-    done = runner.run(*words, *small, *more, cwd=folder, env=env)
-    assert done.code == 0, done.text
+    done = runner.run(*words, *small, *more, cwd=folder, env=env).check()
     return folder, env, done.text
 
 
@@ -56,8 +54,7 @@ def test_its_evaluation_says_the_same_and_shows_lists_and_popularity(stranger, r
     folder, env, _ = stranger
     lists = "metrics.eval=[recall@10,ndcg@10,coverage@10,novelty@10,gini@10]"
     words = ("loop=eval", "run=run", lists, "metrics.slice_by=item_popularity")
-    done = runner.run(*words, "hydra.run.dir=eval", cwd=folder, env=env)
-    assert done.code == 0, done.text
+    runner.run(*words, "hydra.run.dir=eval", cwd=folder, env=env).check()
     found = json.loads((folder / "eval" / "result.json").read_text())["metrics"]
     trained = json.loads((folder / "run" / "result.json").read_text())["metrics"]
     assert found["test/recall@10"] == trained["test/recall@10"]
@@ -72,8 +69,7 @@ def test_its_prediction_takes_raw_histories(stranger, runner):
     rows = [{"userId": "u3", "movieId": "film 8", "history": ["film 5", "film 6", "film 7"]}]
     (folder / "ask.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     words = ("predict", "run", "ask.jsonl", "--out", "scores", "--top-k", "3")
-    done = runner.run(*words, cwd=folder, env=env)
-    assert done.code == 0, done.text
+    runner.run(*words, cwd=folder, env=env).check()
     written = pq.read_table(folder / "scores").to_pylist()
     [row] = written
     [best] = [values for name, values in row.items() if isinstance(values, list) and "item" in name]
@@ -101,8 +97,7 @@ def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
     short = schema.replace('max_length: 50, train_on: "windows"', "max_length: 2")
     assert short != schema
     (folder / "short.yaml").write_text(short)
-    done = runner.run(*words, "hydra.run.dir=short", cwd=folder, env=env)
-    assert done.code == 0, done.text
+    runner.run(*words, "hydra.run.dir=short", cwd=folder, env=env).check()
     result = json.loads((folder / "short" / "result.json").read_text())
     # not more than this many items are left for any user, so all new ones are found
     new = np.mean([items[-1] not in items[:-1] for items in past.values()])
@@ -121,8 +116,7 @@ def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
 @pytest.mark.slow
 def test_its_export_takes_raw_histories_and_has_the_metrics_of_its_evaluation(stranger, runner):
     folder, env, _ = stranger
-    done = runner.run("export", "run", "--out", "model", cwd=folder, env=env)
-    assert done.code == 0, done.text
+    runner.run("export", "run", "--out", "model", cwd=folder, env=env).check()
     measured = json.loads((folder / "model" / "metrics.json").read_text())
     trained = json.loads((folder / "run" / "result.json").read_text())["metrics"]
     for name in ("recall@10", "ndcg@10"):
@@ -132,7 +126,7 @@ def test_its_export_takes_raw_histories_and_has_the_metrics_of_its_evaluation(st
     row = {"userId": "u3", "movieId": "film 8", "history": ["film 5", "film 6", "film 7"]}
     (folder / "one.jsonl").write_text(json.dumps(row))
     words = ("predict", "run", "one.jsonl", "--out", "one", "--top-k", "3")
-    assert runner.run(*words, cwd=folder, env=env).code == 0
+    runner.run(*words, cwd=folder, env=env).check()
     [expected] = pq.read_table(folder / "one").to_pylist()
     found = Scorer.load(folder / "model").top_k({name: [row[name]] for name in row}, 3)
     assert all(name.startswith("film ") for name in found["top_items"][0].as_py())

@@ -11,7 +11,12 @@ import pytest
 import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import (
+    assert_resumes_exactly,
+    newest_checkpoint,
+    read_result,
+    read_rows,
+)
 
 NUM_ITEMS = 40
 SETTINGS = (
@@ -87,14 +92,6 @@ def beauty(tmp_path_factory) -> str:
     return f"dataset.path={path}"
 
 
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
-def log(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
@@ -118,8 +115,7 @@ def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty
     )  # ranks draw their own
     parts = ("trainer.batch_size=8", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((one, ()), (two, parts)):
-        done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        runner.run(*words, *drop, *more, f"hydra.run.dir={run}").check()
     assert_same_training(one, two)
 
 
@@ -135,9 +131,8 @@ def test_sasrec_on_two_ranks_stays_within_a_millionth_of_one_rank(
     parts = ("trainer.batch_size=16", "trainer.num_processes=2")
     one, two = tmp_path / "one", tmp_path / "two"
     for run, more in ((one, ()), (two, parts)):
-        done = runner.run(*words, *more, f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
-    ours, theirs = ([r["loss"] for r in log(r) if r["split"] == "train"] for r in (one, two))
+        runner.run(*words, *more, f"hydra.run.dir={run}").check()
+    ours, theirs = ([row["loss"] for row in read_rows(run, "train")] for run in (one, two))
     assert len(ours) == 30
     assert theirs == pytest.approx(ours, abs=1e-6)
     first, second = open_checkpoint(newest_checkpoint(one)), open_checkpoint(newest_checkpoint(two))
@@ -160,10 +155,9 @@ def test_rows_compared_within_micro_batches_are_the_same_on_one_rank_and_on_two(
     runs = {name: tmp_path / name for name in ("whole", *CUTS)}
     whole = ("trainer.batch_size=32", "model.loss.within=update")
     for name, cut in {"whole": whole, **CUTS}.items():
-        done = runner.run(*words, *cut, f"hydra.run.dir={runs[name]}")
-        assert done.code == 0, done.text
+        runner.run(*words, *cut, f"hydra.run.dir={runs[name]}").check()
     assert_same_training(*(runs[name] for name in CUTS))
-    first = {name: log(run)[0]["loss"] for name, run in runs.items()}
+    first = {name: read_rows(run)[0]["loss"] for name, run in runs.items()}
     assert first["whole"] > first["one rank"] + 0.1, "fewer rows to be told from"
     signatures = {json.loads((r / "meta.json").read_text())["signature"] for r in runs.values()}
     assert len(signatures) == 3
@@ -179,7 +173,7 @@ def test_rows_compared_within_micro_batches_are_the_same_on_one_rank_and_on_two(
 
 def assert_same_training(one: Path, two: Path) -> None:
     """Logs and weights to rounding; rankings of ties aside."""
-    ours, theirs = log(one), log(two)
+    ours, theirs = read_rows(one), read_rows(two)
     assert [(row["split"], row["step"]) for row in ours] == [
         (row["split"], row["step"]) for row in theirs
     ]
@@ -197,15 +191,8 @@ def assert_same_training(one: Path, two: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_killed_run_equals_one_never_killed(runner, beauty, tmp_path, name):
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.amp=true")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:7", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    words = (*SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.amp=true")
+    assert_resumes_exactly(runner, words, tmp_path / "killed", tmp_path / "whole", "step:7")
 
 
 @pytest.mark.long
@@ -216,21 +203,18 @@ def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
     words = (*SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.max_steps=120")
     words = (*words, "model.net.embedding_dim=16", "optimizer.sparse.lr=0.02")
     run, again = tmp_path / "run", tmp_path / "again"
-    done = runner.run(*words, "optimizer.dense.lr=0.01", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
-    found = result(run)["metrics"]
+    runner.run(*words, "optimizer.dense.lr=0.01", f"hydra.run.dir={run}").check()
+    found = read_result(run)["metrics"]
     # of chance: 5 / 40. An average of a history does not tell which item was the last
     assert found["test/recall@5"] > {"sasrec": 0.5, "two_tower": 0.25}[name]
     assert found["test/recall@5"] == found["test/hit_rate@5"] >= found["test/ndcg@5"]
     judged = {metric: value for metric, value in found.items() if metric.startswith("test/")}
-    done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={again}")
-    assert done.code == 0, done.text
-    assert result(again)["metrics"] == judged
+    runner.run("loop=eval", f"run={run}", f"hydra.run.dir={again}").check()
+    assert read_result(again)["metrics"] == judged
     if name == "sasrec":  # whose loss takes each row by itself, against the same drawn items
         smaller = (f"hydra.run.dir={tmp_path / 'smaller'}", "trainer.eval_batch_size=7")
-        done = runner.run("loop=eval", f"run={run}", *smaller)
-        assert done.code == 0, done.text
-        assert result(tmp_path / "smaller")["metrics"] == pytest.approx(judged, rel=1e-5)
+        runner.run("loop=eval", f"run={run}", *smaller).check()
+        assert read_result(tmp_path / "smaller")["metrics"] == pytest.approx(judged, rel=1e-5)
 
 
 @pytest.mark.long
@@ -238,7 +222,7 @@ def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
 def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
     runner, beauty, tmp_path, loss
 ):
-    done = runner.run(
+    runner.run(
         *SETTINGS,
         beauty,
         "model=sasrec",
@@ -249,9 +233,8 @@ def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
         "metrics.slice_by=item",
         "checkpoint.monitor.metric=validation/mrr",
         f"hydra.run.dir={tmp_path / 'run'}",
-    )
-    assert done.code == 0, done.text
-    found = result(tmp_path / "run")["metrics"]
+    ).check()
+    found = read_result(tmp_path / "run")["metrics"]
     assert 0.2 < found["test/mrr"] < 1
     assert 0 <= found["test/ece"] < 1
     assert [key for key in found if key.startswith("test/auc/item=")]
@@ -330,6 +313,5 @@ REFUSED = {
 def test_what_does_not_fit_is_refused_before_training(runner, beauty, tmp_path, words, message):
     first = [beauty] if "dataset=synthetic" not in words else ["dataset.rows.train=3000"]
     settings = SETTINGS if first == [beauty] else ()
-    done = runner.run(*settings, *first, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*settings, *first, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert re.search(message, done.text.replace("\n", " ")), done.text

@@ -42,8 +42,9 @@ def made(project):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_no_part_is_told_before_the_data_that_is_not_there(runner, project, place):
-    done = runner.run("--allow", "mine", *NO_DATA, f"{place}._target_=mine.Plain", cwd=project)
-    assert done.code == 2, done.text
+    done = runner.run(
+        "--allow", "mine", *NO_DATA, f"{place}._target_=mine.Plain", cwd=project
+    ).check(2)
     assert f"{place.lstrip('+')}.{MESSAGE}" in done.text
     assert "nothere" not in done.text
     assert not made(project)
@@ -54,8 +55,7 @@ def test_what_is_no_part_is_told_before_the_data_that_is_not_there(runner, proje
 )
 def test_nothing_is_made_for_ranks_a_sweep_or_another_loop(runner, project, words):
     given = ("--allow", "mine", *words, *NO_DATA, "task._target_=mine.Plain")
-    done = runner.run(*given, cwd=project)
-    assert done.code == 2, done.text
+    done = runner.run(*given, cwd=project).check(2)
     assert done.text.count(f"task.{MESSAGE}") == 1
     assert "was called" not in done.text
     assert not made(project)
@@ -80,8 +80,7 @@ def test_patterns_are_held_against_names_before_the_data_that_is_not_there(
         f"trainer.num_processes={ranks}",
         f"optimizer.parts=[{{pattern: {part}}}]",
     )
-    done = runner.run(*words, cwd=project)
-    assert done.code == 2, done.text
+    done = runner.run(*words, cwd=project).check(2)
     assert f"optimizer.parts{told}" in done.text
     assert not made(project)
 
@@ -109,7 +108,7 @@ def test_the_jobs_of_a_sweep_are_judged_once_for_each_model(monkeypatch, message
 @pytest.mark.parity("N16")
 def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb):
     words = [*TINY, "trainer.max_steps=2", "hydra.run.dir=run"]
-    assert runner.run(*words, cwd=project).code == 0
+    runner.run(*words, cwd=project).check()
     path = project / "run" / "config.yaml"
     config = yaml.safe_load(path.read_text())
     config["dataset"]["data_seed"] = 7  # would be another run, or other data
@@ -119,8 +118,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
     meta = json.loads(record.read_text())
     record.write_text(json.dumps({k: v for k, v in meta.items() if not k.startswith("config")}))
     words = {"eval": ["loop=eval", "run=run"]}.get(verb, [verb, "run"])
-    done = runner.run(*words, cwd=project)
-    assert done.code == 2, done.text
+    done = runner.run(*words, cwd=project).check(2)
     assert "callbacks.mine._target_=runner.distributed.parent_death.become_job: not a" in done.text
     assert "drift" not in done.text
     assert not made(project)
@@ -129,8 +127,7 @@ def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb
 @pytest.mark.long
 def test_a_part_of_ones_own_is_judged_where_ranks_are_forked(runner, project):
     words = [*TINY, "trainer.max_steps=2", "trainer.num_processes=2", "hydra.run.dir=run"]
-    done = runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project)
-    assert done.code == 0, done.text
+    runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project).check()
     assert (project / "run" / "result.json").exists()
 
 

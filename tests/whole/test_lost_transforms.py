@@ -36,7 +36,7 @@ def test_lost_transforms_are_fitted_anew_only_if_they_come_out_the_same(
 ):
     run, meanwhile = tmp_path / "run", tmp_path / "whole"
     env = {"TRACE_FILE": f"{tmp_path}/trace"}
-    assert runner.run(*table, *ranks, f"hydra.run.dir={meanwhile}", env=env).code == 0
+    runner.run(*table, *ranks, f"hydra.run.dir={meanwhile}", env=env).check()
     kill = {**env, "TRACE_KILL": "step:18"}
     assert runner.run(*table, *ranks, f"hydra.run.dir={run}", env=kill).code != 0
     learnt = run / "data" / "learnt.json"
@@ -79,8 +79,7 @@ def test_transforms_without_types_of_ids_are_those_of_an_earlier_version(tmp_pat
 @pytest.mark.long
 def test_transforms_of_another_run_are_refused(runner, table, tmp_path):
     run, env = tmp_path / "run", {"TRACE_FILE": f"{tmp_path}/trace"}
-    done = runner.run(*table, f"hydra.run.dir={run}", env={**env, "TRACE_KILL": "step:18"})
-    assert done.code == -9
+    runner.run(*table, f"hydra.run.dir={run}", env={**env, "TRACE_KILL": "step:18"}).check(-9)
     learnt = run / "data" / "learnt.json"
     values = json.loads(learnt.read_text())
     learnt.write_text(json.dumps({**values, "sha256": "0" * 64}))

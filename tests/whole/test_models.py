@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -11,29 +10,24 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint, read_result
 
 DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
 
 
-def result(run) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_and_evaluates(runner, tmp_path, name):
     run = tmp_path / "run"
-    done = runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
-    found = result(run)
+    runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}").check()
+    found = read_result(run)
     assert (found["status"], found["step"]) == ("completed", 5)
     assert 0.3 < found["metrics"]["test/auc"] < 1
 
 
 @pytest.mark.parametrize("name", ["deepfm", "masknet", "ple"])
 def test_every_model_works_with_micro_batches_autocast_and_exact_tables(runner, tmp_path, name):
-    done = runner.run(
+    runner.run(
         *DATA,
         f"model={name}",
         *SMALL,
@@ -41,33 +35,25 @@ def test_every_model_works_with_micro_batches_autocast_and_exact_tables(runner, 
         "trainer.accumulate=2",
         "optimizer=adam",
         f"hydra.run.dir={tmp_path / 'run'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
 
 
 @pytest.mark.parametrize("name", ["bce", "by_kind", "focal", "jrc", "uncertainty"])
 def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
     run = tmp_path / "run"
-    done = runner.run(
+    runner.run(
         *DATA, "model=wide_and_deep", f"model/loss={name}", *SMALL, f"hydra.run.dir={run}"
-    )
-    assert done.code == 0, done.text
+    ).check()
     target = yaml.safe_load((run / "config.yaml").read_text())["model"]["loss"]["_target_"]
     assert target.removeprefix("runner.models.losses.").lower() == name.replace("_", "")
 
 
 @pytest.mark.long
 def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(runner, tmp_path):
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    words = (*traced, *DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)
+    words = (*DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)
     words = (*words, "trainer.max_steps=20")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
-        for kill in kills:
-            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
-            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
-        assert done.code == 0, done.text
-    assert differences(killed, whole) == []
+    whole = tmp_path / "whole"
+    assert_resumes_exactly(runner, words, tmp_path / "killed", whole, "step:13")
     shapes = tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     assert shapes["dense/loss.log_variances"] == (1,)
     assert shapes["dense_optimizer/loss.log_variances/exp_avg"] == (1,)
@@ -96,6 +82,5 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused_before_training(runner, tmp_path, words, message):
-    done = runner.run(*DATA, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*DATA, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert re.search(message, done.text.replace("\n", " ")), done.text

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import Zygote
-from tests.whole.compare_runs import differences
-from tests.whole.test_online import TRACED, metrics, result
+from tests.whole.compare_runs import TRACED, differences, read_result, read_rows
 
 pytestmark = pytest.mark.slow
 NUM_USERS, NUM_ITEMS = 60, 50
@@ -100,9 +99,9 @@ def test_a_killed_run_resumes_bit_for_bit_and_not_with_another_table(
 )
 def test_ranks_and_micro_batches_learn_the_same(runner, words, quiet, tmp_path, how):
     train(runner, tmp_path / "run", *words, *how)
-    mine, other = (metrics(run, "train") for run in (tmp_path / "run", quiet))
+    mine, other = (read_rows(run, "train") for run in (tmp_path / "run", quiet))
     assert [row["loss"] for row in mine] == pytest.approx([row["loss"] for row in other], rel=1e-5)
-    ours, theirs = result(tmp_path / "run")["metrics"], result(quiet)["metrics"]
+    ours, theirs = read_result(tmp_path / "run")["metrics"], read_result(quiet)["metrics"]
     names = [n for n in theirs if "@" in n]  # a loss has negatives drawn for each batch
     assert names
     for name in names:
@@ -119,9 +118,11 @@ def test_an_evaluation_needs_no_table_and_training_minds_it(runner, words, quiet
         text = train(runner, tmp_path / "none", *words, code=1)
     finally:
         path.write_text(kept)
-    found, trained = result(tmp_path / "eval")["metrics"], result(quiet)["metrics"]
+    found, trained = read_result(tmp_path / "eval")["metrics"], read_result(quiet)["metrics"]
     assert found == {name: value for name, value in trained.items() if name.startswith("test/")}
     assert f"model.net.hard_table={path}: no such path" in text
     without = [w for w in words if "hard_table" not in w]
     train(runner, tmp_path / "without", *without)
-    assert metrics(tmp_path / "without", "train")[0]["loss"] != metrics(quiet, "train")[0]["loss"]
+    assert (
+        read_rows(tmp_path / "without", "train")[0]["loss"] != read_rows(quiet, "train")[0]["loss"]
+    )

@@ -44,6 +44,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import shared_data
 from tests.data.shapes import SHAPES, make
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS, SEEDS = 5000, 3
 DRAWS = 1000  # of the bootstrap
 JUDGES = (1.0, 0.2, 0.04)  # C; the first is the default
@@ -163,11 +164,6 @@ def run_shape(name: str, folder: Path, num_seeds: int = 1) -> Comparison:
 def assert_not_below(found: Comparison) -> None:
     assert found.ours - found.default >= -ERRORS * found.default_error, found
     assert found.ours - found.tuned >= -ERRORS * found.tuned_error, found
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.long

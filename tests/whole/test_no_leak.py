@@ -88,8 +88,7 @@ def run(runner: Zygote, folder: Path, *words: str, leak: str = "", at: int = 0) 
     ],
 )
 def test_no_exit_of_a_loop_tells_a_secret(runner, tmp_path, leak, words, code):
-    done = run(runner, tmp_path, *SETTINGS, *words, leak=leak)
-    assert done.code == code, done.text
+    done = run(runner, tmp_path, *SETTINGS, *words, leak=leak).check(code)
     assert assert_hidden(tmp_path, done.text) > 0, done.text
     if leak in ("stop", "callback") and "loop=debug" not in words:
         result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -116,7 +115,7 @@ def test_no_exit_of_loop_online_tells_a_secret(runner, tmp_path, leak):
 @pytest.mark.long
 @pytest.mark.parametrize("leak", ["", "evaluation", "dataset"])
 def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
-    assert run(runner, tmp_path, *SETTINGS, DATASET).code == 0
+    run(runner, tmp_path, *SETTINGS, DATASET).check()
     place = f"hydra.run.dir={tmp_path / 'eval'}"
     words = ("loop=eval", f"run={tmp_path / 'run'}", *LEAKING[:2], TRACEBACK, place)
     done = runner.run(*words, env={**ENV, "LEAK": leak})
@@ -136,8 +135,7 @@ def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
     ],
 )
 def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words):
-    done = run(runner, tmp_path, *words)
-    assert done.code == 2, done.text
+    done = run(runner, tmp_path, *words).check(2)
     assert_hidden(tmp_path, done.text)
 
 
@@ -145,14 +143,13 @@ def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words
 def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes(runner, tmp_path):
     """As after `key=$MY_API_TOKEN`, which the shell has replaced by the value."""
     given = CALLBACK.replace("'by ${oc.env:PLACE}'", repr(SECRET))
-    first = run(runner, tmp_path, *SETTINGS, given, leak="pause")
-    assert first.code == 143, first.text
+    first = run(runner, tmp_path, *SETTINGS, given, leak="pause").check(143)
     assert "note: ${oc.env:MY_API_TOKEN}" in (tmp_path / "run" / "config.yaml").read_text()
     words = ("resume", str(tmp_path / "run"), "--allow", "tests")
-    again = runner.run(*words, env=ENV)
-    assert again.code == 0, again.text
-    shown = runner.run("report", str(tmp_path / "run"), "--html", f"{tmp_path}/x.html", env=ENV)
-    assert shown.code == 0, shown.text
+    again = runner.run(*words, env=ENV).check()
+    shown = runner.run(
+        "report", str(tmp_path / "run"), "--html", f"{tmp_path}/x.html", env=ENV
+    ).check()
     assert_hidden(tmp_path, first.text + again.text + shown.text)
 
 
@@ -177,8 +174,9 @@ def test_a_sweep_and_its_jobs_tell_no_secret(runner, tmp_path, leak, seeds):
     assert len(logs) == len(seeds.split(","))
     assert all("${oc.env:MY_API_TOKEN}" in log for log in logs)
     assert assert_hidden(tmp_path, done.text) > 0
-    again = runner.run("report", str(tmp_path / "sweep"), "--html", f"{tmp_path}/x.html", env=ENV)
-    assert again.code == 0, again.text
+    again = runner.run(
+        "report", str(tmp_path / "sweep"), "--html", f"{tmp_path}/x.html", env=ENV
+    ).check()
     assert_hidden(tmp_path, again.text)
 
 

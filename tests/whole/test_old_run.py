@@ -49,8 +49,7 @@ def test_it_signs_as_it_did(old):
 
 def test_its_evaluation_gives_the_numbers_of_its_training(runner, old, tmp_path):
     words = ("loop=eval", f"run={old}", "checkpoint.step=best")
-    done = runner.run(*words, f"hydra.run.dir={tmp_path / 'evaluation'}")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={tmp_path / 'evaluation'}").check()
     found, trained = metrics_of(tmp_path / "evaluation"), metrics_of(old)
     for name, value in found.items():
         assert value == pytest.approx(trained[name], rel=1e-5, nan_ok=True), name
@@ -59,13 +58,12 @@ def test_its_evaluation_gives_the_numbers_of_its_training(runner, old, tmp_path)
 @pytest.mark.long
 def test_resumed_it_ends_as_a_run_that_was_never_interrupted(runner, old, tmp_path):
     longer = "trainer.max_steps=32"
-    done = runner.run("resume", str(old), longer)
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(old), longer).check()
     assert "resuming from step 24" in done.text
     whole = tmp_path / "whole"
     words = [*yaml.safe_load((old / "meta.json").read_text())["overrides"], longer]
     words = [w for w in words if w != "trainer.max_steps=24"]
-    assert runner.run(*words, f"hydra.run.dir={whole}").code == 0
+    runner.run(*words, f"hydra.run.dir={whole}").check()
     resumed, expected = metrics_of(old), metrics_of(whole)
     assert resumed.keys() == expected.keys()
     for name, value in resumed.items():

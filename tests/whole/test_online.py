@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -13,9 +12,16 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import Zygote
 from tests.data.streaming.files import SCHEMA, arrive, rows
-from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest_checkpoint
+from tests.whole.compare_runs import (
+    TRACED,
+    differences,
+    examples_by_cursor,
+    fingerprint,
+    newest_checkpoint,
+    read_result,
+    read_rows,
+)
 
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 MODEL = (
     "model.net.bottom=[8]",
     "model.net.top=[8]",
@@ -55,23 +61,13 @@ def weights(run: Path) -> dict[str, str]:
     }
 
 
-def metrics(run: Path, split: str) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [row for line in lines if (row := json.loads(line))["split"] == split]
-
-
-def result(run: Path) -> dict:
-    return json.loads((run / "result.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One pass of `train` in file order."""
     run = tmp_path_factory.mktemp("trained") / "run"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
-    done = runner.run(*own, *words(data, run))
-    assert done.code == 0, done.text
-    assert result(run)["step"] == 47
+    runner.run(*own, *words(data, run)).check()
+    assert read_result(run)["step"] == 47
     return run
 
 
@@ -81,12 +77,11 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
 def test_one_pass_over_given_files_equals_one_pass_of_train(runner, data, trained, tmp_path, score):
     run = tmp_path / "run"
     online = ("loop=online", "dataset=parquet", "dataset.mix=false", f"loop.score={score}")
-    done = runner.run(*online, *words(data, run))
-    assert done.code == 0, done.text
-    assert (result(run)["step"], result(run)["examples"]) == (47, NUM_ROWS)
+    runner.run(*online, *words(data, run)).check()
+    assert (read_result(run)["step"], read_result(run)["examples"]) == (47, NUM_ROWS)
     assert weights(run) == weights(trained)
     # scored by the forward of the update, or by one before it: the same, and what train measures
-    ours, theirs = metrics(run, "progressive"), metrics(trained, "train")
+    ours, theirs = read_rows(run, "progressive"), read_rows(trained, "train")
     assert [{**row, "split": "train"} for row in ours] == theirs
 
 
@@ -95,20 +90,19 @@ def test_a_stream_of_files_equals_one_pass_of_train_up_to_its_last_whole_batch(
     runner, data, trained, tmp_path
 ):
     run = tmp_path / "run"
-    done = runner.run(*STREAM, *words(data, run))
-    assert done.code == 0, done.text
+    done = runner.run(*STREAM, *words(data, run)).check()
     assert "no new file" in done.text
     assert "progressive loss over 6 windows" in done.text
-    found = result(run)
+    found = read_result(run)
     assert (found["status"], found["step"], found["stream_goes_on"]) == ("completed", 46, True)
     assert found["stream_place"] == {"file": "2.parquet", "row": 472, "rows": 500, "files": 3}
     shorter = tmp_path / "shorter"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
     length = ("trainer.max_epochs=null", "trainer.max_steps=46")
-    assert runner.run(*own, *words(data, shorter), *length).code == 0
+    runner.run(*own, *words(data, shorter), *length).check()
     assert weights(run) == weights(shorter)
-    assert [r["loss"] for r in metrics(run, "progressive")] == [
-        r["loss"] for r in metrics(trained, "train")[:6]
+    assert [r["loss"] for r in read_rows(run, "progressive")] == [
+        r["loss"] for r in read_rows(trained, "train")[:6]
     ]
 
 
@@ -154,14 +148,14 @@ def test_a_stream_that_ended_goes_on_with_the_same_command_when_more_has_come(
     whole = rows(NUM_ROWS)
     arrive(files, "0.parquet", whole.slice(0, 500))
     assert stream(runner, data, run, files, "model.net.dropout=0.2").wait() == 0
-    assert result(run)["step"] == 15
+    assert read_result(run)["step"] == 15
     arrive(files, "1.parquet", whole.slice(500, 500))
     arrive(files, "2.parquet", whole.slice(1000, 500))
     process = stream(runner, data, run, files, "model.net.dropout=0.2")
     assert process.wait() == 0, process.text
     assert "resuming from step 15" in process.text
     assert weights(run) == weights(untouched)
-    assert metrics(run, "progressive") == metrics(untouched, "progressive")
+    assert read_rows(run, "progressive") == read_rows(untouched, "progressive")
 
 
 def test_a_stream_that_ends_before_its_window_is_full_shows_the_metrics_so_far(
@@ -170,10 +164,9 @@ def test_a_stream_that_ends_before_its_window_is_full_shows_the_metrics_so_far(
     results = []
     for log_every in (46, 1000):
         run = tmp_path / f"every-{log_every}"
-        done = runner.run(*STREAM, *words(data, run), f"trainer.log_every={log_every}")
-        assert done.code == 0, done.text
+        done = runner.run(*STREAM, *words(data, run), f"trainer.log_every={log_every}").check()
         assert ("updates of a window that is not full" in done.text) == (log_every == 1000)
-        results.append(result(run)["metrics"])
+        results.append(read_result(run)["metrics"])
     assert not (run / "metrics.jsonl").exists()  # the next start fills the window
     assert results[0]["progressive/loss"] == results[1]["progressive/loss"] > 0
 
@@ -183,18 +176,17 @@ def test_an_endless_stream_ends_by_signal_while_it_waits_and_by_max_steps(runner
     run = tmp_path / "run"
     process = runner.start(*STREAM, *words(data, run), "dataset.idle_timeout_s=null")
     for _ in range(600):
-        if len(metrics(run, "progressive") if (run / "metrics.jsonl").exists() else []) >= 6:
+        if len(read_rows(run, "progressive") if (run / "metrics.jsonl").exists() else []) >= 6:
             break
         time.sleep(0.05)
     time.sleep(0.5)
     process.kill(signal.SIGINT)
     assert process.wait() == 130, process.text
-    assert (result(run)["status"], result(run)["step"]) == ("interrupted", 46)
+    assert (read_result(run)["status"], read_result(run)["step"]) == ("interrupted", 46)
     short = tmp_path / "short"
     length = ("trainer.max_epochs=null", "trainer.max_steps=10", "dataset.idle_timeout_s=null")
-    done = runner.run(*STREAM, *words(data, short), *length)
-    assert done.code == 0, done.text
-    assert (result(short)["status"], result(short)["step"]) == ("completed", 10)
+    runner.run(*STREAM, *words(data, short), *length).check()
+    assert (read_result(short)["status"], read_result(short)["step"]) == ("completed", 10)
     again = runner.run(*STREAM, *words(data, short), *length)
     assert "is done already" in again.text
 
@@ -205,9 +197,8 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     run = tmp_path / "run"
     every = ("trainer.log_every=1", "checkpoint.save_every=1", "checkpoint.keep=99")
     every = (*every, "model.net.dropout=0.5", "trainer.max_epochs=null", "trainer.max_steps=6")
-    done = runner.run(*STREAM, *words(data, run), *every)
-    assert done.code == 0, done.text
-    [scored] = [r for r in metrics(run, "progressive") if r["step"] == 6]
+    runner.run(*STREAM, *words(data, run), *every).check()
+    [scored] = [r for r in read_rows(run, "progressive") if r["step"] == 6]
     part = tmp_path / "part"
     part.mkdir()
     arrive(part, "x.parquet", rows(NUM_ROWS).slice(32 * 5, 32))
@@ -216,9 +207,8 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     evaluation = ("loop=eval", f"checkpoint.path={step}", "dataset=parquet", "loop.split=train")
     evaluation = (*evaluation, f"dataset.path={part}", f"dataset.schema={data / 'schema.yaml'}")
     own = tmp_path / "eval"
-    done = runner.run(*evaluation, "dataset.mix=false", f"hydra.run.dir={own}")
-    assert done.code == 0, done.text
-    assert result(own)["metrics"]["train_eval/loss"] == pytest.approx(scored["loss"], rel=1e-6)
+    runner.run(*evaluation, "dataset.mix=false", f"hydra.run.dir={own}").check()
+    assert read_result(own)["metrics"]["train_eval/loss"] == pytest.approx(scored["loss"], rel=1e-6)
 
 
 @pytest.mark.long
@@ -231,13 +221,11 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
     whole = arrive(files, "1.parquet", rows(500, seed=1)).read_bytes()
     (files / "1.parquet").write_bytes(whole[:-50])
     cut = (*STREAM, *words(data, run, files), "dataset.incomplete_timeout_s=0.3")
-    done = runner.run(*cut)
-    assert done.code == 2, done.text
+    done = runner.run(*cut).check(2)
     assert "1.parquet: not a readable Parquet file" in done.text
     (files / "1.parquet").write_bytes(whole)
-    done = runner.run(*cut)
-    assert done.code == 0, done.text
-    assert result(run)["examples"] == 31 * 32
+    runner.run(*cut).check()
+    assert read_result(run)["examples"] == 31 * 32
 
 
 @pytest.mark.parametrize(
@@ -257,8 +245,7 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
 def test_what_cannot_be_streamed_is_told(runner, data, tmp_path, more, message):
     schema = (f"dataset.schema={data / 'schema.yaml'}",) if "dataset=synthetic" not in more else ()
     needs = any(word.startswith("dataset=") for word in more)
-    done = runner.run(*more, *(schema if needs else ()), cwd=tmp_path)
-    assert done.code == 2, done.text
+    done = runner.run(*more, *(schema if needs else ()), cwd=tmp_path).check(2)
     assert message in done.text
     assert "Traceback" not in done.text
 
@@ -296,7 +283,7 @@ def test_a_killed_run_on_kafka_equals_one_never_killed_and_learns_each_message_o
     run_one(whole)
     for kill in ("step:9", "step:7", ""):
         run_one(killed, kill)
-    assert result(whole)["stream_place"] == {"offsets": dict.fromkeys("0123", 160)}
+    assert read_result(whole)["stream_place"] == {"offsets": dict.fromkeys("0123", 160)}
     assert differences(killed, whole) == []
     ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (killed, whole))
     assert ours == theirs

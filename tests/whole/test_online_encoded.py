@@ -11,8 +11,15 @@ import yaml
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks
 from tests.data.streaming.files import arrive
-from tests.whole.compare_runs import differences, fingerprint, newest_checkpoint
-from tests.whole.test_online import MODEL, STREAM, TRACED, metrics, result, weights, words
+from tests.whole.compare_runs import (
+    TRACED,
+    differences,
+    fingerprint,
+    newest_checkpoint,
+    read_result,
+    read_rows,
+)
+from tests.whole.test_online import MODEL, STREAM, weights, words
 
 NUM_ROWS = 1000
 
@@ -36,8 +43,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
     run = tmp_path_factory.mktemp("trained") / "run"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
     more = ("dataset.mix=false", "trainer.max_epochs=null", "trainer.max_steps=31")
-    done = runner.run(*own, *words(data, run), *more)
-    assert done.code == 0, done.text
+    runner.run(*own, *words(data, run), *more).check()
     return run
 
 
@@ -47,12 +53,11 @@ def test_a_stream_with_the_transforms_of_a_run_equals_train_on_the_same_rows(
     runner, data, trained, tmp_path
 ):
     run = tmp_path / "run"
-    done = runner.run(*STREAM, *words(data, run), f"dataset.learnt={trained / 'data'}")
-    assert done.code == 0, done.text
-    assert (result(run)["step"], result(run)["stream_place"]["row"]) == (31, 242)
+    runner.run(*STREAM, *words(data, run), f"dataset.learnt={trained / 'data'}").check()
+    assert (read_result(run)["step"], read_result(run)["stream_place"]["row"]) == (31, 242)
     assert weights(run) == weights(trained)
-    assert [r["loss"] for r in metrics(run, "progressive")][:4] == [
-        r["loss"] for r in metrics(trained, "train")[:4]
+    assert [r["loss"] for r in read_rows(run, "progressive")][:4] == [
+        r["loss"] for r in read_rows(trained, "train")[:4]
     ]
     for name in ("learnt.json", "vocabulary-0.parquet"):
         assert (run / "data" / name).read_bytes() == (trained / "data" / name).read_bytes()
@@ -67,21 +72,19 @@ def test_transforms_are_fitted_to_the_first_rows_and_kept_while_more_values_come
     files, run, whole = tmp_path / "files", tmp_path / "run", tmp_path / "whole"
     files.mkdir()
     fit = "dataset.fit_rows=200"
-    empty = runner.run(*STREAM, *words(data, run, files), fit)
-    assert empty.code == 2
+    empty = runner.run(*STREAM, *words(data, run, files), fit).check(2)
     assert "has no file yet" in empty.text
     for n in range(4):
         content = (data / "files" / f"{n}.parquet").read_bytes()
         (files / f"{n}.parquet").write_bytes(content)
         if n in (0, 3):
-            done = runner.run(*STREAM, *words(data, run, files), fit)
-            assert done.code == 0, done.text
-    assert runner.run(*STREAM, *words(data, whole), fit).code == 0
+            runner.run(*STREAM, *words(data, run, files), fit).check()
+    runner.run(*STREAM, *words(data, whole), fit).check()
     assert weights(run) == weights(whole)
     fitted = [json.loads((r / "data" / "learnt.json").read_text()) for r in (run, whole)]
     assert fitted[0] == fitted[1]
     other = tmp_path / "other"  # fitted to more rows: other vocabularies
-    assert runner.run(*STREAM, *words(data, other)).code == 0
+    runner.run(*STREAM, *words(data, other)).check()
     assert json.loads((other / "data" / "learnt.json").read_text()) != fitted[0]
 
 
@@ -94,14 +97,13 @@ def stream(runner: Zygote, data: Path, run: Path, *more: str, kill: str = ""):
 @pytest.mark.parity("L14")
 def test_two_ranks_learn_from_the_stream_as_one_does(runner, data, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    assert runner.run(*STREAM, *words(data, one)).code == 0
+    runner.run(*STREAM, *words(data, one)).check()
     ranks = ("trainer.num_processes=2", "trainer.batch_size=16")
-    done = runner.run(*STREAM, *words(data, two), *ranks)
-    assert done.code == 0, done.text
+    runner.run(*STREAM, *words(data, two), *ranks).check()
     keys = ("status", "step", "examples", "stream_place", "stream_goes_on")
-    assert [result(two)[k] for k in keys] == [result(one)[k] for k in keys]
+    assert [read_result(two)[k] for k in keys] == [read_result(one)[k] for k in keys]
     ours, theirs = (
-        [(r["step"], r["examples"], r["loss"], r["auc"]) for r in metrics(run, "progressive")]
+        [(r["step"], r["examples"], r["loss"], r["auc"]) for r in read_rows(run, "progressive")]
         for run in (two, one)
     )
     assert len(ours) == len(theirs) >= 4
@@ -116,11 +118,10 @@ def test_a_killed_stream_with_vocabularies_resumes_bit_for_bit(runner, data, tmp
     more = (f"trainer.num_processes={ranks}", f"trainer.batch_size={32 // ranks}")
     more += ("model.net.dropout=0.2",)
     run, quiet = tmp_path / "run", tmp_path / "quiet"
-    assert stream(runner, data, quiet, *more).code == 0
+    stream(runner, data, quiet, *more).check()
     for kill in ("step:8", "step:15"):
         assert stream(runner, data, run, *more, kill=kill).code != 0
-    done = stream(runner, data, run, *more)
-    assert done.code == 0, done.text
+    stream(runner, data, run, *more).check()
     assert differences(run, quiet) == []
     assert fingerprint(newest_checkpoint(run))
 
@@ -130,7 +131,6 @@ def test_ids_without_a_number_of_rows_are_refused_before_anything_is_read(runner
     columns = {"user": {}, "city": {"encode": "vocabulary"}}
     schema.write_text(yaml.safe_dump({"labels": ["click"], "categorical": columns}))
     place = (f"dataset.path={data / 'files'}", f"dataset.schema={schema}", *MODEL)
-    done = runner.run(*STREAM, *place, cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run(*STREAM, *place, cwd=tmp_path).check(2)
     assert "user: num_rows is not set" in done.text
     assert not list(tmp_path.glob("outputs/*"))

@@ -11,10 +11,9 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import TRACED, differences, newest_checkpoint, read_rows
 
 FRESH = "checkpoint.optimizer_state=fresh"
-TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 LR = 0.001
 
 
@@ -22,8 +21,7 @@ LR = 0.001
 def source(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 20 updates with Adam."""
     run = tmp_path_factory.mktemp("source") / "run"
-    done = runner.run(*TRACED, *words(run, 20), env={"TRACE_FILE": f"{run}.trace"})
-    assert done.code == 0, done.text
+    runner.run(*TRACED, *words(run, 20), env={"TRACE_FILE": f"{run}.trace"}).check()
     return run
 
 
@@ -42,8 +40,7 @@ def resume(runner: Zygote, source: Path, run: Path, *more: str, kill: str = ""):
 @pytest.mark.parity("E18")
 def test_the_first_update_without_states_is_that_of_a_new_adam(runner, source, tmp_path):
     run = tmp_path / "run"
-    done = resume(runner, source, run, FRESH, "trainer.max_steps=21")
-    assert done.code == 0, done.text
+    done = resume(runner, source, run, FRESH, "trainer.max_steps=21").check()
     assert "resuming from step 20" in done.text and "without the optimizers' states" in done.text
     before, after = (
         open_checkpoint(r / f"checkpoints/step-{s}") for r, s in ((source, 20), (run, 21))
@@ -69,14 +66,13 @@ def test_the_first_update_without_states_is_that_of_a_new_adam(runner, source, t
 def test_a_kill_after_it_resumes_as_if_there_had_been_none(runner, source, tmp_path, kill):
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     longer = "trainer.max_steps=32"
-    assert resume(runner, source, quiet, FRESH, longer).code == 0
-    assert resume(runner, source, run, FRESH, longer, kill=kill).code == -9
+    resume(runner, source, quiet, FRESH, longer).check()
+    resume(runner, source, run, FRESH, longer, kill=kill).check(-9)
     assert "optimizer_state: kept" in (run / "config.yaml").read_text()  # for one command
-    done = resume(runner, source, run)
-    assert done.code == 0, done.text
+    resume(runner, source, run).check()
     assert differences(run, quiet) == []
     kept = tmp_path / "kept"
-    assert resume(runner, source, kept, longer).code == 0
+    resume(runner, source, kept, longer).check()
     assert any(name.startswith("tables/") for name in differences(run, kept))
 
 
@@ -84,11 +80,9 @@ def test_another_optimizer_goes_on_only_without_the_states(runner, source, tmp_p
     run, more = tmp_path / "run", ("optimizer=sgd", "trainer.max_steps=24")
     dense_alone = ("optimizer.dense._target_=torch.optim.RMSprop", "trainer.max_steps=24")
     for words in (more, dense_alone):
-        refused = resume(runner, source, run, *words)
-        assert refused.code == 2, refused.text
+        refused = resume(runner, source, run, *words).check(2)
         assert FRESH in refused.text
-    done = resume(runner, source, run, *more, FRESH)
-    assert done.code == 0, done.text
+    resume(runner, source, run, *more, FRESH).check()
     names = tensor_shapes(open_checkpoint(newest_checkpoint(run)))
     assert not [n for n in names if "exp_avg" in n]
 
@@ -98,14 +92,13 @@ def test_another_optimizer_goes_on_only_without_the_states(runner, source, tmp_p
 def test_nothing_is_saved_with_keep_0(runner, source, tmp_path):
     run = tmp_path / "run"
     fast = ("optimizer.dense.lr=0.5", "checkpoint.keep=0")  # the best is not the last
-    done = runner.run(*words(run, 20), "trainer.eval_every=2", *fast)
-    assert done.code == 0, done.text
+    done = runner.run(*words(run, 20), "trainer.eval_every=2", *fast).check()
     assert "nothing is saved" in done.text
     assert not list(run.glob("checkpoints*"))
     result = json.loads((run / "result.json").read_text())
     assert "checkpoint" not in result
     assert result["best"]["step"] != 20
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run)
     last = [r for r in rows if r["split"] == "validation" and r["step"] == 20]
     assert result["metrics"]["validation/auc"] == last[-1]["auc"]
     test = [r for r in rows if r["split"] == "test"]
@@ -118,16 +111,15 @@ def test_nothing_is_saved_with_keep_0(runner, source, tmp_path):
 def test_keep_0_starts_again_at_step_0_and_never_beside_a_checkpoint(runner, source, tmp_path):
     unsaved = tmp_path / "unsaved"
     first = (*words(unsaved, 9), "checkpoint.keep=0")
-    assert runner.run(*first).code == 0
+    runner.run(*first).check()
     done = runner.run("resume", str(unsaved), "trainer.max_steps=12")
     assert done.code == 0 and "starting again at step 0" in done.text
     whole = tmp_path / "whole"
-    assert runner.run(*words(whole, 12), "checkpoint.keep=0").code == 0
+    runner.run(*words(whole, 12), "checkpoint.keep=0").check()
     assert (unsaved / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     run = tmp_path / "run"
-    refused = resume(runner, source, run, "checkpoint.keep=0", "trainer.max_steps=24")
-    assert refused.code == 2
+    refused = resume(runner, source, run, "checkpoint.keep=0", "trainer.max_steps=24").check(2)
     assert "has a checkpoint of step 20" in refused.text
     saved = read_tensors(open_checkpoint(newest_checkpoint(run)), ["dense/top.0.weight"])
     assert torch.isfinite(saved["dense/top.0.weight"]).all()
-    assert resume(runner, source, run, "trainer.max_steps=24").code == 0
+    resume(runner, source, run, "trainer.max_steps=24").check()

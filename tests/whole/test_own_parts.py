@@ -29,8 +29,7 @@ def read_lines(path: Path) -> list:
 def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two") / "run"
     two = ("trainer.num_processes=2", "trainer.batch_size=16", "sharding=row_wise")
-    done = runner.run(*ALLOW, *TINY, *two, *OWN, f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
+    runner.run(*ALLOW, *TINY, *two, *OWN, f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -70,8 +69,7 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
     assert result["test/auroc"] == pytest.approx(result["test/auc"], abs=1e-6)
     assert 0 < result["test/recall@0.2"] < 1
     words = ("loop=eval", f"run={run}", "trainer.num_processes=1", "trainer.batch_size=32")
-    done = runner.run(*ALLOW, *words, f"hydra.run.dir={tmp_path / 'eval'}")
-    assert done.code == 0, done.text
+    runner.run(*ALLOW, *words, f"hydra.run.dir={tmp_path / 'eval'}").check()
     alone = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
     assert alone.keys() >= {"test/p", "test/auroc", "test/recall@0.2"}
     assert all(value == pytest.approx(result[name], abs=1e-6) for name, value in alone.items())
@@ -105,6 +103,5 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
     ],
 )
 def test_a_mistake_in_a_part_of_ones_own_is_told(runner, tmp_path, word, said):
-    done = runner.run(*ALLOW, *TINY, word, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*ALLOW, *TINY, word, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert said in done.text

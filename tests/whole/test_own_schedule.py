@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences
+from tests.whole.compare_runs import differences, read_rows
 
 USER = "tests.whole.user_schedules"
 SETTINGS = (
@@ -33,16 +32,14 @@ def train(runner: Zygote, run: Path, kill: str = ""):
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("untouched") / "run"
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run).check()
     return run
 
 
 @pytest.mark.long
 @pytest.mark.parity("C5")
 def test_every_rate_follows_its_schedule(untouched):
-    lines = map(json.loads, (untouched / "metrics.jsonl").read_text().splitlines())
-    rows = [row for row in lines if row["split"] == "train"]
+    rows = read_rows(untouched, "train")
     assert [row["step"] for row in rows] == list(range(1, 41))
     for k, row in enumerate(rows, start=1):
         assert row["lr/dense"] == pytest.approx(1e-3 * 0.9**k)
@@ -55,14 +52,13 @@ def test_every_rate_follows_its_schedule(untouched):
 @pytest.mark.parity("C5", "E4")
 def test_a_killed_run_goes_on_with_the_states_of_its_schedules(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
-    assert train(runner, run, kill).code == -9
-    assert train(runner, run).code == 0
+    train(runner, run, kill).check(-9)
+    train(runner, run).check()
     assert differences(run, untouched) == []
 
 
 def test_it_is_drawn_as_it_will_be(runner):
-    done = runner.run("schedule", *SETTINGS)
-    assert done.code == 0, done.text
+    done = runner.run("schedule", *SETTINGS).check()
     assert "Shrinking and staircase: rate / full rate over 40 updates" in done.text
     (last,) = [line for line in done.text.splitlines() if line.startswith("last")]
     assert f"{1e-3 * 0.9**40:.4g}" in last and f"{1e-3 * 0.8**40:.4g}" in last
@@ -85,6 +81,5 @@ def test_a_mistake_is_told(runner, tmp_path, words, said):
     if words != ["scheduler=own"]:
         words = ["scheduler=own", f"scheduler._target_={USER}.{words[0]}", *words[1:]]
     run = f"hydra.run.dir={tmp_path / 'run'}"
-    done = runner.run("--allow", "tests", *TINY, *words, run)
-    assert done.code == 2, done.text
+    done = runner.run("--allow", "tests", *TINY, *words, run).check(2)
     assert said in done.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY, Zygote
 from tests.distributed.test_runs import ONE, SETTINGS, TWO, assert_close
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 PARTS = (
     "optimizer.parts=["
@@ -56,15 +55,13 @@ def test_killed_and_resumed_equals_never_killed_and_the_rates_are_the_formulas(r
         "tables/C1/weight",
         "tables/C2/weight",
     }
-    for line in (killed / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if row["split"] == "train":
-            k = row["step"] - 1
-            cosine = (1 + math.cos(math.pi * k / 40)) / 2
-            assert row["lr/dense"] == pytest.approx(0.001 * cosine)
-            assert row["lr/biases"] == pytest.approx(0.1 * cosine)
-            assert row["lr/some"] == pytest.approx(0.01 * (1 - k / 40))
-            assert row["lr/sparse"] == 0.02
+    for row in read_rows(killed, "train"):
+        k = row["step"] - 1
+        cosine = (1 + math.cos(math.pi * k / 40)) / 2
+        assert row["lr/dense"] == pytest.approx(0.001 * cosine)
+        assert row["lr/biases"] == pytest.approx(0.1 * cosine)
+        assert row["lr/some"] == pytest.approx(0.01 * (1 - k / 40))
+        assert row["lr/sparse"] == 0.02
 
 
 @pytest.mark.parametrize("plan", ["row_wise", pytest.param("auto", marks=pytest.mark.slow)])
@@ -73,11 +70,9 @@ def test_parts_on_two_ranks_killed_and_resumed_on_one_equal_one_process(runner, 
     allow, traced = ("--allow", "tests"), "task._target_=tests.distributed.traced.Traced"
     common = (*allow, traced, *SETTINGS, PARTS, OWN)
     env = {"TRACE_FILE": f"{tmp_path}/trace"}
-    assert runner.run(*common, *ONE, f"hydra.run.dir={one}", env=env).code == 0
+    runner.run(*common, *ONE, f"hydra.run.dir={one}", env=env).check()
     half = (*TWO, f"sharding={plan}", f"hydra.run.dir={two}")
-    killed = runner.run(*common, *half, env={**env, "TRACE_KILL": "1:17"})
-    assert killed.code == 1, killed.text
-    done = runner.run(*allow, "resume", str(two), "trainer.num_processes=1", env=env)
-    assert done.code == 0, done.text
+    runner.run(*common, *half, env={**env, "TRACE_KILL": "1:17"}).check(1)
+    done = runner.run(*allow, "resume", str(two), "trainer.num_processes=1", env=env).check()
     assert "resuming from step" in done.text
     assert_close(two, one, atol=5e-6)

@@ -20,7 +20,7 @@ FEW = "dataset.rows={train: 16000, validation: 1000, test: 6000}"
 def auc(runner, folder, experiment: str, model: str, *words: str) -> float:
     """On test, the mean over tasks, of a model in an experiment on planted data."""
     run = folder / f"{experiment}_{model}"
-    done = runner.run(
+    runner.run(
         f"experiments={experiment}",
         f"model={model}",
         *MODELS[experiment].get(model, ()),
@@ -28,8 +28,7 @@ def auc(runner, folder, experiment: str, model: str, *words: str) -> float:
         "report=false",
         *words,
         f"hydra.run.dir={run}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     metrics = json.loads((run / "result.json").read_text())["metrics"]
     return statistics.mean(v for k, v in metrics.items() if re.match("test/auc(/|$)", k))
 
@@ -66,8 +65,9 @@ def test_gates_and_experts_of_ones_own_serve_tasks_that_a_shared_bottom_cannot(r
 @pytest.mark.parametrize("name", ["dien", "din", "mlp", "sasrec", "two_tower"])
 def test_debugging_looks_into_models_of_sequences(runner, name):
     words = ("loop=debug", "loop.statistics=true", "loop.summary=true", "loop.max_steps=2")
-    done = runner.run("experiments=planted_order", f"model={name}", "trainer.batch_size=32", *words)
-    assert done.code == 0, done.text
+    done = runner.run(
+        "experiments=planted_order", f"model={name}", "trainer.batch_size=32", *words
+    ).check()
     fewer = "model.net.uniform: draws 64 negatives, as many as there are items, in place of 512"
     assert (fewer in done.text) == (name == "sasrec")
     table = done.text.split("tables of embedding in step 2")[1].split("modules, and share")[0]

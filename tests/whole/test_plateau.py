@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, examples_by_cursor, newest_checkpoint
+from tests.whole.compare_runs import differences, examples_by_cursor, newest_checkpoint, read_rows
 
 ALLOW = ("--allow", "tests")
 TRACED = (*ALLOW, "task._target_=tests.whole.traced.Traced")
@@ -56,14 +56,8 @@ def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int 
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("untouched") / "run"
-    done = train(runner, folder)
-    assert done.code == 0, done.text
+    train(runner, folder).check()
     return folder
-
-
-def rows(run: Path, split: str) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == split]
 
 
 @pytest.mark.long
@@ -74,7 +68,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     assert "early_stop: validation/calibration has not improved" in result["stopped"]
     # 64 rows for 6 updates, 128 for 4, then 192, the cap, for 2
     assert result["examples"] == 6 * 64 + 4 * 128 + 2 * 192
-    train_rows = {row["step"]: row for row in rows(untouched, "train")}
+    train_rows = {row["step"]: row for row in read_rows(untouched, "train")}
     assert [row["update_rows"] for row in train_rows.values()] == [64, 64, 128, 192]
     # of 3,000 rows: 47 updates of 64; after 6 of them 2,616 are left: 21 of 128; then 2,104: 11
     assert [row["total_steps"] for row in train_rows.values()] == [47, 47, 27, 21]
@@ -90,7 +84,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
 @pytest.mark.parity("L8")
 def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tmp_path):
     result = json.loads((untouched / "result.json").read_text())
-    done = runner.run(
+    runner.run(
         *ALLOW,
         "loop=eval",
         f"run={untouched}",
@@ -98,8 +92,7 @@ def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tm
         "loop.split=test",
         "task._target_=runner.training.update.task.Supervised",
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     evaluated = json.loads((tmp_path / "eval" / "result.json").read_text())
     assert result["metrics"]["test/auc"] == evaluated["metrics"]["test/auc"]
     assert evaluated["step"] == result["best"]["step"] < result["step"]
@@ -124,9 +117,8 @@ def assert_same(run: Path, untouched: Path) -> None:
 @pytest.mark.parity("L9", "L11")
 def test_killed_anywhere_and_resumed_it_decides_the_same(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
-    assert train(runner, run, kill=kill).code == -9
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run, kill=kill).check(-9)
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
@@ -147,16 +139,15 @@ def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
     runner, untouched, tmp_path, point
 ):
     run = tmp_path / "run"
-    assert train(runner, run, kill=point, number=signal.SIGTERM).code == 143
-    done = train(runner, run)
-    assert done.code == 0, done.text
+    train(runner, run, kill=point, number=signal.SIGTERM).check(143)
+    train(runner, run).check()
     assert_same(run, untouched)
 
 
 @pytest.mark.long
 def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, untouched, tmp_path):
     run = tmp_path / "run"
-    assert train(runner, run, "trainer.early_stop.patience=2").code == 0
+    train(runner, run, "trainer.early_stop.patience=2").check()
     assert json.loads((run / "result.json").read_text())["step"] == 6
     done = runner.run(
         *ALLOW,
@@ -165,8 +156,7 @@ def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, un
         "checkpoint.monitor={metric: validation/calibration, direction: max}",
         "trainer.early_stop.patience=5",
         env={"TRACE_FILE": f"{run}.trace"},
-    )
-    assert done.code == 0, done.text
+    ).check()
     assert "it had stopped (early_stop: " in done.text
     assert json.loads((run / "result.json").read_text())["step"] == 12
     ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (run, untouched))
@@ -188,16 +178,15 @@ def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
 @pytest.mark.long
 def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     run, clean = tmp_path / "run", tmp_path / "clean"
-    failed = own(runner, run, callback("Asker", step=4, what="raise"))
-    assert failed.code == 1
+    failed = own(runner, run, callback("Asker", step=4, what="raise")).check(1)
     said = "callbacks.asker (Asker) at on_update, step 4: raised ValueError: out of ideas"
     assert said in failed.text
     assert "the training is saved at step 4" in failed.text
     assert json.loads((run / "result.json").read_text())["status"] == "failed"
     assert "in _at" in (run / "log.txt").read_text()  # the traceback leads into it
     assert open_checkpoint(newest_checkpoint(run)).step == 4
-    assert runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").code == 0
-    assert own(runner, clean, callback("Asker", step=99, what="raise")).code == 0
+    runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").check()
+    own(runner, clean, callback("Asker", step=99, what="raise")).check()
     assert differences(run, clean) == []
 
 
@@ -205,8 +194,8 @@ def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
 def test_our_callbacks_change_neither_the_result_nor_the_signature(runner, tmp_path):
     watched, alone = tmp_path / "watched", tmp_path / "alone"
     watch = ("callbacks=[throughput,memory,time_limit]", "callbacks.throughput.every=3")
-    assert own(runner, watched, *watch, "callbacks.memory.every=3").code == 0
-    assert own(runner, alone).code == 0
+    own(runner, watched, *watch, "callbacks.memory.every=3").check()
+    own(runner, alone).check()
     assert differences(watched, alone) == []
     perf = [json.loads(line) for line in (watched / "perf.jsonl").read_text().splitlines()]
     assert [r["step"] for r in perf if "throughput/examples_per_s" in r] == [3, 6]
@@ -229,11 +218,11 @@ def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tm
         )
 
     run, clean = tmp_path / "run", tmp_path / "clean"
-    assert weighed(run, kill="step:15").code == -9
-    assert weighed(run).code == 0
-    assert weighed(clean).code == 0
+    weighed(run, kill="step:15").check(-9)
+    weighed(run).check()
+    weighed(clean).check()
     assert differences(run, clean) == []
-    found = rows(run, "weights")
+    found = read_rows(run, "weights")
     assert [row["step"] for row in found] == [4, 8, 12, 16, 20]
     assert found[0]["tables/C1/row_norm_mean"] > 0
 
@@ -243,27 +232,24 @@ def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner
     run, clean = tmp_path / "run", tmp_path / "clean"
     slow = callback("Sleeper", seconds=0.3)  # a second is left beside the margin
     limit = ("callbacks=time_limit", "callbacks.time_limit.limit=3601s")
-    first = own(runner, run, slow, *limit, "callbacks.time_limit.margin=1h")
-    assert first.code == 143, first.text
+    first = own(runner, run, slow, *limit, "callbacks.time_limit.margin=1h").check(143)
     assert "s of 3601s are left: saving and leaving" in first.text
     assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
     assert 0 < open_checkpoint(newest_checkpoint(run)).step < 8
-    assert own(runner, run, slow).code == 0
-    assert own(runner, clean, slow).code == 0
+    own(runner, run, slow).check()
+    own(runner, clean, slow).check()
     assert differences(run, clean) == []
 
 
 @pytest.mark.long
 def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
     extra = ("callbacks=[loss_guard,throughput,memory,weights]", "trainer.early_stop.patience=3")
-    debugged = runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2")
-    assert debugged.code == 0, debugged.text
-    evaluated = runner.run(
+    runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2").check()
+    runner.run(
         *ALLOW,
         "loop=eval",
         f"run={untouched}",
         "task._target_=runner.training.update.task.Supervised",
         *extra,
         f"hydra.run.dir={tmp_path / 'eval'}",
-    )
-    assert evaluated.code == 0, evaluated.text
+    ).check()

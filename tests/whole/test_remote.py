@@ -47,16 +47,14 @@ def test_what_came_back_is_evaluated_and_resumed_as_if_it_had_run_here(
     near = bring(tmp_path, answer, monkeypatch)
     here = tmp_path / "here"
     words = (*WORDS, "report=false", "checkpoint.keep=3", f"hydra.run.dir={here}")
-    assert runner.run(*words).code == 0
+    runner.run(*words).check()
     assert differences(near, here) == []
-    done = runner.run("loop=eval", f"run={near}", f"hydra.run.dir={tmp_path / 'eval'}")
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={near}", f"hydra.run.dir={tmp_path / 'eval'}").check()
     ours = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
     theirs = json.loads((here / "result.json").read_text())["metrics"]
     assert ours["test/auc"] == theirs["test/auc"]
     for run in (near, here):
-        done = runner.run("resume", str(run), "trainer.max_steps=50")
-        assert done.code == 0, done.text
+        runner.run("resume", str(run), "trainer.max_steps=50").check()
     assert differences(near, here) == []
 
 

@@ -14,8 +14,7 @@ from tests.conftest import TINY, Zygote
 @pytest.fixture(scope="module")
 def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
-    done = runner.run(*TINY, "trainer.max_steps=25", f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, "trainer.max_steps=25", f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -33,8 +32,7 @@ def copied(run: Path, to: Path, **changes) -> Path:
 @pytest.mark.parity("N6")
 def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
     before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
-    done = runner.run("reproduce", str(trained), f"hydra.run.dir={tmp_path / 'again'}")
-    assert done.code == 0, done.text
+    done = runner.run("reproduce", str(trained), f"hydra.run.dir={tmp_path / 'again'}").check()
     assert "identical, bit for bit" in done.text
     assert "drift" not in done.text
     logs = [(folder / "metrics.jsonl").read_bytes() for folder in (trained, tmp_path / "again")]
@@ -43,8 +41,7 @@ def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
 
 
 def test_without_a_place_it_gets_a_directory_of_its_own_under_outputs(runner, trained, tmp_path):
-    done = runner.run("reproduce", str(trained), cwd=tmp_path)
-    assert done.code == 0, done.text
+    runner.run("reproduce", str(trained), cwd=tmp_path).check()
     [again] = tmp_path.glob("outputs/dlrm_synthetic/*/result.json")
     assert json.loads(again.read_text())["status"] == "completed"
 
@@ -79,8 +76,7 @@ def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_pa
     result = json.loads((other / "result.json").read_text())
     result["metrics"]["test/auc"] = 0.25
     (other / "result.json").write_text(json.dumps(result))
-    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}")
-    assert done.code == 1
+    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}").check(1)
     assert "not the same" in done.text
     assert f"differs first at step {row['step']}" in done.text
     assert "most test/auc: 0.25 and" in done.text
@@ -90,10 +86,8 @@ def test_a_run_that_was_made_longer_is_repeated_but_for_what_its_first_end_wrote
     runner, trained, tmp_path
 ):
     longer = copied(trained, tmp_path / "longer")
-    done = runner.run("resume", str(longer), "trainer.max_steps=30", "trainer.log_every=100")
-    assert done.code == 0, done.text
-    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'again'}")
-    assert done.code == 0, done.text
+    runner.run("resume", str(longer), "trainer.max_steps=30", "trainer.log_every=100").check()
+    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'again'}").check()
     assert "identical, bit for bit" in done.text
     text = " ".join(done.text.split())
     # the evaluations at 11, 22 and 30 and the test; not those of train at 7, 14, 21, 25 and 30 and
@@ -101,8 +95,7 @@ def test_a_run_that_was_made_longer_is_repeated_but_for_what_its_first_end_wrote
     assert "4 rows of the same split, step and updates; 7 others were left out" in text
     rows = (longer / "metrics.jsonl").read_text()
     (longer / "metrics.jsonl").write_text(rows.replace('"auc": 0.', '"auc": 0.1'))
-    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'third'}")
-    assert done.code == 1, done.text
+    done = runner.run("reproduce", str(longer), f"hydra.run.dir={tmp_path / 'third'}").check(1)
     assert "differs first at step 11 (validation/auc: 0.1" in " ".join(done.text.split())
 
 
@@ -118,14 +111,11 @@ def test_rows_of_other_evaluations_are_told_as_such(trained, tmp_path):
 
 
 def test_another_run_is_refused(runner, trained, tmp_path):
-    done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path)
-    assert done.code == 2
+    done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path).check(2)
     assert "seed: 0 -> 5" in done.text
-    done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}")
-    assert done.code == 2
+    done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}").check(2)
     assert "exists already" in done.text
-    done = runner.run("reproduce", str(tmp_path))
-    assert done.code == 2
+    done = runner.run("reproduce", str(tmp_path)).check(2)
     assert "no run directory" in done.text
 
 
@@ -133,8 +123,7 @@ def test_another_run_is_refused(runner, trained, tmp_path):
 def test_flags_that_only_list_are_refused_by_verbs_that_train(runner, trained, verb):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     flags = ["-m", "--cfg", "job", "--dry-run", "--rerun", "changed"]
-    done = runner.run(verb, str(trained), *flags)
-    assert done.code == 2
+    done = runner.run(verb, str(trained), *flags).check(2)
     for flag in ("-m", "--cfg", "--dry-run", "--rerun"):
         assert f"{flag}: " in done.text
     assert "--info, --hydra-help" in runner.run(verb, str(trained), "--info").text
@@ -143,10 +132,10 @@ def test_flags_that_only_list_are_refused_by_verbs_that_train(runner, trained, v
 
 @pytest.mark.long
 def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
-    done = runner.run("loop=eval", f"run={trained}", f"hydra.run.dir={tmp_path / 'eval'}")
-    assert done.code == 0, done.text
-    done = runner.run("reproduce", str(tmp_path / "eval"), f"hydra.run.dir={tmp_path / 'again'}")
-    assert done.code == 0, done.text
+    runner.run("loop=eval", f"run={trained}", f"hydra.run.dir={tmp_path / 'eval'}").check()
+    done = runner.run(
+        "reproduce", str(tmp_path / "eval"), f"hydra.run.dir={tmp_path / 'again'}"
+    ).check()
     assert "identical, bit for bit" in done.text
 
 
@@ -154,9 +143,8 @@ def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
 def test_diff_shows_what_differs_and_only_that(runner, trained, tmp_path):
     other = tmp_path / "other"
     more = ("trainer.max_steps=25", "optimizer=adam", "optimizer.dense.lr=0.1")
-    assert runner.run(*TINY, *more, f"hydra.run.dir={other}").code == 0
-    done = runner.run("diff", str(trained), str(other))
-    assert done.code == 0, done.text
+    runner.run(*TINY, *more, f"hydra.run.dir={other}").check()
+    done = runner.run("diff", str(trained), str(other)).check()
     lines = {line.split()[0]: line.split() for line in done.text.splitlines() if line.split()}
     assert lines["optimizer.dense.lr"][1:] == ["0.001", "0.1"]
     assert "optimizer.sparse.kind" in lines
@@ -165,7 +153,7 @@ def test_diff_shows_what_differs_and_only_that(runner, trained, tmp_path):
     results = [json.loads((r / "result.json").read_text())["metrics"] for r in (trained, other)]
     expected = [f"{m['test/auc']:.5f}" for m in results]
     assert lines["test/auc"][1:3] == expected
-    assert runner.run("diff", str(trained)).code == 2
+    runner.run("diff", str(trained)).check(2)
 
 
 def test_a_run_keeps_its_calibration_and_facts_of_its_data(runner, trained):

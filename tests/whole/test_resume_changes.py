@@ -13,15 +13,14 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 SHORT = (*TINY, "trainer.max_steps=10")
 LONGER = ("trainer.max_steps=20",)
 
 
 def train(runner: Zygote, folder: Path, *words: str) -> Path:
-    done = runner.run(*SHORT, *words, f"hydra.run.dir={folder}")
-    assert done.code == 0, done.text
+    runner.run(*SHORT, *words, f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -52,12 +51,11 @@ def adam(runner, tmp_path_factory) -> Path:
 @pytest.mark.long
 def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
-    done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2")
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2").check()
     assert "32 rows, shared by 1 rank x 2 micro-batches instead of 1 rank:" in done.text
     assert "trainer.batch_size: 32 -> 16" in done.text
     assert json.loads((run / "result.json").read_text())["examples"] == 20 * 32
-    assert runner.run("resume", str(whole), *LONGER).code == 0
+    runner.run("resume", str(whole), *LONGER).check()
     ours, theirs = (weights(f, "dense/top.0.weight") for f in (run, whole))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
@@ -93,21 +91,19 @@ def test_a_setting_that_no_update_is_left_for_is_refused(runner, adam, tmp_path)
     assert f"optimizer.dense.lr=0.5: the run has made all its updates, at step {step}" in told
     told = refused(runner, run, "trainer.max_steps=9")
     assert f"trainer.max_steps=9: the run is at step {step} already" in told
-    done = runner.run("resume", str(run), "metrics.ece_bins=7")  # of evaluations alone
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), "metrics.ece_bins=7").check()
 
 
 def test_epochs_that_are_done_cannot_be_given_other_settings(runner, tmp_path):
     words = ("dataset.rows={train: 64, validation: 500, test: 500}", "trainer.max_epochs=2")
     short = [word for word in TINY if not word.startswith(("dataset.rows", "trainer.max_steps"))]
     run = tmp_path / "run"
-    assert runner.run(*short, *words, f"hydra.run.dir={run}").code == 0
+    runner.run(*short, *words, f"hydra.run.dir={run}").check()
     told = refused(runner, run, "trainer.max_epochs=1", longer=())
     assert "trainer.max_epochs=1: the run is at step 4, after 2 whole epochs already" in told
     told = refused(runner, run, "scheduler=cosine", longer=())
     assert "scheduler.kind=cosine" in told and "with a larger trainer.max_epochs it goes on" in told
-    done = runner.run("resume", str(run), "trainer.max_epochs=3", "scheduler=cosine")
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), "trainer.max_epochs=3", "scheduler=cosine").check()
 
 
 @pytest.mark.parametrize("words", [[], LONGER], ids=["as it was", "longer"])
@@ -128,8 +124,7 @@ def test_an_interrupted_run_without_its_checkpoints_is_left_as_it_is(runner, ada
     told = refused(runner, run, longer=())
     assert "was interrupted, but its checkpoint of step" in told and "there is no other" in told
     (run / "result.json").unlink()  # as after a kill, of which no file tells the last checkpoint
-    done = runner.run("resume", str(run))
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(run)).check()
     step = result["step"]
     assert f"though the run had come to step {step} at least: starting again" in done.text
 
@@ -137,8 +132,7 @@ def test_an_interrupted_run_without_its_checkpoints_is_left_as_it_is(runner, ada
 @pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")
-    done = runner.run("resume", str(run), *LONGER, "trainer.batch_size=8", "trainer.accumulate=4")
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), *LONGER, "trainer.batch_size=8", "trainer.accumulate=4").check()
     assert json.loads((run / "meta.json").read_text())["identity"]["global_batch"] == 32
 
 
@@ -147,32 +141,28 @@ def test_a_part_without_a_state_may_be_frozen_on_the_way(runner, tmp_path):
     run = train(runner, tmp_path / "run", "optimizer=sgd")
     before = weights(run, "dense/bottom.0.weight", "dense/top.0.weight")
     frozen = "optimizer.parts=[{pattern: '^bottom', frozen: true}]"
-    done = runner.run("resume", str(run), *LONGER, frozen)
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), *LONGER, frozen).check()
     after = weights(run, *before)
     assert torch.equal(after["dense/bottom.0.weight"], before["dense/bottom.0.weight"])
     assert not torch.equal(after["dense/top.0.weight"], before["dense/top.0.weight"])
 
 
 def test_averages_may_be_left_out_of_evaluations(runner, adam):
-    done = runner.run("resume", str(adam), "trainer.max_steps=12", "trainer.ema.evaluate=false")
-    assert done.code == 0, done.text
+    runner.run("resume", str(adam), "trainer.max_steps=12", "trainer.ema.evaluate=false").check()
 
 
 @pytest.mark.long
 def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     config = (run / "config.yaml").read_bytes()
-    done = runner.run("resume", str(run), *LONGER, "optimizer=adam")
-    assert done.code == 2, done.text
+    done = runner.run("resume", str(run), *LONGER, "optimizer=adam").check(2)
     assert "settings that this resume changed" in done.text
     assert "optimizer.sparse.kind: rowwise_adagrad -> adam" in done.text
     assert (run / "config.yaml").read_bytes() == config
     note = json.loads((run / "meta.json").read_text())["resumes"][-1]
     assert "optimizer.sparse.kind" in note["refused"]
     for folder in (run, whole):
-        done = runner.run("resume", str(folder), *LONGER)
-        assert done.code == 0, done.text
+        runner.run("resume", str(folder), *LONGER).check()
     assert differences(run, whole) == []
 
 
@@ -184,8 +174,7 @@ OTHER_METRIC = (
 
 def logged(run: Path, metric: str) -> dict[int, float]:
     """Step -> the metric, of all evaluations of validation."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {row["step"]: row[metric] for row in rows if row["split"] == "validation"}
+    return {row["step"]: row[metric] for row in read_rows(run, "validation")}
 
 
 @pytest.mark.parametrize(
@@ -200,8 +189,7 @@ def test_the_best_by_another_metric_is_chosen_anew_among_kept_checkpoints(
 ):
     run = train(runner, tmp_path / "run", "trainer.eval_every=1")
     kept = {int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")}
-    done = runner.run("resume", str(run), "trainer.max_steps=13", *words)
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(run), "trainer.max_steps=13", *words).check()
     assert f"checkpoint.monitor is validation/{metric} {choose.__name__} now and was" in done.text
     values = logged(run, metric)
     of_kept = {values[step]: step for step in values if step in kept or step > 10}
@@ -213,8 +201,7 @@ def test_the_best_by_another_metric_is_chosen_anew_among_kept_checkpoints(
 def test_averages_that_a_resume_begins_choose_the_best_among_those_that_have_them(runner, tmp_path):
     run = train(runner, tmp_path / "run", "trainer.eval_every=2", "optimizer.dense.lr=0.5")
     assert json.loads((run / "result.json").read_text())["best"]["step"] < 10
-    done = runner.run("resume", str(run), *LONGER, "trainer.ema.decay=0.9")
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(run), *LONGER, "trainer.ema.decay=0.9").check()
     assert "holds no moving average: the best is taken anew" in done.text
     result = json.loads((run / "result.json").read_text())
     of_averages = {step: value for step, value in logged(run, "auc").items() if step > 10}
@@ -234,7 +221,7 @@ def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, 
         time.sleep(0.001)  # before anything is saved again
     killed.kill()
     assert killed.wait() == -9
-    assert runner.run("resume", str(run)).code == 0
+    runner.run("resume", str(run)).check()
     best = json.loads((run / "result.json").read_text())["best"]
     assert best["value"] == logged(run, "log_loss")[best["step"]]
 
@@ -242,8 +229,9 @@ def test_a_kill_after_the_metric_was_changed_does_not_mix_the_two(runner, adam, 
 def test_patience_begins_anew_with_another_metric(runner, tmp_path):
     waiting = ("trainer.early_stop.patience=9", "trainer.eval_every=2")
     run = train(runner, tmp_path / "run", *waiting)
-    done = runner.run("resume", str(run), *LONGER, "trainer.early_stop.metric=validation/pr_auc")
-    assert done.code == 0, done.text
+    done = runner.run(
+        "resume", str(run), *LONGER, "trainer.early_stop.metric=validation/pr_auc"
+    ).check()
     assert "trainer.early_stop waits for validation/pr_auc max now and waited for" in done.text
     waited = open_checkpoint(newest_checkpoint(run)).values["waits"]["early_stop"]
     after = [value for step, value in logged(run, "pr_auc").items() if step > 10]

@@ -17,7 +17,7 @@ from runner.training.job import Result
 from runner.training.loops.session import run_and_report
 from runner.training.stop_signal import GracePeriod, StopSignal
 from tests.conftest import TINY, Process, Zygote
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
 SETTINGS = (*TINY, "trainer.max_steps=600", "checkpoint.save_every=50", "trainer.eval_every=110")
 
@@ -26,19 +26,10 @@ def start(runner: Zygote, folder: Path) -> Process:
     return runner.start(*SETTINGS, f"hydra.run.dir={folder}")
 
 
-def wait_until_training(process: Process, folder: Path) -> None:
-    log = folder / "metrics.jsonl"
-    for _ in range(600):
-        if log.exists() and log.stat().st_size:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never trained:\n{process.text}")
-
-
 @pytest.fixture(scope="module")
 def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quiet") / "run"
-    assert runner.run(*SETTINGS, f"hydra.run.dir={folder}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={folder}").check()
     return folder
 
 
@@ -52,7 +43,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
 ):
     run = tmp_path / "run"
     process = start(runner, run)
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(number)
     sent = time.monotonic()
     assert process.wait() == code, process.text
@@ -62,11 +53,9 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     assert 0 < result["step"] < 600
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
     assert 0 < result["metrics"]["validation/auc"] < 1  # evaluated, into the result only
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    asked_for = [r["step"] for r in rows if r["split"] == "validation"]
-    assert all(step % 110 == 0 for step in asked_for)
+    assert all(row["step"] % 110 == 0 for row in read_rows(run, "validation"))
     assert "resume" in process.text
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 
@@ -75,7 +64,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
 def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, quiet, tmp_path):
     run = tmp_path / "run"
     process = runner.start(*SETTINGS, "trainer.stop_grace_s=0", f"hydra.run.dir={run}")
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(signal.SIGTERM)
     assert process.wait() == 143, process.text
     result = json.loads((run / "result.json").read_text())
@@ -85,7 +74,7 @@ def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, qui
     # a machine that is slow to look may send the signal when there is a best, which is told then
     assert is_evaluated == (result["best"] is not None) == (not left_out)
     assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 
@@ -109,13 +98,13 @@ def test_the_grace_period_counts_from_sigterm(number, seconds, is_over):
 def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, quiet, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run)
-    wait_until_training(process, run)
+    process.wait_until_training(run)
     process.kill(signal.SIGINT)
     process.kill(signal.SIGINT)
     sent = time.monotonic()
     assert process.wait() == 130
     assert time.monotonic() - sent < 2
-    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    runner.run(*SETTINGS, f"hydra.run.dir={run}").check()
     assert differences(run, quiet) == []
 
 

@@ -10,7 +10,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY
-from tests.whole.compare_runs import newest_checkpoint
+from tests.whole.compare_runs import newest_checkpoint, read_rows
 from tests.whole.test_exact_resume import assert_same, train
 
 TWO = ("trainer.num_processes=2", "trainer.rank_timeout_s=30", "trainer.batch_size=16")
@@ -51,11 +51,9 @@ STOP = "trainer.max_steps=17"
 def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, words):
     run, whole = tmp_path / "run", tmp_path / "whole"
     words = (*words, "trainer.max_steps=30")
-    done = train(runner, whole, *words)
-    assert done.code == 0, done.text
-    assert train(runner, run, *words, kill="step:17").code == -9
-    done = train(runner, run, *words)
-    assert done.code == 0, done.text
+    train(runner, whole, *words).check()
+    train(runner, run, *words, kill="step:17").check(-9)
+    train(runner, run, *words).check()
     assert_same(run, whole)
 
 
@@ -72,31 +70,25 @@ def tables(folder: Path) -> dict[str, torch.Tensor]:
 def test_width_10_trains_alike_on_two_ranks_and_resumes_on_one(runner, tmp_path, plan):
     words = (*TINY, "model.net.embedding_dim=10")
     one, two = tmp_path / "one", tmp_path / "two"
-    done = runner.run(*words, STOP, f"hydra.run.dir={one}")
-    assert done.code == 0, done.text
-    done = runner.run(*words, STOP, *TWO, f"sharding={plan}", f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
+    runner.run(*words, STOP, f"hydra.run.dir={one}").check()
+    runner.run(*words, STOP, *TWO, f"sharding={plan}", f"hydra.run.dir={two}").check()
     shards = json.loads((two / "sharding.json").read_text())["pieces"]
     assert {shard["num_columns"] for shard in shards} == {10}
     ours, theirs = tables(two), tables(one)
     for name, expected in theirs.items():
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5)
     assert theirs["tables/C1/weight"].shape[1] == 10
-    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
-    assert done.code == 0, done.text
+    runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1").check()
 
 
 @pytest.mark.long
 def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, tmp_path):
     run, own = tmp_path / "run", tmp_path / "eval"
     words = (*OPTIONS["caught up"], "trainer.max_steps=22")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *words, f"hydra.run.dir={run}").check()
     words = ("checkpoint.step=last", "loop.split=validation", f"hydra.run.dir={own}")
-    done = runner.run("loop=eval", f"run={run}", *words)
-    assert done.code == 0, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    [logged] = [r for r in rows if r["split"] == "validation" and r["step"] == 22]
+    runner.run("loop=eval", f"run={run}", *words).check()
+    [logged] = [r for r in read_rows(run, "validation") if r["step"] == 22]
     metrics = json.loads((own / "result.json").read_text())["metrics"]
     for name in ("loss", "auc", "calibration"):
         assert metrics[f"validation/{name}"] == logged[name], name
@@ -106,12 +98,9 @@ def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, 
 def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     words = (*TINY, *OPTIONS["caught up"])
     one, two = tmp_path / "one", tmp_path / "two"
-    done = runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={one}")
-    assert done.code == 0, done.text
-    done = runner.run(*words, STOP, *TWO, "sharding=row_wise", f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
-    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
-    assert done.code == 0, done.text
+    runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={one}").check()
+    runner.run(*words, STOP, *TWO, "sharding=row_wise", f"hydra.run.dir={two}").check()
+    runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1").check()
     ours, theirs = tables(two), tables(one)
     assert ours.keys() == theirs.keys()
     assert 0.9 < float(theirs["tables/C1/scale"]) < 1
@@ -157,21 +146,18 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     ],
 )
 def test_what_would_be_ignored_is_refused_before_torch(runner, tmp_path, words, says):
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2, done.text
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert says in done.text
     assert not (tmp_path / "run").exists()
 
 
 def test_a_penalty_on_frozen_tables_is_refused(runner, tmp_path):
     words = ("optimizer=lbfgs", "optimizer.sparse.l2_tables=0.1")
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "optimizer.sparse.l2_tables: has no effect: optimizer.parts freezes all" in done.text
 
 
 def test_parts_with_different_penalties_on_look_ups_are_refused(runner, tmp_path):
     part = 'optimizer.parts=[{pattern: "^tables.C1$", sparse: {l2_lookups: 0.1}}]'
-    done = runner.run(*TINY, part, f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.code == 2
+    done = runner.run(*TINY, part, f"hydra.run.dir={tmp_path / 'run'}").check(2)
     assert "l2_lookups: the tables have 0 and 0.1" in done.text

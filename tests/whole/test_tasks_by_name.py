@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.conftest import TINY
+from tests.whole.compare_runs import read_rows
 
 PER_TASK = ("auc", "normalized_entropy", "calibration")
 
@@ -18,15 +19,14 @@ def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
     run = tmp_path / "run"
     words = [w for w in TINY if not w.startswith(("model.net.bottom", "model.net.top"))]
     settings = ("model=mmoe", f"model/loss={loss}", "dataset.num_tasks=2", "tracker=tensorboard")
-    done = runner.run(
+    runner.run(
         *words,
         *settings,
         "trainer.max_steps=11",
         "checkpoint.monitor.metric=validation/auc/label_2",
         f"hydra.run.dir={run}",
-    )
-    assert done.code == 0, done.text
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    ).check()
+    rows = read_rows(run)
     board = EventAccumulator(str(run / "tensorboard"))
     board.Reload()
     for split in ("train", "validation", "test"):
@@ -43,8 +43,7 @@ def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
 def test_without_a_word_several_tasks_are_monitored_by_the_mean_of_their_auc(runner, tmp_path):
     run = tmp_path / "run"
     words = [w for w in TINY if not w.startswith(("model.net.bottom", "model.net.top"))]
-    done = runner.run(*words, "model=mmoe", "dataset.num_tasks=2", f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*words, "model=mmoe", "dataset.num_tasks=2", f"hydra.run.dir={run}").check()
     result = json.loads((run / "result.json").read_text())
     both = [result["metrics"][f"validation/auc/{task}"] for task in ("label", "label_2")]
     assert result["best"]["value"] == result["metrics"]["validation/auc"] == sum(both) / 2

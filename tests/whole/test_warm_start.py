@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +16,8 @@ import yaml
 
 from runner.data.core.fitted import FittedTransforms
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from tests.conftest import TINY
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.conftest import TINY, python
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 
 def first_loss(run) -> float:
@@ -31,16 +29,15 @@ def first_loss(run) -> float:
 def test_it_takes_the_weights_that_match_and_reports_the_rest(runner, tmp_path):
     source, warm, cold = tmp_path / "source", tmp_path / "warm", tmp_path / "cold"
     settings = (*TINY, "trainer.max_steps=80", "trainer.log_every=1")
-    assert runner.run(*settings, f"hydra.run.dir={source}").code == 0
-    assert runner.run(*settings, f"hydra.run.dir={cold}", "seed=5", "model.net.top=[6]").code == 0
+    runner.run(*settings, f"hydra.run.dir={source}").check()
+    runner.run(*settings, f"hydra.run.dir={cold}", "seed=5", "model.net.top=[6]").check()
     done = runner.run(
         *settings,
         f"hydra.run.dir={warm}",
         "seed=5",
         "model.net.top=[6]",
         f"checkpoint.init_from={source}",
-    )
-    assert done.code == 0, done.text
+    ).check()
     assert "warm start" in done.text
     assert "shape differs: dense/top.0.weight" in done.text
     assert json.loads((warm / "result.json").read_text())["step"] == 80
@@ -51,11 +48,12 @@ def test_it_takes_the_weights_that_match_and_reports_the_rest(runner, tmp_path):
 def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
     source, warm = tmp_path / "source", tmp_path / "warm"
     settings = (*TINY, "optimizer=sgd")
-    assert runner.run(*settings, f"hydra.run.dir={source}").code == 0
+    runner.run(*settings, f"hydra.run.dir={source}").check()
     step = json.loads((source / "result.json").read_text())["best"]["step"]
     frozen = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1", "seed=9")
-    done = runner.run(*settings, *frozen, f"hydra.run.dir={warm}", f"checkpoint.init_from={source}")
-    assert done.code == 0, done.text
+    runner.run(
+        *settings, *frozen, f"hydra.run.dir={warm}", f"checkpoint.init_from={source}"
+    ).check()
     ours = open_checkpoint(newest_checkpoint(warm))
     theirs = open_checkpoint(source / "checkpoints" / f"step-{step}")
     names = ["dense/top.0.weight", "tables/C1/weight"]
@@ -66,12 +64,11 @@ def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
 @pytest.mark.long
 def test_a_source_of_another_model_is_refused(runner, tmp_path):
     source = tmp_path / "source"
-    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, f"hydra.run.dir={source}").check()
     other = ("model.net.embedding_dim=8", "model.net.bottom=[9]", "model.net.top=[9]")
     done = runner.run(
         *TINY, *other, f"checkpoint.init_from={source}", f"hydra.run.dir={tmp_path / 'x'}"
-    )
-    assert done.code == 2, done.text
+    ).check(2)
     assert "init_from" in done.text
 
 
@@ -120,14 +117,13 @@ def test_rows_are_taken_for_the_values_they_stand_for(runner, tmp_path, how, ran
     new = [f"item-{n}" for n in range(10, 27)]
     a, b = clicks_of(tmp_path / "a", old, 0), clicks_of(tmp_path / "b", new, 1)
     source, warm, cold = (tmp_path / name for name in ("source", "warm", "cold"))
-    assert runner.run(*a, "checkpoint.step=last", f"hydra.run.dir={source}").code == 0
+    runner.run(*a, "checkpoint.step=last", f"hydra.run.dir={source}").check()
     asked = {"init_from": source, "init_tables": f"{{item: {{from: {source}}}}}"}
     given = (f"checkpoint.{how}={asked[how]}", "checkpoint.init_optimizer=true")
     on = (f"trainer.num_processes={ranks}", "sharding=row_wise") if ranks > 1 else ()
-    done = runner.run(*b, *FROZEN, *given, *on, f"hydra.run.dir={warm}")
-    assert done.code == 0, done.text
+    done = runner.run(*b, *FROZEN, *given, *on, f"hydra.run.dir={warm}").check()
     assert "tables/item/weight: 12 of 19 rows found there" in done.text
-    assert runner.run(*b, *FROZEN, f"hydra.run.dir={cold}").code == 0
+    runner.run(*b, *FROZEN, f"hydra.run.dir={cold}").check()
     best = json.loads((source / "result.json").read_text())["best"]["step"]
     for name in set(source.glob("checkpoints/step-*")) - {source / f"checkpoints/step-{best}"}:
         shutil.rmtree(name)
@@ -144,11 +140,10 @@ def test_rows_are_taken_for_the_values_they_stand_for(runner, tmp_path, how, ran
 @pytest.mark.parity("T7")
 def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
     source, warm = tmp_path / "source", tmp_path / "warm"
-    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, f"hydra.run.dir={source}").check()
     names = "{dense/bottom: null, tables/C1/weight: tables/C2/weight, dense/top.0: dense/top.0}"
     words = (*TINY, *FROZEN, "seed=7", f"checkpoint.init_from={source}")
-    done = runner.run(*words, f"checkpoint.init_names={names}", f"hydra.run.dir={warm}")
-    assert done.code == 0, done.text
+    done = runner.run(*words, f"checkpoint.init_names={names}", f"hydra.run.dir={warm}").check()
     assert "left as it is: dense/bottom.0.weight" in done.text
     best = json.loads((source / "result.json").read_text())["best"]["step"]
     ours, theirs = (
@@ -173,7 +168,7 @@ def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
 @pytest.mark.parity("E18")
 def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_path):
     source = tmp_path / "source"
-    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, f"hydra.run.dir={source}").check()
     best = json.loads((source / "result.json").read_text())["best"]["step"]
     theirs = open_checkpoint(source / f"checkpoints/step-{best}")
     names = ["tables/C1/sum", "dense_optimizer/top.0.weight/exp_avg"]
@@ -181,8 +176,7 @@ def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_
         run = tmp_path / optimizer
         words = (*TINY, f"optimizer={optimizer}", "optimizer.sparse.lr=0", "optimizer.dense.lr=0")
         asked = (f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
-        done = runner.run(*words, *asked, "trainer.max_steps=1", f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        done = runner.run(*words, *asked, "trainer.max_steps=1", f"hydra.run.dir={run}").check()
         saved = open_checkpoint(newest_checkpoint(run))
         if not same:
             assert "optimizer's: 0 states taken" in done.text
@@ -196,17 +190,12 @@ def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, optimizer):
-    source, run, quiet = tmp_path / "source", tmp_path / "run", tmp_path / "quiet"
+    source, run = tmp_path / "source", tmp_path / "run"
     words = (*TINY, f"optimizer={optimizer}")
-    assert runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={source}").code == 0
+    runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={source}").check()
     behind = json.loads((source / "result.json").read_text())["best"]["step"]
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced", "seed=3")
-    warm = (*traced, f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
-    for folder, kill in ((quiet, ""), (run, "step:13"), (run, "step:9"), (run, "")):
-        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
-        done = runner.run(*words, *warm, f"hydra.run.dir={folder}", env=env)
-        assert done.code == (-9 if kill else 0), done.text
-    assert differences(run, quiet) == []
+    warm = (*words, "seed=3", f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
+    assert_resumes_exactly(runner, warm, run, tmp_path / "quiet", "step:13", "step:9")
     counts = open_checkpoint(newest_checkpoint(run)).values["table_updates"]
     assert len(counts) == 26 and set(counts.values()) == {behind}
     assert f"go on after {behind} updates" in (run / "log.txt").read_text()
@@ -216,12 +205,11 @@ def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, opti
 def test_moments_go_on_alike_on_two_ranks(runner, tmp_path):
     source, one, two = (tmp_path / name for name in ("source", "one", "two"))
     words = (*TINY, "optimizer=adam", "trainer.log_every=1", "trainer.max_steps=12")
-    assert runner.run(*words, f"hydra.run.dir={source}").code == 0
+    runner.run(*words, f"hydra.run.dir={source}").check()
     warm = (*words, f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true", "seed=3")
-    assert runner.run(*warm, f"hydra.run.dir={one}").code == 0
+    runner.run(*warm, f"hydra.run.dir={one}").check()
     shared = ("trainer.num_processes=2", "trainer.batch_size=16", "sharding=row_wise")
-    done = runner.run(*warm, *shared, f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
+    runner.run(*warm, *shared, f"hydra.run.dir={two}").check()
     ours, theirs = (
         [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         for run in (two, one)
@@ -236,7 +224,7 @@ def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_p
     """It evaluated its averages, so that they are what its numbers are of."""
     source, cold = tmp_path / "source", tmp_path / "cold"
     kept = ("trainer.ema.decay=0.8",)
-    assert runner.run(*TINY, *kept, f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, *kept, f"hydra.run.dir={source}").check()
     best = json.loads((source / "result.json").read_text())["best"]
     theirs = open_checkpoint(source / f"checkpoints/step-{best['step']}")
     names = ["dense/top.0.weight", "ema/top.0.weight", "tables/C1/weight"]
@@ -246,15 +234,16 @@ def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_p
     said = {False: "moving averages of 8 dense weights", True: "taken for 8 of 8 dense weights"}
     for asked in (False, True):
         run = tmp_path / str(asked)
-        done = runner.run(*words, f"checkpoint.init_average={asked}", f"hydra.run.dir={run}")
-        assert done.code == 0, done.text
+        done = runner.run(
+            *words, f"checkpoint.init_average={asked}", f"hydra.run.dir={run}"
+        ).check()
         assert said[asked] in done.text and ("init_average=true" in done.text) is not asked
         ours = read_tensors(open_checkpoint(newest_checkpoint(run)), [names[0], names[2]])
         assert ours[names[0]].equal(there[names[1] if asked else names[0]])
         assert ours[names[2]].equal(there[names[2]])
         measured = json.loads((run / "result.json").read_text())["metrics"]["validation/auc"]
         assert (measured == best["value"]) is asked
-    assert runner.run(*TINY, f"hydra.run.dir={cold}", "trainer.max_steps=11").code == 0
+    runner.run(*TINY, f"hydra.run.dir={cold}", "trainer.max_steps=11").check()
     without = (*TINY, f"checkpoint.init_from={cold}", "checkpoint.init_average=true")
     refused = runner.run(*without, f"hydra.run.dir={tmp_path / 'refused'}")
     assert refused.code == 2 and "holds no moving average" in refused.text
@@ -262,11 +251,10 @@ def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_p
 
 def test_own_averages_begin_at_the_weights_that_were_taken(runner, tmp_path):
     source, warm = tmp_path / "source", tmp_path / "warm"
-    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, f"hydra.run.dir={source}").check()
     kept = ("seed=7", "trainer.ema={decay: 0.9, warmup: false}")
     given = (f"checkpoint.init_from={source}", f"hydra.run.dir={warm}")
-    done = runner.run(*TINY, *FROZEN, *kept, *given)
-    assert done.code == 0, done.text
+    runner.run(*TINY, *FROZEN, *kept, *given).check()
     names = ["dense/top.0.weight", "ema/top.0.weight"]
     ours = read_tensors(open_checkpoint(newest_checkpoint(warm)), names)
     torch.testing.assert_close(ours[names[1]], ours[names[0]])
@@ -298,15 +286,11 @@ def test_mistakes_of_a_warm_start_are_told_before_it(runner, tmp_path, words, sa
 @pytest.mark.long
 def test_a_table_that_the_source_lacks_is_told_before_torch_and_makes_no_folder(runner, tmp_path):
     source, run = tmp_path / "source", tmp_path / "run"
-    assert runner.run(*TINY, "trainer.max_steps=2", f"hydra.run.dir={source}").code == 0
+    runner.run(*TINY, "trainer.max_steps=2", f"hydra.run.dir={source}").check()
     for more, asked in ((", table: C100", "C100"), ("", "U")):
         given = f"{{from: {source}{more}}}"
         words = [*TINY, f"checkpoint.init_tables={{U: {given}}}", f"hydra.run.dir={run}"]
-        told = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "runner", *words],
-            capture_output=True,
-            text=True,
-        )
+        told = python("-X", "importtime", "-m", "runner", *words)
         assert told.returncode == 2, told.stderr
         assert f"checkpoint.init_tables.U.table={asked}: no table '{asked}'" in told.stderr
         assert f"{source} has C1, C10, C11" in told.stderr

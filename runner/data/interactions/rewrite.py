@@ -214,7 +214,7 @@ def _encode(
         found_R = validator.bad_R.copy()  # which the first pass has counted
         encoded = encode_chunk(chunk, declared, fitted, validator)
         if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
-            bad.record(new_R, validator.messages)
+            bad.add(int(new_R.sum()), validator.messages)
         if raw:
             encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)

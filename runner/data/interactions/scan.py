@@ -106,14 +106,14 @@ def scan_events(
     columns = list(dict.fromkeys([*(c for spec in keys for c in spec.columns), *settings.columns]))
     for chunk, masks in iterate_split_chunks(table, columns, split_starts):
         for line, problem in chunk.malformed_lines:
-            bad.record(np.ones(1, bool), [f"{chunk.file}: line {line}: {problem}"])
+            bad.add(1, [f"{chunk.file}: line {line}: {problem}"])
         if chunk.table is None:
-            bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+            bad.add(chunk.num_rows, [chunk.problem])
         else:
             validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
             events = read_events(chunk, declared, settings, validator)
             if validator.bad_R.any():
-                bad.record(validator.bad_R, validator.messages)
+                bad.add(int(validator.bad_R.sum()), validator.messages)
             _write(writer, items, settings, events, masks, ~validator.bad_R, num_rows)
         num_rows += chunk.num_rows
         advance(chunk.num_rows)
@@ -214,6 +214,6 @@ def iterate_kept_chunks(
             if chunk.table is not None:
                 yield chunk, split_R
             elif bad is not None and (kept_R := split_R >= 0).any():
-                bad.record(kept_R, [chunk.problem])
+                bad.add(int(kept_R.sum()), [chunk.problem])
     ends = dict.fromkeys([str(files[0]), str(files[-1])])
     check_num_rows(" to ".join(ends), first, len(split_N))

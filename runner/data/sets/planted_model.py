@@ -51,12 +51,6 @@ class ZipfColumn:
             np.exp(x, out=x)
         return np.minimum(x.astype(np.int64) - 1, self.num_ids - 1)
 
-    def ids_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
-        return (ranks * self.step + self.shift) % self.num_ids
-
-    def effects_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
-        return _take_effects(self.effects, ranks)
-
 
 @dataclass(frozen=True)
 class EffectPair:
@@ -128,7 +122,7 @@ class PlantedModel:
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
         labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
         ids = [
-            column.ids_of_ranks(ranks).astype(np.int32)
+            ((ranks * column.step + column.shift) % column.num_ids).astype(np.int32)
             for column, ranks in zip(self.columns, drawn.ranks)
         ]
         missing_DR = drawn.missing_DR
@@ -165,7 +159,7 @@ class PlantedModel:
             dense_R += 0.5 * x_DR[d] * x_DR[d + 1]
         ids_R = np.zeros(count)
         for column, ranks, offsets_R1 in zip(self.columns, drawn.ranks, drawn.offsets):
-            effects = column.weight * column.effects_of_ranks(ranks)
+            effects = column.weight * _take_effects(column.effects, ranks)
             if offsets_R1 is None:
                 ids_R += effects
             else:

@@ -28,14 +28,6 @@ class BadRows:
     num_in_no_split: int = 0
     values_of_no_split: list[str] = field(default_factory=list)  # the first ones
 
-    def record(self, bad_R: np.ndarray, messages: list[str]) -> None:
-        """Count the bad rows of a chunk.
-
-        Raises:
-            DataError: if there are now more of them than `max_rows`.
-        """
-        self.add(int(bad_R.sum()), messages)
-
     def add(self, count: int, messages: Sequence[str]) -> None:
         """Count bad rows, with the messages of the first ones and of the last.
 

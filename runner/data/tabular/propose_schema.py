@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from runner.data.tabular.propose_interactions import (
 )
 from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_times import (
+    SplitTime,
     ask_for_forms,
     choose_time,
     describe_missing_times,
@@ -115,46 +116,87 @@ def propose_schema(
     places = {
         k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
     }
-    interactions: Mapping[str, Any] | None = None
-    num_untimed = 0
     if events := _choose_events(columns, hints, notes):
-        interactions, found = propose_declaration(events, columns)
-        notes += found
-        roles = event_roles(events, columns)
-        split: dict[str, Any] = {"split": "leave_one_out"} if len(missing) == 2 else {}
-        more_ids = whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {}
-        more_numbers: dict[str, dict[str, Any]] = {}
+        uses = _use_events(events, columns, missing, format_, notes)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
-        notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
-        notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
-        notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
-        number_ids, found = propose_number_ids(sample.table, columns, roles)
-        notes += found
         split = propose_split(time, missing)
-        if time and "time" in split.get("split", {}) and time.num_missing:
-            num_untimed = time.num_missing
-            notes.append(describe_missing_times(time, sample.table.num_rows))
-        if "random" in split.get("split", {}):
-            notes += describe_copied_rows(sample.table, columns)
-        more_ids = propose_time_parts(sample.table, time, taken=schema.names) if time else {}
-        more_ids |= number_ids
-        more_numbers, found = propose_days(sample.table, columns, roles, time, wanted=hints.numeric)
-        notes += found
+        uses = _use_rows(
+            sample.table, columns, roles, time, split, hints, notes, taken=schema.names
+        )
     return SchemaProposal(
         format_,
-        {**places, **split, **_text_places(layout, format_)},
-        tuple((f, roles[f.name]) for f in columns),
-        more_numbers,
-        more_ids,
+        {**places, **uses.split, **_text_places(layout, format_)},
+        tuple((f, uses.roles[f.name]) for f in columns),
+        uses.more_numbers,
+        uses.more_ids,
         num_rows,
         tuple(notes),
-        interactions,
-        num_untimed,
+        uses.interactions,
+        uses.num_untimed,
     )
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """What columns are taken for, and how rows are split; see `SchemaProposal`."""
+
+    roles: Mapping[str, Role]
+    split: Mapping[str, Any]
+    more_ids: Mapping[str, Mapping[str, Any]]
+    more_numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    interactions: Mapping[str, Any] | None = None
+    num_untimed: int = 0
+
+
+def _use_events(
+    events: EventColumns,
+    columns: Sequence[ColumnStatistics],
+    missing: Sequence[str],
+    format_: str,
+    notes: list[str],
+) -> _Uses:
+    """Return the uses of a table of events; `notes` gets a sentence on each."""
+    interactions, found = propose_declaration(events, columns)
+    notes += found
+    return _Uses(
+        event_roles(events, columns),
+        {"split": "leave_one_out"} if len(missing) == 2 else {},
+        whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {},
+        interactions=interactions,
+    )
+
+
+def _use_rows(
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    time: SplitTime | None,
+    split: Mapping[str, Any],
+    hints: Hints,
+    notes: list[str],
+    *,
+    taken: Sequence[str],
+) -> _Uses:
+    """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
+    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
+    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
+    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
+    number_ids, found = propose_number_ids(table, columns, roles)
+    notes += found
+    num_untimed = 0
+    if time and "time" in split.get("split", {}) and time.num_missing:
+        num_untimed = time.num_missing
+        notes.append(describe_missing_times(time, table.num_rows))
+    if "random" in split.get("split", {}):
+        notes += describe_copied_rows(table, columns)
+    more_ids = propose_time_parts(table, time, taken=taken) if time else {}
+    more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
+    notes += found
+    return _Uses(roles, split, {**more_ids, **number_ids}, more_numbers, None, num_untimed)
 
 
 def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:

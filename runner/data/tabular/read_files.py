@@ -303,10 +303,5 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 
 def is_text(type_: pa.DataType) -> bool:
     """Tell whether values are texts or bytes, however they are packed."""
-    type_ = unpacked_type(type_)
-    return bool(
-        pt.is_string(type_)
-        or pt.is_large_string(type_)
-        or pt.is_binary(type_)
-        or pt.is_large_binary(type_)
-    )
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return unpacked_type(type_) in texts

@@ -28,6 +28,7 @@ from runner.embeddings.initialization import without_initial_weights
 from runner.machine import cpu_name
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.next_item import NextItemModel
+from runner.models.layers.recommender import Recommender
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
@@ -99,12 +100,8 @@ def build_job(
         learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     else:  # an evaluation of other splits, in which nothing learns
         learning_rates = LearningRates({}, lambda update: 1.0)
-    fewer = describe_fewer_negatives(context.model, config["model"]["net"])
-    if source is None and fewer is not None:
-        view.note(fewer)
-    if source is None and trainer.lr_scaling.rule != "constant":
-        scaling = trainer.lr_scaling
-        view.note(describe_lr_scaling(scaling.rule, scaling.batches, learning_rates.base))
+    if source is None:
+        show_changed_settings(inputs, context.model, learning_rates)
     metric_settings = MetricSettings(**config["metrics"])
     metrics, train_metrics = build_metrics(metric_settings, inputs, dataset, checkpoint)
     delivered = make_settings(DeliverySettings, config.get("delivery") or {})
@@ -175,6 +172,18 @@ def build_learner(
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
     base_lrs = base_learning_rates(context, table_lrs, trainer.lr_scaling)
     return context, task, partial(make_learning_rates, config, base_lrs, groups, inputs.allowed)
+
+
+def show_changed_settings(
+    inputs: JobInputs, model: Recommender, learning_rates: LearningRates
+) -> None:
+    """Show what a training has in place of its settings: fewer negatives, and scaled rates."""
+    fewer = describe_fewer_negatives(model, inputs.config["model"]["net"])
+    if fewer is not None:
+        inputs.view.note(fewer)
+    scaling = inputs.trainer.lr_scaling
+    if scaling.rule != "constant":
+        inputs.view.note(describe_lr_scaling(scaling.rule, scaling.batches, learning_rates.base))
 
 
 def show_preflight_warnings(

@@ -42,9 +42,6 @@ class ParameterGroups:
         names = [name for name, owner in self.group_of.items() if owner is group]
         return [name for name in names if name.startswith(TABLE_PREFIX) == tables]
 
-    def frozen_names(self) -> list[str]:
-        return [n for n, owner in self.group_of.items() if owner is not None and owner.frozen]
-
 
 def assign_parameters(
     groups: Sequence[ParameterGroup], parameters: Sequence[str], tables: Sequence[str]
@@ -68,7 +65,7 @@ def assign_parameters(
     assigned = ParameterGroups(
         tuple(groups), {name: None if i is None else groups[i] for name, i in indices.items()}
     )
-    if len(assigned.frozen_names()) == len(names):
+    if all(owner is not None and owner.frozen for owner in assigned.group_of.values()):
         raise ConfigError(
             "optimizer.parts: everything is frozen, so nothing is trained; take a part out"
         )

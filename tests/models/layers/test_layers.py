@@ -24,8 +24,7 @@ from tests.devices import DEVICES
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+def seed():
     torch.manual_seed(0)
 
 

@@ -18,11 +18,6 @@ from tests.tiny import CPU, SCHEMA, random_batch
 RATE = 0.1
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class WidthOne:
     """Tables of width 1 in plain tensors, updated by the same rules, row by row of the batch."""
 

@@ -9,13 +9,7 @@ import time
 import pytest
 
 from runner.rundir.lock import FolderLock
-from tests.fake_job import fake_command
 from tests.reporting.report.run_directories import forbid_reading, make_run
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +18,8 @@ from runner.reporting.report.leaderboard import Leaderboard, rank_runs, write_le
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.records import read_run
 from runner.rundir.lock import FolderLock
-from tests.conftest import ROOT
-from tests.fake_job import fake_command
+from tests.conftest import python
 from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return fake_command(monkeypatch, capsys, tmp_path)
 
 
 def test_a_sweeps_page_stands_in_its_folder_and_shows_every_run(command, tmp_path):
@@ -383,13 +375,7 @@ def test_a_thousand_runs_take_seconds_and_no_torch(tmp_path):
         "code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-c", program, "report", "runs", "--html", "x.html"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", program, "report", "runs", "--html", "x.html", cwd=tmp_path)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert "1,000 runs: 1,000 completed" in done.stdout

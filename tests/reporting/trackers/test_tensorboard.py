@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from runner.reporting.trackers import Histogram
 from runner.reporting.trackers.tensorboard import TensorBoard
+from tests.conftest import python
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -109,4 +108,4 @@ def test_tensorboard_is_imported_only_when_it_is_used():
         "import sys, runner.reporting.trackers.tensorboard, runner.reporting.trackers.wandb;"
         "sys.exit(bool({'torch', 'tensorboard', 'wandb'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

@@ -18,43 +18,39 @@ def table(runner: Zygote) -> dict[str, dict]:
     return run_fault_script(runner, MODULE, "--short")
 
 
-def check(table: dict[str, dict], fault: str, least: int) -> None:
-    check_row(table[fault], least)
-
-
 @pytest.mark.long
 def test_a_kill_at_any_call_of_a_save_leaves_the_old_or_the_new_one(table) -> None:
-    check(table, "kills", 60)
+    check_row(table["kills"], 60)
 
 
 def test_a_kill_from_outside_at_a_system_call_leaves_the_old_or_the_new_one(table) -> None:
-    check(table, "strace_kills", 10)
+    check_row(table["strace_kills"], 10)
 
 
 def test_kills_at_random_instants_never_go_back(table) -> None:
-    check(table, "random_kills", 8)
+    check_row(table["random_kills"], 8)
 
 
 def test_an_io_error_is_reported_and_leaves_the_old_one(table) -> None:
-    check(table, "io_errors", 8)
+    check_row(table["io_errors"], 8)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_passed_over(table) -> None:
-    check(table, "read_errors", 5)
+    check_row(table["read_errors"], 5)
 
 
 def test_a_full_disk_is_reported_and_leaves_the_old_one(table) -> None:
-    check(table, "full_disk", 5)
+    check_row(table["full_disk"], 5)
     assert table["full_disk"]["cases"]["refused"]
 
 
 def test_an_incomplete_write_is_reported_and_leaves_the_old_one(table) -> None:
-    check(table, "file_limit", 5)
+    check_row(table["file_limit"], 5)
     assert table["file_limit"]["cases"]["refused"]
 
 
 def test_damage_is_always_noticed(table) -> None:
-    check(table, "damage", 32)
+    check_row(table["damage"], 32)
 
 
 @pytest.mark.slow

@@ -21,9 +21,8 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(device_module, "keep_freed_memory", lambda: None)
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    precision = torch.get_float32_matmul_precision()
     yield chosen
-    torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,7 @@ from runner.training.callbacks.watch.activations import Activations
 from runner.training.update.task import Supervised
 from tests.conftest import TINY, Zygote
 from tests.tiny import make_context, random_batch
+from tests.whole.compare_runs import read_rows
 
 
 class FakeTraining:
@@ -78,17 +78,16 @@ def test_a_compiled_dense_half_is_refused():
 @pytest.mark.slow
 def test_an_observed_run_equals_a_plain_one_also_when_it_is_resumed(runner: Zygote, tmp_path):
     def rows(folder, split):
-        lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
-        return [row for row in map(json.loads, lines) if row["split"] == split]
+        return read_rows(tmp_path / folder, split)
 
     def run(folder, *more):
         return runner.run(*TINY, f"hydra.run.dir={tmp_path / folder}", *more)
 
     observe = ("callbacks=activations", "callbacks.activations.every=6")
-    assert run("plain").code == 0
-    assert run("looked", *observe).code == 0
-    assert run("cut", *observe, "trainer.max_steps=17").code == 0
-    assert runner.run("resume", str(tmp_path / "cut"), "trainer.max_steps=40").code == 0
+    run("plain").check()
+    run("looked", *observe).check()
+    run("cut", *observe, "trainer.max_steps=17").check()
+    runner.run("resume", str(tmp_path / "cut"), "trainer.max_steps=40").check()
     for split in ("train", "validation", "test"):
         assert rows("looked", split) == rows("plain", split)
     assert [row["step"] for row in rows("looked", "activations")] == [6, 12, 18, 24, 30, 36]

@@ -94,8 +94,7 @@ def test_callbacks_that_declare_a_state_or_none_are_taken():
 def test_a_run_with_a_callback_that_declares_nothing_ends_before_it_trains(runner, tmp_path):
     run = tmp_path / "run"
     mine = "+callbacks.mine={_target_: tests.training.callbacks.user_callbacks.Undeclared}"
-    done = runner.run(*TINY, "--allow", "tests", mine, f"hydra.run.dir={run}")
-    assert done.code == 2, done.text
+    done = runner.run(*TINY, "--allow", "tests", mine, f"hydra.run.dir={run}").check(2)
     assert "callbacks.mine (Undeclared): does not say what a resumed run must know" in done.text
     assert not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text()
     assert not list(run.glob("checkpoints/step-*"))

@@ -156,8 +156,7 @@ WITH_HISTOGRAMS = (
 
 
 def test_without_a_tracker_that_shows_them_they_are_refused_before_torch_is_imported(runner):
-    done = runner.run(*TINY, *WITH_HISTOGRAMS)
-    assert done.code == 2
+    done = runner.run(*TINY, *WITH_HISTOGRAMS).check(2)
     assert "callbacks.weights.histograms" in done.text and "tracker=tensorboard" in done.text
 
 
@@ -175,10 +174,7 @@ def test_a_killed_and_resumed_run_shows_each_once_and_trains_as_without(runner, 
         done = runner.run(*traced, *TINY, *on, f"hydra.run.dir={run}", env=env)
         assert done.code == (-9 if kill else 0), done.text
     env = {"TRACE_FILE": f"{plain}.trace"}
-    assert (
-        runner.run(*traced, *TINY, *WITH_HISTOGRAMS[:2], f"hydra.run.dir={plain}", env=env).code
-        == 0
-    )
+    runner.run(*traced, *TINY, *WITH_HISTOGRAMS[:2], f"hydra.run.dir={plain}", env=env).check()
     found = [d for d in differences(run, plain) if d != "values: trackers"]
     assert found == []
     read = histograms(run)
@@ -198,10 +194,9 @@ def test_a_killed_and_resumed_run_shows_each_once_and_trains_as_without(runner, 
 def test_two_ranks_show_the_histogram_of_one_process(runner, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     on = (*WITH_HISTOGRAMS, "tracker=tensorboard", "trainer.max_steps=10", "trainer.batch_size=32")
-    assert runner.run(*TINY, *on, f"hydra.run.dir={one}").code == 0
+    runner.run(*TINY, *on, f"hydra.run.dir={one}").check()
     split = ("trainer.num_processes=2", "trainer.batch_size=16", "sharding=row_wise")
-    done = runner.run(*TINY, *on, *split, f"hydra.run.dir={two}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *on, *split, f"hydra.run.dir={two}").check()
     ours, theirs = (histograms(folder)["weights/tables/C1"] for folder in (two, one))
     [a], [b] = ([e.histogram_value for e in events] for events in (ours, theirs))
     assert a.num == b.num > 0

@@ -26,11 +26,6 @@ from tests.tiny import CPU, make_context
 from tests.tiny_job import Rows, make_job, output
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def rows_of(text: str, title: str) -> dict[str, list[str]]:
     """Return the cells of the printed table with this title, by their first column."""
     block = text.split(f"\n{title}", 1)[1].split("\n\n")[0]

@@ -85,14 +85,19 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     users = write_beauty(tmp_path)
     run = tmp_path / "run"
     done = runner.run(
-        f"model={model}", "dataset=amazon_beauty", f"dataset.path={tmp_path}",
-        "dataset.negatives={train: 0, validation: 0, test: 0}", "trainer.batch_size=64",
-        "metrics.eval=[recall@5/label,ndcg@5,coverage@5]", "metrics.train=[]",
+        f"model={model}",
+        "dataset=amazon_beauty",
+        f"dataset.path={tmp_path}",
+        "dataset.negatives={train: 0, validation: 0, test: 0}",
+        "trainer.batch_size=64",
+        "metrics.eval=[recall@5/label,ndcg@5,coverage@5]",
+        "metrics.train=[]",
         "metrics.candidates=full",
         "checkpoint.monitor={metric: validation/recall@5, direction: max}",
-        "trainer.num_threads=1", "model.net.uniform=4", f"hydra.run.dir={run}",
-    )  # fmt: skip
-    assert done.code == 0, done.text
+        "trainer.num_threads=1",
+        "model.net.uniform=4",
+        f"hydra.run.dir={run}",
+    ).check()
     assert "no yardstick" not in done.text
     assert "recall@5 of popularity" in done.text and "ndcg@5 of popularity" in done.text
     found = json.loads((run / "result.json").read_text())["yardstick"]
@@ -131,15 +136,13 @@ def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_pr
     (tmp_path / "e.yaml").write_text(json.dumps(schema))
     words = ["dataset=csv", "dataset.schema=e.yaml", "model=two_tower", "trainer.max_steps=2"]
     words += ["trainer.num_threads=1", "report=false"]
-    done = runner.run(*words, "trainer.batch_size=64", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.code == 0, done.text
+    done = runner.run(*words, "trainer.batch_size=64", "hydra.run.dir=run", cwd=tmp_path).check()
     repeated = np.mean([items[-1] in items[:-1] for items in users])
     assert f"{repeated:.1%} of the test rows have an item that is left out" in done.text
     unknown = pa.nulls(len(users))  # items that are looked for have no value, nor a type
     columns = {"user": range(len(users)), "item": unknown, "history": [s[:-1] for s in users]}
     pq.write_table(pa.table({k: pa.array(v) for k, v in columns.items()}), tmp_path / "r.parquet")
-    done = runner.run("predict", "run", "r.parquet", "--top-k", "10", "--out", "p", cwd=tmp_path)
-    assert done.code == 0, done.text
+    runner.run("predict", "run", "r.parquet", "--top-k", "10", "--out", "p", cwd=tmp_path).check()
     lists = pq.read_table(tmp_path / "p")["top_items"].to_pylist()
     hits = np.array(lists) == np.array([items[-1] for items in users])[:, None]
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]

@@ -41,6 +41,7 @@ from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
 from tests.data.synthetic_settings import small_synthetic
+from tests.whole.compare_runs import read_rows
 
 ROWS = 2000
 SCHEMA = Schema(("x", "flat"), (SparseFeature("item", 60),), (TaskSpec("label"),))
@@ -303,8 +304,7 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
     for on in (True, False):
         run = tmp_path / str(on)
         words = (*TINY, f"trainer.yardstick={str(on).lower()}", f"hydra.run.dir={run}")
-        done = runner.run(*words)
-        assert done.code == 0, done.text
+        done = runner.run(*words).check()
         result = json.loads((run / "result.json").read_text())
         assert ("auc of logistic regression" in done.text) is on
         features = json.loads((run / "data.json").read_text()).get("features", [])
@@ -336,8 +336,7 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
         *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
         *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
         *(f"hydra.run.dir={tmp_path}/run", "trainer.num_threads=1", "report=false"),
-    )
-    assert done.code == 0, done.text
+    ).check()
     result = json.loads((tmp_path / "run/result.json").read_text())
     yardstick = result["yardstick"]
     assert (yardstick["name"], yardstick["penalty"]) == ("linear regression", 1.0)
@@ -349,11 +348,9 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
         *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
         *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale=60"),
         *(f"hydra.run.dir={tmp_path}/linear", "trainer.num_threads=1", "report=false"),
-    )
-    assert done.code == 0, done.text
+    ).check()
     assert "starts as the linear regression of" in done.text
-    rows = [json.loads(x) for x in (tmp_path / "linear/metrics.jsonl").read_text().splitlines()]
-    first = next(row for row in rows if row["split"] == "validation")
+    first = read_rows(tmp_path / "linear", "validation")[0]
     assert first["step"] == 0
     assert first["mse"] == pytest.approx(yardstick["metrics"]["validation/mse"], rel=0.01)
 
@@ -362,17 +359,14 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
     words = [w for w in TINY if not w.startswith("model.net")]
     words += ["model=wide_and_deep", "checkpoint.init_linear=true", "trainer.eval_every=10"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    done = runner.run(*words, f"hydra.run.dir={whole}")
-    assert done.code == 0, done.text
-    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    first = next(row for row in rows if row["split"] == "validation")
+    runner.run(*words, f"hydra.run.dir={whole}").check()
+    first = read_rows(whole, "validation")[0]
     theirs = json.loads((whole / "result.json").read_text())["yardstick"]["metrics"]
     assert first["step"] == 0
     assert first["auc"] == pytest.approx(theirs["validation/auc"], abs=1e-5)
     assert first["log_loss"] == pytest.approx(theirs["validation/log_loss"], abs=1e-5)
     runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={stopped}")
-    done = runner.run("resume", str(stopped), "trainer.max_steps=40")
-    assert done.code == 0, done.text
+    runner.run("resume", str(stopped), "trainer.max_steps=40").check()
     last = [open_checkpoint(run / "checkpoints" / "step-40") for run in (whole, stopped)]
     name = "tables/C1:linear/weight"
     ours, resumed = (read_tensors(saved, [name])[name] for saved in last)
@@ -380,8 +374,7 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
 
 
 def test_a_linear_start_is_refused_where_it_cannot_be(runner, tmp_path):
-    done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2")
-    assert done.code == 2
+    done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2").check(2)
     assert "DLRM has no linear half" in done.text and "works on one rank" in done.text
 
 

@@ -29,8 +29,7 @@ def test_a_custom_step_stops_at_its_breakpoint_in_the_only_thread(runner):
     words = (*TINY, *PAIRS_TASK, "loop=debug", "loop.max_steps=2", "loop.statistics=true")
     ahead = ("dataset.prefetch=3", "dataset.workers=2", "loop.summary=true")
     env = {"PYTHONBREAKPOINT": "tests.training.loops.breakpoint_task.at_breakpoint"}
-    done = runner.run(*words, *ahead, env=env)
-    assert done.code == 0, done.text
+    done = runner.run(*words, *ahead, env=env).check()
     assert "dataset.prefetch=0, dataset.workers=0, for one thread of control" in done.text
     assert done.text.count("threads ['MainThread'] compiled False") == 2
     assert done.text.count("stopped in train_step, rows 32") == 2
@@ -49,7 +48,6 @@ def test_the_loss_of_each_task_is_shown_with_all_options_on(runner):
     words = tuple(w for w in words if not w.startswith(("model.net.bottom", "model.net.top")))
     words = (*words, "checkpoint.monitor={metric: validation/loss, direction: min}")
     options = ("loop.statistics=true", "loop.summary=true", "loop.anomaly=true")
-    done = runner.run(*words, *options, "loop.overfit_one_batch=true", "loop.max_steps=3")
-    assert done.code == 0, done.text
+    done = runner.run(*words, *options, "loop.overfit_one_batch=true", "loop.max_steps=3").check()
     assert re.search(r"step 3  loss [\d.]+ \(label [\d.]+, label_2 [\d.]+\)", done.text)
     assert "TableLookup" in done.text

@@ -26,12 +26,10 @@ WORDS = (
 @pytest.fixture
 def job(monkeypatch):
     """A job with two threads, however small it is."""
-    before = torch.get_num_threads()
     monkeypatch.setattr(device, "usable_cores", lambda: 2)
     monkeypatch.setattr(policy, "LEAST_WORK_OF_PART", 1)
     config = compose_job(WORDS).config
-    yield build_job(config, None, view=View(), allowed=allowed_packages(()))
-    torch.set_num_threads(before)
+    return build_job(config, None, view=View(), allowed=allowed_packages(()))
 
 
 def evaluated(job, monkeypatch, **options):

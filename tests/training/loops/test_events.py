@@ -36,11 +36,6 @@ from tests.tiny_job import Rows, make_job
 from tests.training.callbacks.user_callbacks import Asker, Diary, Gambler
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class WithSplits(Rows):
     def __init__(self) -> None:
         super().__init__(160)
@@ -308,8 +303,7 @@ def test_two_ranks_train_with_a_callback_that_only_rank_0_has(runner, tmp_path):
     run = tmp_path / "run"
     two = ("trainer.num_processes=2", "sharding=row_wise", "trainer.batch_size=16")
     watch = ("callbacks=throughput", "callbacks.throughput.every=5", "trainer.max_steps=10")
-    done = runner.run(*TINY, *two, *watch, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*TINY, *two, *watch, f"hydra.run.dir={run}").check()
     rows = [json.loads(line) for line in (run / "perf.jsonl").read_text().splitlines()]
     assert [r["step"] for r in rows if "throughput/examples_per_s" in r] == [5, 10]
 

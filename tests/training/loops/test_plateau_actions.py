@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from runner.batch import DataPosition
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
@@ -17,11 +16,6 @@ from runner.training.state import TrainState
 from runner.training.steps import current_total_steps, is_finished, schedule_step, steps
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job, output
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def job_of(num_rows=160, **trainer):

@@ -54,11 +54,6 @@ TUNE_SIZE = ("loop=tune_batch_size", "loop.start=16", "loop.updates=3", "loop.ma
 TUNE_LR = ("loop=tune_lr", "loop.updates=30")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 # speed by size (None: it does not fit), cap, sizes tried, size chosen, why it ended
 SEARCHES = {
     "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the cap of 64 rows"),
@@ -339,14 +334,12 @@ def read_metrics(run) -> bytes:
 @pytest.mark.long
 def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     tuned, plain = tmp_path / "tuned", tmp_path / "plain"
-    done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}")
-    assert done.code == 0, done.text
+    done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}").check()
     assert "<- chosen" in done.text
     assert "examples a second" in (tuned / "tune_batch_size.html").read_text()
     size = read_tuned(tuned)["batch_size"]
     assert size in (16, 24, 32, 40, 48, 56, 64)
-    done = runner.run(*SMALL, f"trainer.batch_size={size}", f"hydra.run.dir={plain}")
-    assert done.code == 0, done.text
+    runner.run(*SMALL, f"trainer.batch_size={size}", f"hydra.run.dir={plain}").check()
     assert weights(tuned) == weights(plain)
     assert read_metrics(tuned) == read_metrics(plain)
     result = json.loads((tuned / "result.json").read_text())
@@ -364,17 +357,14 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
         *(*SMALL, *TUNE_LR, "loop.then=train", f"hydra.run.dir={tuned}"),
     )
     env = {"TRACE_FILE": f"{tuned}.trace"}
-    killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"})
-    assert killed.code == -9, killed.text
+    killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"}).check(-9)
     assert "<- suggested" in killed.text
     rates = read_tuned(tuned)
-    done = runner.run(*words, env=env)
-    assert done.code == 0, done.text
+    done = runner.run(*words, env=env).check()
     assert "already tuned" in done.text
     assert read_tuned(tuned) == rates
     own = [f"optimizer.{side}.lr={rates[f'{side}_lr']!r}" for side in ("dense", "sparse")]
-    done = runner.run(*SMALL, *own, f"hydra.run.dir={plain}")
-    assert done.code == 0, done.text
+    runner.run(*SMALL, *own, f"hydra.run.dir={plain}").check()
     assert weights(tuned) == weights(plain)
     assert read_metrics(tuned) == read_metrics(plain)
 
@@ -382,8 +372,7 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
 @pytest.mark.long
 def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     run = tmp_path / "run"
-    done = runner.run(*SMALL, *TUNE_LR, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*SMALL, *TUNE_LR, f"hydra.run.dir={run}").check()
     result = json.loads((run / "result.json").read_text())
     assert (result["status"], result["step"]) == ("completed", 0)
     assert result["tuned"] == read_tuned(run)
@@ -398,8 +387,7 @@ def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
 def test_ranks_agree_on_the_size(runner, tmp_path):
     run = tmp_path / "run"
     words = (*SMALL, *TUNE_SIZE, "trainer.num_processes=2", "sharding=row_wise", "loop.then=train")
-    done = runner.run(*words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*words, f"hydra.run.dir={run}").check()
     size = read_tuned(run)["batch_size"]
     result = json.loads((run / "result.json").read_text())
     per_epoch = -(-3000 // (2 * size))  # the last batch of an epoch is shorter
@@ -411,17 +399,14 @@ def test_ranks_agree_on_the_size(runner, tmp_path):
 def test_a_resume_on_other_ranks_keeps_the_rows_of_an_update_that_were_found(runner, tmp_path):
     run = tmp_path / "run"
     words = ("trainer.batch_size=30", "loop.start=64", "trainer.max_steps=4", "loop.then=train")
-    done = runner.run(*SMALL, *TUNE_SIZE, *words, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    runner.run(*SMALL, *TUNE_SIZE, *words, f"hydra.run.dir={run}").check()
     assert read_tuned(run)["update_rows"] == 64
-    done = runner.run("resume", str(run), "trainer.num_processes=2", "trainer.max_steps=8")
-    assert done.code == 0, done.text
+    done = runner.run("resume", str(run), "trainer.num_processes=2", "trainer.max_steps=8").check()
     assert "keeps its 64 tuned rows: trainer.batch_size=32" in done.text
     assert "keeps its 30" not in done.text
     assert json.loads((run / "result.json").read_text())["examples"] == 8 * 64
     words = ("trainer.num_processes=1", "trainer.accumulate=3", "trainer.max_steps=9")
-    refused = runner.run("resume", str(run), *words)
-    assert refused.code == 2
+    refused = runner.run("resume", str(run), *words).check(2)
     assert "has 64 rows, which 3 ranks and micro-batches cannot share evenly" in refused.text
     assert "accumulate: 3" not in (run / "config.yaml").read_text()
 
@@ -436,8 +421,7 @@ def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path)
         "+task.most_rows=60",
     )
     more = ("loop.max_batch_size=1000", "loop.fall_off=0.9")
-    done = runner.run(*hungry, *SMALL, *TUNE_SIZE, *more, f"hydra.run.dir={run}")
-    assert done.code == 0, done.text
+    done = runner.run(*hungry, *SMALL, *TUNE_SIZE, *more, f"hydra.run.dir={run}").check()
     assert "64 rows: out of memory" in done.text
     assert read_tuned(run)["batch_size"] <= 56
     assert "ended by: out of memory" in done.text
@@ -456,8 +440,7 @@ def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path)
     ],
 )
 def test_wrong_settings_are_named(runner, words, message):
-    done = runner.run(*words)
-    assert done.code == 2, done.text
+    done = runner.run(*words).check(2)
     assert message in done.text
 
 

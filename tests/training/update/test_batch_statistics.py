@@ -26,11 +26,6 @@ from tests.tiny import CPU, SCHEMA, make_context, random_batch, snapshot
 from tests.tiny_job import Rows, make_job
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def normed(name: str = "dlrm", schema: Schema = SCHEMA, **settings) -> Context:
     more = {"norm": "batch", **settings.pop("net", {})}
     return make_context(model=make_model(name, schema, **more), loss=ByKind(schema), **settings)

@@ -15,7 +15,7 @@ from runner.training.update.compilation import compile_dense
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.tiny import CPU, make_context, random_batch
-from tests.whole.compare_runs import differences
+from tests.whole.compare_runs import assert_resumes_exactly
 
 
 def assert_same_updates(sizes: list[int], atol: float) -> None:
@@ -98,8 +98,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
 
 
 def test_a_debug_run_observes_modules_and_is_eager(runner):
-    done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true")
-    assert done.code == 0, done.text
+    done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true").check()
     assert "top.0" in done.text, "statistics of the modules inside"
 
 
@@ -107,12 +106,6 @@ def test_a_debug_run_observes_modules_and_is_eager(runner):
 @pytest.mark.parametrize("more", [(), ("trainer.amp=true", "model.net.norm=batch")])
 def test_a_compiled_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more):
     """It goes on at the short batch of an epoch's end, whose 13 rows would make other kernels."""
-    run, quiet = tmp_path / "run", tmp_path / "quiet"
     words = (*TINY, "trainer.compile=true", "trainer.ema.decay=0.9", "model.net.dropout=0.1", *more)
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
     data = ("dataset.rows={train: 1005, validation: 100, test: 100}", "checkpoint.save_every=31")
-    for folder, kill in ((quiet, ""), (run, "step:34"), (run, "")):
-        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
-        done = runner.run(*traced, *words, *data, f"hydra.run.dir={folder}", env=env)
-        assert done.code == (-9 if kill else 0), done.text
-    assert differences(run, quiet) == []
+    assert_resumes_exactly(runner, (*words, *data), tmp_path / "run", tmp_path / "quiet", "step:34")

@@ -18,7 +18,7 @@ from runner.training.update.parameters import dense_parameters
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job
-from tests.whole.compare_runs import differences, newest_checkpoint
+from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint, read_rows
 
 
 def averaged(context, **settings) -> MovingAverage:
@@ -101,19 +101,13 @@ WORDS = (*TINY, "trainer.ema.decay=0.8")
 
 
 def validation(run) -> list[float]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [r["loss"] for r in rows if r["split"] == "validation"]
+    return [r["loss"] for r in read_rows(run, "validation")]
 
 
 @pytest.mark.long
 def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runner, tmp_path):
-    run, unbroken = tmp_path / "run", tmp_path / "unbroken"
-    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    for folder, kill in ((unbroken, ""), (run, "step:23"), (run, "")):
-        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
-        done = runner.run(*traced, *WORDS, f"hydra.run.dir={folder}", env=env)
-        assert done.code == (-9 if kill else 0), done.text
-    assert differences(run, unbroken) == []
+    run = tmp_path / "run"
+    assert_resumes_exactly(runner, WORDS, run, tmp_path / "unbroken", "step:23")
     saved = open_checkpoint(newest_checkpoint(run))
     ours, average = ("dense/top.0.weight", "ema/top.0.weight")
     found = read_tensors(saved, [ours, average])
@@ -125,8 +119,9 @@ def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runn
         folder = tmp_path / f"eval{len(more)}"
         env = {"TRACE_FILE": f"{folder}.trace"}
         words = ("--allow", "tests", "loop=eval", f"run={run}", "loop.split=validation")
-        done = runner.run(*words, "checkpoint.step=last", f"hydra.run.dir={folder}", *more, env=env)
-        assert done.code == 0, done.text
+        runner.run(
+            *words, "checkpoint.step=last", f"hydra.run.dir={folder}", *more, env=env
+        ).check()
         return json.loads((folder / "result.json").read_text())["metrics"]["validation/loss"]
 
     assert evaluated() == validation(run)[-1]
@@ -138,11 +133,9 @@ def test_a_run_without_averages_cannot_be_evaluated_by_them_but_can_begin_to_kee
     runner, tmp_path
 ):
     run = tmp_path / "run"
-    assert runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").code == 0
+    runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").check()
     refused = runner.run(
         "loop=eval", f"run={run}", "trainer.ema.decay=0.9", f"hydra.run.dir={tmp_path / 'eval'}"
-    )
-    assert refused.code == 2
+    ).check(2)
     assert "holds no moving average" in refused.text
-    done = runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12")
-    assert done.code == 0, done.text
+    runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12").check()

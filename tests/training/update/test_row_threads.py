@@ -33,13 +33,6 @@ CONFIG = {
 PLENTY = 1 << 40  # multiplications of a row
 
 
-@pytest.fixture(autouse=True)
-def same_threads_afterwards():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def threads_of(context, num_threads=2):
     modules = [*context.model.modules(), *context.loss.modules()]
     return RowThreads(modules, num_threads)

@@ -18,23 +18,10 @@ from runner.training.steps import steps
 from runner.training.update.gradients import all_finite
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
-from tests.tiny import SCHEMA, make_context, random_batch, snapshot
+from tests.tiny import SCHEMA, make_context, random_batch, snapshot, train
 from tests.tiny_job import Rows, make_job
 
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-def train(context, batches):
-    outputs = []
-    for step, batch in enumerate(batches, start=1):
-        context.tables.set_lr_and_step(0.1, step)
-        outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
-    return outputs
 
 
 @pytest.mark.parametrize("device", DEVICES)
