@@ -458,13 +458,19 @@ def norms_scene(ranks: Ranks) -> None:
 
 
 def drops_scene(ranks: Ranks) -> None:
-    """A dropout drops of each row what one process drops, whichever rank has the row."""
+    """A dropout drops of each row what one process drops, whichever rank has the row.
+
+    Of the last update's single row rank 0 has none, and in its place one of weight 0.
+    """
     one, two = (make_context("sgd", micro_batch_size=n, model=dropping_model()) for n in (64, 7))
     one.ranks = Ranks()
-    for step, (size, first) in enumerate(((64, 40), (64, 1), (25, 24))):
+    for step, (size, first) in enumerate(((64, 40), (64, 1), (25, 24), (1, 1))):
         batch = random_batch(size, step)
         rows = slice(0, first) if ranks.is_main else slice(first, size)
-        for context, part in ((one, batch), (two, part_of(batch, rows))):
+        own = part_of(batch, rows if size > 1 else slice(0, 1))
+        if size == 1 and ranks.is_main:
+            own = replace(own, weights_B=torch.zeros(1))
+        for context, part in ((one, batch), (two, own)):
             # as in a training, rank 0 draws what one process does, and others draw their own
             torch.manual_seed(step + 100 * ranks.rank * (context is two))
             table_states = {n: t.clone() for n, t in context.tables.state().items()}

@@ -183,13 +183,13 @@ class Context:
         weight = self.ranks.all_reduce_sum(batch.weights_B.sum())
         return weight.clamp_min(torch.finfo(torch.float32).tiny)
 
-    def draw_seed(self, num_rows: int) -> tuple[int, int]:
+    def draw_seed(self, weights_B: Tensor) -> tuple[int, int]:
         """Draw what decides which elements of each row of an update a dropout drops.
 
         Collective. Ranks drop what one process drops, but on a GPU, where the draws are PyTorch's.
 
         Args:
-            num_rows: of the update, on this rank.
+            weights_B: of the rows of the update, on this rank.
 
         Returns:
             The seed of the update, and how many of its rows lie before those of this rank.
@@ -197,9 +197,11 @@ class Context:
         seed = int(torch.randint(1 << 62, ()))
         if not self.ranks.is_distributed or not self._drops_by_row:
             return seed, 0
-        own = torch.tensor([[seed, num_rows]])
+        own = torch.tensor([[seed, len(weights_B), int(weights_B.any())]])
         of_ranks = torch.cat(self.ranks.all_gather_rows(own, [1] * self.ranks.world_size))
-        return int(of_ranks[0, 0]), int(of_ranks[: self.ranks.rank, 1].sum())
+        # of fewer rows than ranks some rank has none, and in its place one of weight 0
+        num_rows = of_ranks[:, 1] if int(of_ranks[:, 1].max()) > 1 else of_ranks[:, 2]
+        return int(of_ranks[0, 0]), int(num_rows[: self.ranks.rank].sum())
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients of the dense half and of the boundary.

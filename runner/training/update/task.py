@@ -131,7 +131,7 @@ class Supervised:
         at_once = threads is not None and threads.may_run_at_once()
         if threads is not None:
             num_rows = threads.rows_of_part(min(num_rows, batch.size), at_once=at_once)
-        seed, first_row = ctx.draw_seed(batch.size)
+        seed, first_row = ctx.draw_seed(batch.weights_B)
         compute = partial(compute_part, ctx, total_weight, penalties, seed, at_once)
         parts = zip(count(first_row, num_rows), split_micro_batches(batch, embeddings, num_rows))
         if threads is not None and at_once:
