@@ -71,7 +71,7 @@ def preserve_rng_state(device: torch.device) -> Iterator[None]:
 
 
 def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
-    """Give each rank random states of its own, for dropout and custom tasks.
+    """Give each rank random states of its own, for custom tasks and for dropout on a GPU.
 
     Called after the model is made, whose initial weights are the same on all ranks. Rank 0 keeps
     its states, which are those of a single process.

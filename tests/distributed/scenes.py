@@ -457,6 +457,35 @@ def norms_scene(ranks: Ranks) -> None:
                 assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), step
 
 
+def drops_scene(ranks: Ranks) -> None:
+    """A dropout drops of each row what one process drops, whichever rank has the row.
+
+    Of the last update's single row rank 0 has none, and in its place one of weight 0.
+    """
+    one, two = (make_context("sgd", micro_batch_size=n, model=dropping_model()) for n in (64, 7))
+    one.ranks = Ranks()
+    for step, (size, first) in enumerate(((64, 40), (64, 1), (25, 24), (1, 1))):
+        batch = random_batch(size, step)
+        rows = slice(0, first) if ranks.is_main else slice(first, size)
+        own = part_of(batch, rows if size > 1 else slice(0, 1))
+        if size == 1 and ranks.is_main:
+            own = replace(own, weights_B=torch.zeros(1))
+        for context, part in ((one, batch), (two, own)):
+            # as in a training, rank 0 draws what one process does, and others draw their own
+            torch.manual_seed(step + 100 * ranks.rank * (context is two))
+            table_states = {n: t.clone() for n, t in context.tables.state().items()}
+            Supervised().train_step(context, iter([part]))
+            for name, table in context.tables.state().items():  # one process's, not of these ranks
+                table.copy_(table_states[name])
+        assert_dense_equal(one, two, 2e-6, f"drops update {step}")
+
+
+def dropping_model() -> DLRM:
+    torch.manual_seed(0)
+    net = {"embedding_dim": 4, "bottom": [8], "top": [8]}
+    return DLRM(SCHEMA, **net, dropout=0.3, embedding_dropout=0.2)
+
+
 def exchanges_scene(ranks: Ranks) -> None:
     """An update exchanges its weight, its gradients and, at its end, clock and signal together."""
     context = make_context("sgd")
@@ -540,6 +569,7 @@ SCENES = {
     "gradients": gradients_scene,
     "exchanges": exchanges_scene,
     "norms": norms_scene,
+    "drops": drops_scene,
     "collectives": collectives_scene,
     "order": order_scene,
     "pipelines": pipelines_scene,

@@ -292,7 +292,7 @@ def logged(run: Path, step: int) -> dict[str, float]:
     return {name: number for name, number in row.items() if name != "split"}
 
 
-def test_dropout_differs_between_ranks(together):
+def test_random_states_differ_between_ranks(together):
     saved = open_checkpoint(newest_checkpoint(together))
     states = read_tensors(saved, ["rng/torch"])["rng/torch"]
     masks = []

@@ -12,6 +12,7 @@ SCENES = (
     "closures",
     "exchanges",
     "norms",
+    "drops",
     "pipelines",
     "pipeline_errors",
 )

@@ -19,9 +19,9 @@ class Dropout(nn.Dropout):
     as much as the matrix product that follows. Here an element takes 16 bits, a quarter of a
     64-bit draw. So p is rounded to a multiple of 1/65536, and elements that stay are scaled by the
     rounded p. In an update what is dropped of a row is a function of the update's seed and the
-    row's place in it, so that micro-batches, and threads with rows of their own, drop the same; see
-    `row_draws`. Elsewhere torch's own generator goes on. A GPU and compiled code have torch's
-    dropout.
+    row's place in it, so that micro-batches, ranks, and threads with rows of their own drop the
+    same; see `row_draws`. Elsewhere torch's own generator goes on. A GPU and compiled code have
+    torch's dropout.
 
     Args:
         p: the probability.

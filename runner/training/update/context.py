@@ -18,6 +18,7 @@ from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.factory import EmbeddingTables
 from runner.errors import ConfigError
 from runner.models.layers.batch_norm import BatchNorm
+from runner.models.layers.dropout import Dropout
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.update_state import UpdateState
 from runner.models.losses import Loss
@@ -76,6 +77,7 @@ class Context:
     logged_means: RunningMeans = field(default_factory=RunningMeans)  # from `log`
     parameter_names: dict[int, str] = field(default_factory=dict)  # by id(), for the log
     _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
+    _drops_by_row: bool = field(init=False)
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
     update_states: list[UpdateState] = field(init=False)  # of the model and of the task
@@ -86,6 +88,8 @@ class Context:
         optimizers = (self.dense_optimizer, *self.part_optimizers.values())
         self.dense_parameters = [p for o in optimizers for p in optimizer_parameters(o)]
         self.update_states = [m for m in self.model.modules() if isinstance(m, UpdateState)]
+        drops = [m for m in self.model.modules() if isinstance(m, Dropout) and m.p > 0]
+        self._drops_by_row = bool(drops) and self.device.type == "cpu"
 
     @property
     def batch_norms(self) -> list[BatchNorm]:
@@ -178,6 +182,26 @@ class Context:
         """
         weight = self.ranks.all_reduce_sum(batch.weights_B.sum())
         return weight.clamp_min(torch.finfo(torch.float32).tiny)
+
+    def draw_seed(self, weights_B: Tensor) -> tuple[int, int]:
+        """Draw what decides which elements of each row of an update a dropout drops.
+
+        Collective. Ranks drop what one process drops, but on a GPU, where the draws are PyTorch's.
+
+        Args:
+            weights_B: of the rows of the update, on this rank.
+
+        Returns:
+            The seed of the update, and how many of its rows lie before those of this rank.
+        """
+        seed = int(torch.randint(1 << 62, ()))
+        if not self.ranks.is_distributed or not self._drops_by_row:
+            return seed, 0
+        own = torch.tensor([[seed, len(weights_B), int(weights_B.any())]])
+        of_ranks = torch.cat(self.ranks.all_gather_rows(own, [1] * self.ranks.world_size))
+        # of fewer rows than ranks some rank has none, and in its place one of weight 0
+        num_rows = of_ranks[:, 1] if int(of_ranks[:, 1].max()) > 1 else of_ranks[:, 2]
+        return int(of_ranks[0, 0]), int(num_rows[: self.ranks.rank].sum())
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients of the dense half and of the boundary.

@@ -14,7 +14,7 @@ class RunningMeans:
     """The sum and the count of each name on this rank; sums stay on their device until read."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[Tensor | float, int]] = {}
+        self._sums: dict[str, tuple[Tensor | float, float]] = {}
 
     def add(self, name: str, value: Tensor | float) -> None:
         """Take in one number. Does not synchronise."""
@@ -40,17 +40,22 @@ class RunningMeans:
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._sums = {name: (float(total), int(count)) for name, (total, count) in state.items()}
+        self._sums = {name: (float(total), count) for name, (total, count) in state.items()}
 
     def load_state_for_rank(self, states: Sequence[Mapping[str, Any]], ranks: Ranks) -> None:
         """Load the states of all ranks of a checkpoint.
 
-        Each rank takes its own, or rank 0 takes the sums of all if the number of ranks has changed.
+        Each rank takes its own. If the number of ranks has changed, rank 0 takes the sums of all,
+        as so many ranks as there are now would have made them: in means over updates before and
+        after the resume each update counts alike.
         """
         if len(states) == ranks.world_size:
             self.load_state(states[ranks.rank])
-        else:
-            self.load_state(_merge(states) if ranks.is_main else {})
+            return
+        merged = _merge(states) if ranks.is_main else {}
+        for total_and_count in merged.values():
+            total_and_count[:] = [n * ranks.world_size / len(states) for n in total_and_count]
+        self.load_state(merged)
 
 
 def _merge(states: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -114,6 +114,8 @@ class Supervised:
     ) -> None:
         """Gather the gradients of all micro-batches.
 
+        Collective.
+
         Args:
             ctx: keeps the gradients of the dense half.
             batch: of the whole update, on this rank.
@@ -129,9 +131,9 @@ class Supervised:
         at_once = threads is not None and threads.may_run_at_once()
         if threads is not None:
             num_rows = threads.rows_of_part(min(num_rows, batch.size), at_once=at_once)
-        seed = int(torch.randint(1 << 62, ()))  # of what the dense half draws for rows
+        seed, first_row = ctx.draw_seed(batch.weights_B)
         compute = partial(compute_part, ctx, total_weight, penalties, seed, at_once)
-        parts = zip(count(0, num_rows), split_micro_batches(batch, embeddings, num_rows))
+        parts = zip(count(first_row, num_rows), split_micro_batches(batch, embeddings, num_rows))
         if threads is not None and at_once:
             num_parts = -(-batch.size // num_rows)
             exchange = PartExchange(num_parts) if threads.are_coupled else None
@@ -191,7 +193,8 @@ def compute_part(
         seed: of what is drawn for rows, such as what a dropout drops.
         at_once: whether other threads compute other rows, so that gradients are returned in place
             of added to those of the parameters.
-        part: the number of the first row, the rows, and their look-ups, which get their gradient.
+        part: the number of the first row in the update, the rows, and their look-ups, which get
+            their gradient.
 
     Raises:
         UserError: if the model or the loss returns something else than it should.

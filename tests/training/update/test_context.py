@@ -183,6 +183,18 @@ def test_numbers_are_means_over_updates_and_ranks_and_survive_a_resume():
     assert again.state() == {}
 
 
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_updates_before_and_after_a_resume_on_other_ranks_count_alike(num_ranks):
+    before = [RunningMeans(), RunningMeans()]
+    for means in before:
+        means.add("x", 2.0)
+    after = RunningMeans()
+    after.load_state_for_rank([m.state() for m in before], Ranks(rank=0, world_size=num_ranks))
+    for _ in range(num_ranks):  # the next update, of all ranks
+        after.add("x", 4.0)
+    assert after.means(SINGLE_PROCESS) == {"x": 3.0}
+
+
 def test_a_look_up_that_reads_the_dense_half_is_refused():
     context = make_context()
     inner, bias = context.model.embed, context.dense_parameters[0]
