@@ -123,6 +123,8 @@ def test_what_is_recommended_are_the_texts_of_the_events(runner, run, tmp_path):
     for row in found:
         assert len(set(row["top_items"])) == 5
         assert set(row["top_items"]) <= {f"p {n}" for n in range(25)} - {*histories[row["who"]]}
+    done = runner.run(*words[:-1], "26", "--out", str(tmp_path / "all"))
+    assert done.code == 2 and "--top-k 26: there are 25 items; ask for as many" in done.text
     trained_on = run.parent / "events.csv"
     moved = trained_on.rename(tmp_path / "moved.csv")
     try:
