@@ -96,12 +96,16 @@ class SparseFeature:
 
 @dataclass(frozen=True)
 class SequenceFeature:
-    """A feature whose ids are in time order and looked up one by one."""
+    """A feature whose ids are in time order and looked up one by one.
+
+    It `overlaps` if each event is a train row, and is in the sequences of later ones as well.
+    """
 
     name: str
     num_rows: int
     max_length: int
     table: str = ""
+    overlaps: bool = False
 
     @property
     def table_name(self) -> str:

@@ -17,14 +17,15 @@ from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import UNDEFINED_NOTE, names_for_task, result_key
 
 # in `Prediction.aux` of a model with an open catalogue
-LISTS_KEY = "top_BK"  # the ids of the best items, best first
+LISTS_KEY = "top_BK"  # the ids of the best items, best first; -1 where no item is left
 POPULARITY_KEY = "popularity_I"  # how often each item occurs in the train split
 
 
 class RecommendedLists(Metrics):
     """Metrics of the lists of best items that the rows of label 1 get.
 
-    Implements `Metrics`. Rows of weight 0 are left out, other weights do not matter.
+    Implements `Metrics`. Rows of weight 0 are left out, other weights do not matter. A list is
+    shorter than k where fewer items may be recommended.
 
     coverage@k is the share of the catalogue that is in at least one list. novelty@k is the mean
     over recommended items of -log2 p, where p is the item's share of the train split (Vargas and
@@ -57,7 +58,8 @@ class RecommendedLists(Metrics):
         top_BK = prediction.aux[LISTS_KEY][is_query_B]
         self._popularity_I = prediction.aux[POPULARITY_KEY].long()
         for k, counts_I in self._counts_I.items():
-            found_I = torch.bincount(top_BK[:, :k].flatten(), minlength=len(self._popularity_I))
+            places = top_BK[:, :k].flatten() + 1  # 0 where no item is left
+            found_I = torch.bincount(places, minlength=len(self._popularity_I) + 1)[1:]
             self._counts_I[k] = found_I if not len(counts_I) else counts_I + found_I
 
     def state(self) -> dict[str, Tensor]:

@@ -168,9 +168,11 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             file=sys.stderr,
         )
     if without := len(users) - num_rows:
+        counts = f"that counts{explain_left_out(table.events)} is of a {item} that the run knows"
+        theirs = "theirs" if table.events.session_gap_s is None else "their last session"
         print(
-            f"users without a row: {without:,} of {len(users):,}, since no event of theirs that "
-            f"counts{explain_left_out(table.events)} is of a {item} that the run knows",
+            f"users without a row: {without:,} of {len(users):,}, since no event of {theirs} "
+            f"{counts}",
             file=sys.stderr,
         )
     if not num_rows:

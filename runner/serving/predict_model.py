@@ -133,10 +133,8 @@ class RunModel:
             model.check_catalogue()
         except ValueError as error:
             raise ConfigError(f"{flag}: {error}") from error
-        if outputs.top_k > model.item.num_rows:
-            raise ConfigError(
-                f"{flag}: there are {model.item.num_rows:,} items; ask for as many at most"
-            )
+        if outputs.top_k > (num_items := model.item.num_rows - model.item.num_special):
+            raise ConfigError(f"{flag}: there are {num_items:,} items; ask for as many at most")
 
     def make_scorer(
         self, outputs: Outputs, training: TableRecipe | None = None

@@ -135,7 +135,20 @@ def count_item_popularity(
     if not settings.needs_item_popularity or not isinstance(model, RetrievalModel):
         return
     names = [model.item.name, *([model.history] if model.history else [])]
+    names = without_overlaps(names, dataset.schema)
     model.popularity_I = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
+
+
+def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:
+    """Leave out the histories that overlap, so that an event tells once how popular its item is.
+
+    In such histories it counts for each later one, and the items of busy users would be popular.
+
+    Args:
+        names: of features and sequences.
+        schema: has them.
+    """
+    return [n for n in names if n not in {s.name for s in schema.sequences if s.overlaps}]
 
 
 def _count_ids(

@@ -373,7 +373,8 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     split = {"leave_k_out": 9}
     recipe = TableRecipe("csv", str(path), schema, split=split, on_bad_rows="skip")
-    with pytest.raises(DataError, match=r"validation split has no rows .*leave_out"):
+    told = r"validation split has no rows \(split leave_k_out: 9\); a row needs 1 event at .*"
+    with pytest.raises(DataError, match=f"{told}, and users with fewer than 19 events are for tr"):
         prepare(recipe)
 
 

@@ -52,11 +52,14 @@ def rows_of(p, rows):
 
 
 @pytest.mark.parametrize("k", [3, 5])
-def test_metrics_of_lists_equal_their_definitions(k):
+@pytest.mark.parametrize("are_full", [True, False])
+def test_metrics_of_lists_equal_their_definitions(k, are_full):
     p = lists()
+    if not are_full:  # -1: no item is left
+        p.aux["top_BK"].masked_fill_(torch.arange(5) >= torch.arange(ROWS)[:, None] % 6, -1)
     found = whole(p).compute()
     used = ((p.labels_BT[:, 0] == 1) & (p.weights_B > 0)).tolist()
-    chosen = [i for top, u in zip(p.aux["top_BK"].tolist(), used) if u for i in top[:k]]
+    chosen = [i for top, u in zip(p.aux["top_BK"].tolist(), used) if u for i in top[:k] if i >= 0]
     counts, popularity = Counter(chosen), p.aux["popularity_I"].tolist()
     assert found[f"coverage@{k}"] == pytest.approx(len(counts) / NUM_ITEMS, abs=1e-12)
     bits = [-math.log2(max(popularity[i], 1) / sum(popularity)) for i in chosen]

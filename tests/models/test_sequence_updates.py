@@ -39,10 +39,11 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out, speci
     p, tables = leaves(context)
     model = context.model.eval()
     model.item = replace(model.item, num_special=special)  # rows that stand for no item
-    model.open_catalogue(leave_history_out=leave_out, list_length=5)
+    length = NUM_ITEMS - special
+    model.open_catalogue(leave_history_out=leave_out, list_length=length)
     model.popularity_I = torch.arange(NUM_ITEMS)
     aux = model(batch).aux
-    ranks, lists = aux["rank_B"], (aux["top_BK"] + special).tolist()
+    ranks, lists = aux["rank_B"], aux["top_BK"].tolist()
     assert aux["popularity_I"].tolist() == list(range(special, NUM_ITEMS))
     model.close_catalogue()
     assert "rank_B" not in model(batch).aux
@@ -57,7 +58,8 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out, speci
         is_ranked = target >= special and target not in gone
         assert ranks[row] == (1 + len(set(better) - gone - {target}) if is_ranked else math.inf)
         allowed = [i for i in items if i not in gone]
-        assert lists[row] == sorted(allowed, key=lambda i: -scores[i])[:5]
+        best = [i - special for i in sorted(allowed, key=lambda i: -scores[i])]
+        assert lists[row] == best + [-1] * (length - len(best))
 
 
 @pytest.mark.parametrize(

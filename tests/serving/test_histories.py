@@ -66,6 +66,8 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "interactions": {
             **{"user": "who", "item": "what", "time": "when"},
             **{"rating": "stars", "positive": POSITIVE, "max_length": MAX_LENGTH},
+            "below": "negative",
+            "session_gap": "40d",
         },
     }
     (folder / "schema.yaml").write_text(yaml.safe_dump(schema))
@@ -84,17 +86,19 @@ def make_histories(runner: Zygote, run: Path, table: pa.Table, folder: Path) -> 
 
 
 def test_users_without_a_row_are_counted(runner, run, tmp_path):
-    """One has seen unknown items only, one has liked nothing, one is a user with a row."""
+    """One knows unknown items only, two like nothing of late, one is a user with a row."""
     told = [("a", "p 99", 5), ("b", "p 3", 1), ("b", "p 99", 5), ("c", "p 3", 5), ("a", "x", 5)]
+    told += [("d", "p 3", 5), ("c", "p 99", 5), ("c", "p 99", 5), ("d", "p 4", 1)]
     columns = zip(
-        *((who, what, f"2026-01-0{n + 1}", stars) for n, (who, what, stars) in enumerate(told))
+        *((who, what, f"2026-0{n + 1}-01", stars) for n, (who, what, stars) in enumerate(told))
     )
     table = pa.table([pa.array(column) for column in columns], ["who", "what", "when", "stars"])
     pacsv.write_csv(table, tmp_path / "new.csv")
     out = tmp_path / "users.parquet"
     done = runner.run("histories", str(run), str(tmp_path / "new.csv"), "--out", str(out))
     assert pq.read_table(out)["who"].to_pylist() == ["c"]
-    assert "users without a row: 2 of 3, since no event of theirs that counts" in done.text
+    last = "since no event of their last session that counts (interactions: stars from 3) is of a"
+    assert f"users without a row: 3 of 4, {last} what that the run knows" in done.text
 
 
 def test_each_user_has_the_newest_events_that_the_run_would_have_seen(runner, run, tmp_path):
@@ -120,6 +124,8 @@ def test_what_is_recommended_are_the_texts_of_the_events(runner, run, tmp_path):
     for row in found:
         assert len(set(row["top_items"])) == 5
         assert set(row["top_items"]) <= {f"p {n}" for n in range(25)} - {*histories[row["who"]]}
+    done = runner.run(*words[:-1], "26", "--out", str(tmp_path / "all"))
+    assert done.code == 2 and "--top-k 26: there are 25 items; ask for as many" in done.text
     trained_on = run.parent / "events.csv"
     moved = trained_on.rename(tmp_path / "moved.csv")
     try:

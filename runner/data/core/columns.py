@@ -96,6 +96,7 @@ class SequenceColumn:
     table: str = ""
     encode: Literal["as_is", "growing"] = "as_is"
     growth: Growth | None = None
+    overlaps: bool = False  # see `runner.batch.SequenceFeature`
 
     default = None
 

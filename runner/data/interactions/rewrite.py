@@ -121,9 +121,14 @@ def rewrite_events(
     names = {name: writer.close() for name, writer in writers.items()}
     for name, files in names.items():
         if not files:
+            split, least = table.row_split, settings.min_history
+            needed = f"a row needs {least} event{'s' * (least != 1)} at earlier times"
+            if split.kind == "leave_out":
+                fewer = 2 * int(split.of["test"]) + 1
+                needed += f", and users with fewer than {fewer} events are for training"
             raise DataError(
-                f"the {name} split has no rows ({describe_split(table.row_split)}); a row needs "
-                f"{settings.min_history} events before it{explain_left_out(settings)}"
+                f"the {name} split has no rows ({describe_split(split)}); {needed}"
+                f"{explain_left_out(settings)}"
             )
     fitted.mean_length = lengths.compute()
     fitted.save(folder)

@@ -46,7 +46,8 @@ def build_schema(columns: Columns) -> Schema:
         ),
         tasks=tuple(TaskSpec(label.name, label.kind) for label in columns.labels),
         sequences=tuple(
-            SequenceFeature(c.name, c.num_rows, c.max_length, c.table) for c in columns.sequences
+            SequenceFeature(c.name, c.num_rows, c.max_length, c.table, c.overlaps)
+            for c in columns.sequences
         ),
         groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
     )

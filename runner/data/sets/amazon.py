@@ -147,7 +147,15 @@ class Amazon:
                 CategoricalColumn("user", sizes["user"]),
                 CategoricalColumn("item", sizes["item"]),
             ),
-            sequences=(SequenceColumn("history", sizes["item"], self.max_length, "item"),),
+            sequences=(
+                SequenceColumn(
+                    "history",
+                    sizes["item"],
+                    self.max_length,
+                    "item",
+                    overlaps=self.train_on == "every",
+                ),
+            ),
             groups=("user",),
         )
 

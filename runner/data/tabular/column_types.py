@@ -226,6 +226,8 @@ def rewritten_columns(
         has_weights: whether the rows have weights because bad ones are skipped.
     """
     pooled = [s for s in declared.ids if not s.is_sequence]
+    events = declared.interactions
+    overlapping = events.sequence_names if events and events.train_on == "every" else ()
     return Columns(
         labels=_label_columns(declared, allow_zero=has_weights),
         numeric=tuple(NumericColumn(s.name) for s in declared.numeric),
@@ -252,6 +254,7 @@ def rewritten_columns(
                 s.table,
                 "growing" if s.growth else "as_is",
                 s.growth,
+                overlaps=s.name in overlapping,
             )
             for s in declared.ids
             if s.is_sequence

@@ -79,6 +79,9 @@ def describe_split(split: Split) -> str:
             return f"{datetime.fromtimestamp(length, UTC):%Y-%m-%d %H:%M:%S}"
         return f"{length:g}{'s' if kind == 'seconds' else ''}"
 
+    if split.kind == "leave_out":
+        count = split.of["test"]
+        return "split leave_one_out" if count == 1 else f"split leave_k_out: {count}"
     parts = [f"{name}: {describe(value)}" for name, value in split.of.items()]
     kind = f"{split.kind}: {split.column}" if split.column else split.kind
     return f"split {', '.join([kind, *parts])}"

@@ -188,8 +188,8 @@ class RetrievalModel(Recommender):
         is not ranked has an infinite rank: no list of recommendations holds it. Equal scores count
         against the item. A rank is NaN where a score is. Without an open catalogue the result is
         empty.
-        With `list_length` it has `top_BK`, the best items of each row, and with `popularity_I`
-        this, too; both count items from the first one that is real.
+        With `list_length` it has `top_BK`, the best items of each row, -1 where none is left, and
+        with `popularity_I` this, too; both count items from the first one that is real.
 
         Args:
             query_BD: the queries.
@@ -222,7 +222,8 @@ class RetrievalModel(Recommender):
         if self.list_length:
             ranked_B1 = item_score_B1.masked_fill(left_out_B[:, None], -torch.inf)
             scores_BI.scatter_(1, item_B1, ranked_B1)
-            more["top_BK"] = scores_BI[:, num_special:].topk(self.list_length).indices
+            best_BK, top_BK = scores_BI[:, num_special:].topk(self.list_length)
+            more["top_BK"] = top_BK.masked_fill(best_BK == -torch.inf, -1)
         scores_BI.scatter_(1, item_B1, -torch.inf)
         rank_B = 1.0 + (scores_BI >= item_score_B1).sum(1).float()
         rank_B = rank_B.masked_fill(left_out_B, torch.inf)

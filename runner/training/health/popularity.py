@@ -17,7 +17,13 @@ from runner.metrics.factory import make_metrics
 from runner.metrics.names import split_task
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.sequences import single_ids
-from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids, find_seen_items
+from runner.training.catalogue import (
+    COUNT_ROWS,
+    attach_slices,
+    count_ids,
+    find_seen_items,
+    without_overlaps,
+)
 from runner.training.health.sample import Floats, Ints, batch_ids
 from runner.training.job import Job
 
@@ -30,7 +36,7 @@ def popularity_key(job: Job) -> dict[str, Any]:
     """Return all that its numbers depend on beside the data."""
     model: Any = job.context.model
     return {
-        "targets": list(model.target_features),
+        "targets": without_overlaps(model.target_features, job.dataset.schema),
         "history": model.history,
         "items": model.item.num_rows,
         "metrics": {k: v for k, v in job.config["metrics"].items() if k not in ("train", "own")},
@@ -54,7 +60,8 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     model: Any = job.context.model
     settings = job.metric_settings
     batches = job.dataset.batches("train", batch_size=COUNT_ROWS)
-    counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
+    targets = without_overlaps(model.target_features, job.dataset.schema)
+    counts_I = count_ids(batches, job.dataset.schema, targets).double().numpy()
     metrics: dict[str, float] = {}
     shares: dict[str, float] = {}
     rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from runner.batch import SparseFeature
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.distributed.ranks import Ranks
+from runner.metrics.settings import MetricSettings
+from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
+from runner.training.catalogue import count_item_popularity
 from runner.training.health.popularity import rank_by_count
 from tests.conftest import Zygote
 
@@ -65,6 +71,30 @@ def test_ranks_by_counts_are_those_of_a_model_whose_scores_are_the_counts(leave_
     np.testing.assert_array_equal(np.isinf(ours), is_own | (item_B < num_special))
 
 
+@pytest.mark.parametrize("train_on", ["every", "windows", "last"])
+def test_each_train_event_says_once_how_popular_its_item_is(tmp_path, monkeypatch, train_on):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(3)
+    users = [rng.integers(0, ITEMS, rng.integers(2, 20)).tolist() for _ in range(40)]
+    events = [(u, i, t) for u, items in enumerate(users) for t, i in enumerate(items)]
+    table = pa.table(list(map(pa.array, zip(*events))), ["user", "item", "time"])
+    pq.write_table(table, tmp_path / "events.parquet")
+    declared = {"user": "user", "item": "item", "time": "time", "train_on": train_on}
+    schema = {
+        "interactions": declared,
+        "categorical": {"user": {"num_rows": len(users)}, "item": {"num_rows": ITEMS}},
+    }
+    path = str(tmp_path / "events.parquet")
+    dataset = open_table(TableRecipe("parquet", path, schema, split=None))
+    model = Catalogue(np.zeros(ITEMS), excludes_history=True)
+    model.item, model.negatives = SparseFeature("item", ITEMS), NegativeSampler(ITEMS, uniform=1)
+    settings = MetricSettings(eval=["novelty@3"], train=[], candidates="full")
+    count_item_popularity(model, dataset, Ranks(), settings)
+    first = 1 if train_on == "every" else 0  # the first event of a user is no row
+    expected = np.bincount([i for items in users for i in items[first:]], minlength=ITEMS)
+    np.testing.assert_array_equal(model.popularity_I, expected)
+
+
 def write_beauty(folder: Path) -> list[list[int]]:
     """Write users whose items are drawn with unequal popularity; return their items."""
     rng = np.random.default_rng(1)
@@ -101,10 +131,8 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     assert "no yardstick" not in done.text
     assert "recall@5 of popularity" in done.text and "ndcg@5 of popularity" in done.text
     found = json.loads((run / "result.json").read_text())["yardstick"]
-    learnt = [set(range(1 if model == "two_tower" else 0, len(u) - 2)) for u in users]
-    every_row = [u[place] for u, places in zip(users, learnt) for place in places]
-    if model == "sasrec":  # a row for each item from the second on: the items before count again
-        every_row = [i for u in users for end in range(1, len(u) - 2) for i in u[: end + 1]]
+    # a row for each item from the second on, in whose histories the items before count no more
+    every_row = [item for u in users for item in u[1:-2]]
     counts = np.bincount(every_row, minlength=max(map(max, users)) + 1)
     recall, ndcg = [], []
     for items in users:
