@@ -309,7 +309,4 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _is_id(type_: pa.DataType) -> bool:
-    type_ = unpacked_type(type_)
-    return bool(
-        pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
-    )
+    return _is_number(type_) or is_text(type_)

@@ -109,7 +109,7 @@ def read_ids(
 def read_integers(
     column: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read values as integers: texts become their 64-bit hash, floats must be whole or NaN.
+    """Read values as integers: texts become their 64-bit hash; fractions must be whole or NaN.
 
     Args:
         name: of the column, for messages.
@@ -119,8 +119,11 @@ def read_integers(
         The values, int64 with 0 where one is missing, and which are missing or NaN, bool.
 
     Raises:
-        DataError: for a float that is not a whole number, unless bad rows are skipped.
+        DataError: for a fraction that is not a whole number, unless bad rows are skipped.
     """
+    if pt.is_decimal(column.type):  # by its digits, since a double does not hold all of them
+        digits = pc.replace_substring_regex(column.cast(pa.string()), r"\.0*$", "")
+        column = _parse_integers(name, digits, validator, row_of_value)
     missing = find_missing(column)
     if is_text(column.type):
         return hash_texts(column), missing
