@@ -281,6 +281,14 @@ def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose
     assert "result" in proposed["categorical"] and "warning: result" in shown
 
 
+def test_a_number_that_differs_in_every_row_and_tells_the_label_is_left_out(write, propose):
+    label, noise = binary(), np.random.default_rng(4).normal(size=(2, ROWS))
+    path = write(label=label, paid=label * 20 + noise[0], half=label * 2 + noise[1])
+    proposed, shown = propose(path)
+    assert list(proposed["numeric"]) == ["half"]
+    assert "warning: paid alone tells label (AUC 0.99" in shown
+
+
 def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, propose):
     label, amounts = binary(), np.random.default_rng(3).uniform(1, 50, ROWS)
     refund = np.where((label == 1) & (amounts < 45), amounts, np.nan)
