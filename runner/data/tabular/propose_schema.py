@@ -20,7 +20,7 @@ from runner.data.tabular.choose_roles import (
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, Sample, describe_bad_values
 from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.file_list import find_files
+from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
@@ -43,7 +43,7 @@ from runner.data.tabular.propose_times import (
     split_time_form,
 )
 from runner.data.tabular.read_schemas import detect_format, read_schemas
-from runner.data.tabular.read_text import TextFormat, default_text_format
+from runner.data.tabular.read_text import TextFormat, default_text_format, read_text_chunks
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.text_layout import check_names_not_repeated
@@ -106,6 +106,7 @@ def propose_schema(
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.table.num_rows:
+        _check_lines_fit(files_by_key["path"][0], layout)
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files_by_key["path"])
@@ -199,6 +200,18 @@ def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]
             "the column without a name is left out; a name in the first line makes use of it"
         )
     return [sample.compute_statistics(name) for name in table.column_names if name]
+
+
+def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
+    """Check that a file without rows has no lines of another number of values than its names.
+
+    Raises:
+        DataError: naming the first such line.
+    """
+    chunk = next(read_text_chunks(file, {}, layout, skip_bad_rows=True), None) if layout else None
+    if chunk is not None and chunk.malformed_lines:
+        line, problem = chunk.malformed_lines[0]
+        raise DataError(f"{file}: no line fits its first line: line {line} has {problem}")
 
 
 def _choose_events(

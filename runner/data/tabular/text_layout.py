@@ -163,8 +163,8 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
         table = rows[count : count + NUM_LINES]
         if len(table) > 2 and (steady := _steady_delimiters(table, usual)):
             delimiter = max(steady, key=lambda d: steady[d])
-            if any(delimiter in row for row in rows[:count]):
-                return
+            if any(delimiter in row.removeprefix("sep=" + delimiter) for row in rows[:count]):
+                return  # `sep=;` is a line that Excel writes
             first = "line is" if count == 1 else f"{count} lines are"
             raise DataError(
                 f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
