@@ -367,6 +367,29 @@ def test_a_value_of_another_type_in_the_first_block_is_a_malformed_line(tmp_path
     assert data.num_rows["train"] == 8 and data.bad_rows["count"] == 1
 
 
+def test_integers_from_two_to_the_63rd_on_stay_apart_in_json(tmp_path):
+    """Arrow guesses that they are doubles, of which 2,048 neighbours are one."""
+    users = [2**63 + n % 4 for n in range(40)]
+    rows = [{"y": n % 2, "u": u, "tags": [u, 7], "price": u} for n, u in enumerate(users)]
+    rows[3]["price"], rows[4]["tags"] = 1.5, []
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    types = infer_text_schema(DataFile(path), default_text_format("jsonl"))
+    assert types.field("u").type == pa.uint64() and types.field("price").type == pa.float64()
+    schema = {
+        "labels": ["y"],
+        "categorical": {
+            "u": {"encode": "vocabulary"},
+            "tags": {"list": True, "encode": "vocabulary"},
+        },
+    }
+    data = open_dataset(path=str(path), format="jsonl", schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=40))
+    ids = batch.sparse["u"].values().tolist()
+    assert len(set(ids)) == 4 and ids == ids[:4] * 10
+    assert len(batch.sparse["tags"].values().unique()) == 5
+
+
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
     """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
     for module in ("read_text", "read_json_lines"):
