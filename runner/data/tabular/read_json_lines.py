@@ -46,7 +46,7 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
 
 
 def _with_unsigned(table: pa.Table, block: bytes) -> pa.Schema:
-    """Return the types, with integers from 2^63 on, such as hashes, which Arrow reads as doubles."""
+    """Return the types, with whole numbers from 2^63 on, which Arrow takes as doubles."""
     schema = table.schema
     for index, field in enumerate(schema):
         values = pc.list_flatten(table[index]) if pt.is_list(field.type) else table[index]
