@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import IdSpec, LabelSpec
 from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
@@ -388,6 +390,30 @@ def test_integers_from_two_to_the_63rd_on_stay_apart_in_json(tmp_path):
     ids = batch.sparse["u"].values().tolist()
     assert len(set(ids)) == 4 and ids == ids[:4] * 10
     assert len(batch.sparse["tags"].values().unique()) == 5
+
+
+def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(tmp_path):
+    """12.0 is 12 in other files, so as a text it would be another id there."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"click": rng.integers(0, 2, 300), "user_id": rng.integers(10, 40, 300)})
+    frame["code"] = [f"{n % 9}E{n % 2}" for n in range(300)]  # as a number, 10 of 1E1
+    with_missing = frame.assign(user_id=frame["user_id"].where(frame.index % 9 > 0))
+    with_missing.to_csv(tmp_path / "train.csv", index=False)
+    with_missing.to_parquet(tmp_path / "train.parquet")
+    proposed = {f.name: r.settings for f, r in propose_schema(str(tmp_path / "train.csv")).columns}
+    assert proposed["user_id"].get("input") == "integer" and "input" not in proposed["code"]
+    ids = {"user_id": dict(proposed["user_id"])}
+    schema = {"labels": ["click"], "categorical": ids}
+    read = [
+        next(
+            open_dataset(
+                path=str(tmp_path / f"train.{format_}"), format=format_, schema=schema, mix=False
+            ).batches("train", batch_size=300)
+        )
+        for format_ in ("csv", "parquet")
+    ]
+    assert read[0].sparse.values().equal(read[1].sparse.values())
+    assert len(read[0].sparse.values().unique()) == 31
 
 
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):

@@ -78,6 +78,8 @@ def text_file_schema(
             return pa.string()  # whether these are times, `check_split_type` or the first pass says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
+        if pt.is_integer(wanted) and pt.is_floating(found.type):
+            return found.type  # integers such as 12.0
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
             return wanted
         return wanted if pt.is_integer(found.type) and pt.is_floating(wanted) else found.type

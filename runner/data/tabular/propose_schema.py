@@ -18,7 +18,12 @@ from runner.data.tabular.choose_roles import (
     drop_leaks,
     feature_roles,
 )
-from runner.data.tabular.column_statistics import ColumnStatistics, Sample, describe_bad_values
+from runner.data.tabular.column_statistics import (
+    ColumnStatistics,
+    Sample,
+    describe_bad_values,
+    has_fractions,
+)
 from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
@@ -47,7 +52,7 @@ from runner.data.tabular.read_text import TextFormat, default_text_format, read_
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
-from runner.data.tabular.text_layout import check_names_not_repeated
+from runner.data.tabular.text_layout import check_names_not_repeated, find_written_integers
 from runner.errors import DataError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -128,6 +133,8 @@ def propose_schema(
         more_numbers: dict[str, dict[str, Any]] = {}
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
+        if layout and not layout.json_lines:
+            roles |= _integers_with_a_point(files_by_key["path"][0], layout, columns, roles)
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
@@ -201,6 +208,21 @@ def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]
             "the column without a name is left out; a name in the first line makes use of it"
         )
     return [sample.compute_statistics(name) for name in table.column_names if name]
+
+
+def _integers_with_a_point(
+    file: DataFile,
+    layout: TextFormat,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+) -> dict[str, Role]:
+    """Return the roles of ids such as 12.0, which as texts would be others than 12."""
+    ids = {f.name: roles[f.name] for f in columns if roles[f.name].name == "categorical"}
+    doubles = [f.name for f in columns if f.name in ids and f.is_whole and has_fractions(f.type)]
+    return {
+        name: replace(ids[name], settings={"input": "integer", **ids[name].settings})
+        for name in find_written_integers(file, layout, doubles)
+    }
 
 
 def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:

@@ -122,8 +122,7 @@ def read_integers(
         DataError: for a fraction that is not a whole number, unless bad rows are skipped.
     """
     if pt.is_decimal(column.type):  # by its digits, since a double does not hold all of them
-        digits = pc.replace_substring_regex(column.cast(pa.string()), r"\.0*$", "")
-        column = _parse_integers(name, digits, validator, row_of_value)
+        column = _parse_integers(name, column, validator, row_of_value)
     missing = find_missing(column)
     if is_text(column.type):
         return hash_texts(column), missing
@@ -232,8 +231,11 @@ def _as_type(
 def _parse_integers(
     name: str, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> pa.Array:
-    """Parse integers of 64 bits; unsigned ones above 2^63 wrap around, as those of Parquet do."""
-    texts = texts.cast(pa.string())
+    """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
+
+    Unsigned ones above 2^63 wrap around, as those of Parquet do.
+    """
+    texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
     wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
     validator.reject(

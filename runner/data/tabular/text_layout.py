@@ -240,3 +240,24 @@ def read_codes_as_texts(
             schema = schema.set(schema.get_field_index(name), field)
             notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
     return schema, notes
+
+
+def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
+    """Return the columns of numbers that are written as 12.0, as pandas does beside missing values.
+
+    Args:
+        file: of which the first block is looked at.
+        layout: how it is written.
+        names: of the columns.
+    """
+    types = dict.fromkeys(names, pa.string())
+    chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
+    if chunk is None or chunk.table is None:
+        return set()
+    found = set()
+    for name in names:
+        texts = single_array(chunk.table, name)
+        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING))))
+        if pc.all(pc.match_substring_regex(texts, r"^\s*-?\d+(\.0*)?\s*$")).as_py():
+            found.add(name)
+    return found
