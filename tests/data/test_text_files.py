@@ -29,6 +29,7 @@ from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
 from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_lines import find_row_lines
 from runner.data.tabular.text_values import split_json_lists
@@ -414,6 +415,14 @@ def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(
     ]
     assert read[0].sparse.values().equal(read[1].sparse.values())
     assert len(read[0].sparse.values().unique()) == 31
+    events = with_missing.rename(columns={"click": "timestamp", "user_id": "item_id"})
+    events.assign(user_id=events.index % 9).to_csv(tmp_path / "events.csv", index=False)
+    hints = Hints(user="user_id", item="item_id", time="timestamp", task="next_item")
+    found = propose_schema(str(tmp_path / "events.csv"), hints=hints).more_ids
+    assert {name: settings["input"] for name, settings in found.items()} == {
+        "user_id": "integer",
+        "item_id": "integer",
+    }
 
 
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):

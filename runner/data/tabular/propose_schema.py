@@ -129,12 +129,18 @@ def propose_schema(
         notes += found
         roles = event_roles(events, columns)
         split: dict[str, Any] = {"split": "leave_one_out"} if len(missing) == 2 else {}
-        more_ids = whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {}
+        more_ids: Mapping[str, Mapping[str, Any]] = {}
+        if layout and not layout.json_lines:
+            written = _integers_with_a_point(files_by_key["path"][0], layout, columns)
+            more_ids = whole_number_ids(events, columns, written)
         more_numbers: dict[str, dict[str, Any]] = {}
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
         if layout and not layout.json_lines:
-            roles |= _integers_with_a_point(files_by_key["path"][0], layout, columns, roles)
+            for name in _integers_with_a_point(files_by_key["path"][0], layout, columns):
+                if roles[name].name == "categorical":
+                    settings = {"input": "integer", **roles[name].settings}
+                    roles[name] = replace(roles[name], settings=settings)
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
@@ -211,18 +217,11 @@ def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]
 
 
 def _integers_with_a_point(
-    file: DataFile,
-    layout: TextFormat,
-    columns: Sequence[ColumnStatistics],
-    roles: Mapping[str, Role],
-) -> dict[str, Role]:
-    """Return the roles of ids such as 12.0, which as texts would be others than 12."""
-    ids = {f.name: roles[f.name] for f in columns if roles[f.name].name == "categorical"}
-    doubles = [f.name for f in columns if f.name in ids and f.is_whole and has_fractions(f.type)]
-    return {
-        name: replace(ids[name], settings={"input": "integer", **ids[name].settings})
-        for name in find_written_integers(file, layout, doubles)
-    }
+    file: DataFile, layout: TextFormat, columns: Sequence[ColumnStatistics]
+) -> set[str]:
+    """Return the columns of numbers such as 12.0, which as texts would be other ids than 12."""
+    doubles = [f.name for f in columns if f.is_whole and has_fractions(f.type)]
+    return find_written_integers(file, layout, doubles)
 
 
 def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
