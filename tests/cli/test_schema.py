@@ -281,6 +281,14 @@ def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose
     assert "result" in proposed["categorical"] and "warning: result" in shown
 
 
+def test_a_number_that_differs_in_every_row_and_tells_the_label_is_left_out(write, propose):
+    label, noise = binary(), np.random.default_rng(4).normal(size=(2, ROWS))
+    path = write(label=label, paid=label * 20 + noise[0], half=label * 2 + noise[1])
+    proposed, shown = propose(path)
+    assert list(proposed["numeric"]) == ["half"]
+    assert "warning: paid alone tells label (AUC 0.99" in shown
+
+
 def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, propose):
     label, amounts = binary(), np.random.default_rng(3).uniform(1, 50, ROWS)
     refund = np.where((label == 1) & (amounts < 45), amounts, np.nan)
@@ -350,6 +358,13 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
         schema([str(tmp_path / "x.xlsx")], ())
 
 
+def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):
+    path = tmp_path / "x.csv"
+    path.write_text("user,click\n" + "".join(f"u{n % 7},{n % 2},\n" for n in range(99)))
+    with pytest.raises(DataError, match="no line fits its first line: line 2 has 3 values, not 2"):
+        propose(str(path))
+
+
 @pytest.mark.parametrize("missing", ["-", "n/a", "<NA>", "#N/A", "--"])
 def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
     path = tmp_path / "ratings.csv"
@@ -364,13 +379,18 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
     assert "decimal" not in written and "thousands" in written["categorical"]
 
 
-def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(tmp_path, propose):
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [(["# of 2026", "# by a tool"], r"first 2 lines .*'# of 2026'"), (["sep=;"], "first line .*")],
+    ids=["comments", "excel"],
+)
+def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(
+    tmp_path, propose, before, told
+):
     path = tmp_path / "my report.csv"
     rows = [f"u{n % 7};{n % 3};{n % 2}" for n in range(99)]
-    path.write_text("\n".join(["# of 2026", "# by a tool", "user;item;click", *rows]))
-    with pytest.raises(
-        DataError, match=r"first 2 lines .*'# of 2026'.* 3 columns between semi"
-    ) as e:
+    path.write_text("\n".join([*before, "user;item;click", *rows]))
+    with pytest.raises(DataError, match=rf"{told}.* 3 columns between semi") as e:
         propose(str(path))
     [convert] = re.findall(r"(tail .*) leaves them out", str(e.value))
     assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
@@ -65,6 +67,32 @@ WRITERS = {
     ".orc": ("orc", write_orc),
     ".avro": ("avro", write_avro),
 }
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows", ".feather", ".orc", ".parquet"])
+def test_objects_within_objects_are_columns_in_every_format(tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    places = [{"land": "NOR"[n % 3], "x": n / 4} for n in range(300)]
+    users = [{"id": int(rng.integers(9)), "place": place} for place in places]
+    table = pa.table({"click": rng.integers(0, 2, 300), "user": users, "z": rng.random(300)})
+    path = tmp_path / f"x{suffix}"
+    format_, write = WRITERS.get(
+        suffix, ("parquet", lambda path, table: pq.write_table(table, path))
+    )
+    write(path, table)
+    proposed = propose_schema(str(path))
+    assert {f.name: role.name for f, role in proposed.columns} == {
+        "click": "labels",
+        "user.id": "categorical",
+        "user.place.land": "categorical",
+        "user.place.x": "numeric",
+        "z": "numeric",
+    }
+    schema = {"labels": ["click"], "numeric": ["user.place.x"], "carried": ["user.id"]}
+    data = open_dataset(path=str(path), format=format_, schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=300))
+    assert batch.dense_BD[:, 0].tolist() == [place["x"] for place in places]
+    assert batch.labels_BT[:, 0].tolist() == table["click"].to_pylist()
 
 
 def batch_values(data: Any, **more: Any) -> list[list[Any]]:
@@ -166,6 +194,8 @@ def test_a_type_that_no_column_can_have_is_refused_only_where_it_is_declared(tmp
     ).num_rows == {"train": 50}
     with pytest.raises(UserError, match="extra"):
         open_dataset(**settings, schema={"labels": ["click"], "numeric": ["extra"]})
+    roles = {f.name: role for f, role in propose_schema(settings["path"]).columns}
+    assert roles["extra"].name == "" and "no role" in roles["extra"].reason
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):

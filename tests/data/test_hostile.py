@@ -51,6 +51,7 @@ def proposed(tmp_path, columns, capsys):
         pa.array([[("k", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
         pa.array([[[1], [2]]] * ROWS),
         pa.array([[0.5] * (1 + n % 2) for n in range(ROWS)]),
+        pa.array([[Decimal("0.5")] * (1 + n % 2) for n in range(ROWS)]),
     ],
     ids=lambda column: str(column.type).partition("<")[0],
 )
@@ -64,6 +65,7 @@ def test_a_type_without_a_role_is_left_out_and_said_so(tmp_path, column, capsys)
     ("column", "role", "settings"),
     [
         (pa.array([Decimal(n) / 4 for n in range(ROWS)], pa.decimal128(9, 2)), "numeric", {}),
+        (pa.array([Decimal(4 + n % 3) / 2 for n in range(ROWS)]), "numeric", {}),
         (pa.array((np.arange(ROWS) / 4).astype(np.float16)), "numeric", {}),
         (pa.array([[0.5, 1.5]] * ROWS), "numeric", {"size": 2}),
         (pa.array([b"\xff\x00", b"\xfe"] * (ROWS // 2)), "categorical", {"encode": "vocabulary"}),
@@ -87,6 +89,47 @@ def test_a_type_without_a_role_is_left_out_and_said_so(tmp_path, column, capsys)
 def test_packed_and_wide_types_are_what_they_hold(tmp_path, column, role, settings, capsys):
     schema, _, _ = proposed(tmp_path, {"y": Y, "x": X, "odd": column}, capsys)
     assert settings.items() <= schema[role]["odd"].items()
+
+
+def test_whole_numbers_written_as_decimals_are_read_as_integers(tmp_path, capsys):
+    """As Oracle and Snowflake write them: NUMBER(38, 0)."""
+    times = 1_700_000_000 + np.sort(rng.integers(0, 10**6, ROWS))
+    integers = {
+        "click": rng.integers(0, 2, ROWS),
+        "user": rng.integers(0, 9, ROWS) * 2**55 + 1,  # no double holds them
+        "tags": [[n % 5, n % 7] for n in range(ROWS)],
+        "event_time": times,
+        "version_id": [Decimal(40 + n % 3) / 10 for n in range(ROWS)],
+    }
+    types = {name: pa.decimal128(38, 0) for name in integers}
+    types |= {"tags": pa.list_(pa.decimal128(38, 0)), "version_id": pa.decimal128(3, 1)}
+    written = pa.table(
+        {name: pa.array(list(map(_as_decimals, integers[name])), types[name]) for name in integers}
+    )
+    plain = pa.table({n: pa.array(integers[n]) for n in integers})
+    read = {}
+    for kind, table in (("decimal", written), ("integer", plain)):
+        (tmp_path / kind).mkdir()
+        schema, _, _ = proposed(tmp_path / kind, table, capsys)
+        data = open_dataset(path=None, schema=str(tmp_path / kind / "x.yaml"), mix=False)
+        read[kind] = schema.pop("path") and schema, list(data.batches("train", batch_size=ROWS))
+    assert read["decimal"][0] == read["integer"][0]
+    [[one], [other]] = (batches for _, batches in read.values())
+    assert one.sparse["user"].values().unique().numel() == 9
+    assert one.sparse.keys() == other.sparse.keys()
+    assert one.sparse.values().equal(other.sparse.values())
+
+
+def _as_decimals(value):
+    return [Decimal(int(v)) for v in value] if isinstance(value, list) else Decimal(str(value))
+
+
+def test_a_decimal_that_is_no_whole_number_is_no_id(tmp_path):
+    values = pa.array([Decimal("1.00"), Decimal("1.50")] * 10)
+    pq.write_table(pa.table({"y": [0, 1] * 10, "u": values}), tmp_path / "x.parquet")
+    schema = {"labels": ["y"], "categorical": {"u": {"encode": "vocabulary"}}}
+    with pytest.raises(UserError, match=r"row 1, column 'u': '1\.50' is not an integer"):
+        open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
 
 
 def test_ids_beyond_the_signed_range_stay_apart(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -297,6 +298,12 @@ def test_an_empty_part_is_passed_over_where_others_have_rows(tmp_path, rewrite):
     assert data.num_rows == alone.num_rows == {"train": 50}
     found, expected = (next(d.batches("train", batch_size=50)).dense_BD for d in (data, alone))
     assert found.sort(0).values.equal(expected.sort(0).values)
+    hints = Hints(labels=("click",))
+    assert "age" in {f.name for f, _ in propose_schema(path, hints=hints).columns}
+    (tmp_path / "x" / "b.parquet").write_bytes(b"")  # damaged: a writer leaves a footer
+    for read in (open_dataset, partial(propose_schema, hints=hints)):
+        with pytest.raises(DataError, match=r"b\.parquet: not a readable Parquet file"):
+            read(path=path)
 
 
 @pytest.mark.parametrize("content", ["", "t,y,age\n"])

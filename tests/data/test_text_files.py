@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,10 +24,12 @@ from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import IdSpec, LabelSpec
 from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
 from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_lines import find_row_lines
 from runner.data.tabular.text_values import split_json_lists
@@ -361,6 +364,61 @@ def test_a_value_of_another_type_in_the_first_block_is_a_malformed_line(tmp_path
         open_dataset(**settings)
     data = open_dataset(**settings, on_bad_rows="skip")
     assert data.num_rows["train"] == 8 and data.bad_rows["count"] == 1
+
+
+def test_integers_from_two_to_the_63rd_on_stay_apart_in_json(tmp_path):
+    """Arrow guesses that they are doubles, of which 2,048 neighbours are one."""
+    users = [2**63 + n % 4 for n in range(40)]
+    rows = [{"y": n % 2, "u": u, "tags": [u, 7], "price": u} for n, u in enumerate(users)]
+    rows[3]["price"], rows[4]["tags"] = 1.5, []
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    types = infer_text_schema(DataFile(path), default_text_format("jsonl"))
+    assert types.field("u").type == pa.uint64() and types.field("price").type == pa.float64()
+    schema = {
+        "labels": ["y"],
+        "categorical": {
+            "u": {"encode": "vocabulary"},
+            "tags": {"list": True, "encode": "vocabulary"},
+        },
+    }
+    data = open_dataset(path=str(path), format="jsonl", schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=40))
+    ids = batch.sparse["u"].values().tolist()
+    assert len(set(ids)) == 4 and ids == ids[:4] * 10
+    assert len(batch.sparse["tags"].values().unique()) == 5
+
+
+def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(tmp_path):
+    """12.0 is 12 in other files, so as a text it would be another id there."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"click": rng.integers(0, 2, 300), "user_id": rng.integers(10, 40, 300)})
+    frame["code"] = [f"{n % 9}E{n % 2}" for n in range(300)]  # as a number, 10 of 1E1
+    with_missing = frame.assign(user_id=frame["user_id"].where(frame.index % 9 > 0))
+    with_missing.to_csv(tmp_path / "train.csv", index=False)
+    with_missing.to_parquet(tmp_path / "train.parquet")
+    proposed = {f.name: r.settings for f, r in propose_schema(str(tmp_path / "train.csv")).columns}
+    assert proposed["user_id"].get("input") == "integer" and "input" not in proposed["code"]
+    ids = {"user_id": dict(proposed["user_id"])}
+    schema = {"labels": ["click"], "categorical": ids}
+    read = [
+        next(
+            open_dataset(
+                path=str(tmp_path / f"train.{format_}"), format=format_, schema=schema, mix=False
+            ).batches("train", batch_size=300)
+        )
+        for format_ in ("csv", "parquet")
+    ]
+    assert read[0].sparse.values().equal(read[1].sparse.values())
+    assert len(read[0].sparse.values().unique()) == 31
+    events = with_missing.rename(columns={"click": "timestamp", "user_id": "item_id"})
+    events.assign(user_id=events.index % 9).to_csv(tmp_path / "events.csv", index=False)
+    hints = Hints(user="user_id", item="item_id", time="timestamp", task="next_item")
+    found = propose_schema(str(tmp_path / "events.csv"), hints=hints).more_ids
+    assert {name: settings["input"] for name, settings in found.items()} == {
+        "user_id": "integer",
+        "item_id": "integer",
+    }
 
 
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):

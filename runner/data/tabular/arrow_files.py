@@ -13,10 +13,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
+from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, flatten_schema, unpack_columns
 from runner.errors import DataError, first_line
 from runner.machine import missing_extra
 
@@ -25,7 +26,7 @@ FEATHER_1 = b"FEA1"  # the first bytes of a Feather file of the year 2016
 ARROW_FILE = b"ARROW1"  # of a file that has a list of its record batches; a stream has none
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # the type of Avro values that no column of a table can have, such as records and maps
-UNSUPPORTED = pa.struct([])
+UNSUPPORTED = pa.map_(pa.string(), pa.null())
 _AVRO_TYPES: Mapping[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -59,7 +60,7 @@ def check_installed(format_: str) -> None:
 
 
 def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
-    """Return the types of the columns of a file.
+    """Return the types of the columns of a file; objects give columns such as `user.id`.
 
     Raises:
         DataError: naming a file that cannot be read.
@@ -68,7 +69,7 @@ def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
     own = _FORMATS[format_]
     try:
         with file.open() as handle:
-            return own.read_schema(handle)
+            return flatten_schema(own.read_schema(handle))
     except READ_ERRORS as error:
         problem = f"not a readable {own.name} file ({first_line(error)})"
         raise DataError(f"{file}: {problem}") from error
@@ -86,18 +87,28 @@ def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> I
     unit = own.part_name
     try:
         with file.open() as handle:
-            for part, table in own.read_parts(handle, columns):
+            names = _names_in_file(own.read_schema(handle), columns)
+            handle.seek(0)
+            for part, table in own.read_parts(handle, names):
                 for first in range(0, table.num_rows, CHUNK_ROWS):
                     rows = table.slice(first, CHUNK_ROWS)
                     count = rows.num_rows
                     at = first if unit else done  # Avro's blocks have no number
-                    chosen = unpack_columns(rows.select(list(columns)))
+                    chosen = unpack_columns(rows.select(names)).select(list(columns))
                     yield RowChunk(file, part, at, count, chosen, part_name=unit)
                     done += count
                 part += 1  # if the next one cannot be read
     except READ_ERRORS as error:
         where = f"{unit} {part}" if unit else f"after row {done - 1}" if done else "row 0"
         raise DataError(f"{file}: {where}: {first_line(error)}") from error
+
+
+def _names_in_file(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """Return the columns of a file that hold these, which may be parts of objects."""
+    if not any(pt.is_struct(field.type) for field in schema):
+        return list(columns)
+    wanted = set(columns)
+    return [f.name for f in schema if wanted.intersection(flatten_schema(pa.schema([f])).names)]
 
 
 def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
@@ -191,7 +202,7 @@ def _read_avro(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Ta
 
 def _avro_column(values: list[Any], type_: pa.DataType) -> pa.Array:
     if type_ == UNSUPPORTED:
-        return pa.nulls(len(values), type_)
+        values = [None if value is None else [] for value in values]
     if type_ == pa.string():  # a UUID is read as an object
         values = [v if v is None or isinstance(v, str) else str(v) for v in values]
     return pa.array(values, type_)

@@ -99,6 +99,11 @@ class Sample:
         )
 
 
+def has_fractions(type_: pa.DataType) -> bool:
+    """Tell whether a type can hold fractions, which decimals without places cannot."""
+    return bool(pt.is_floating(type_) or (pt.is_decimal(type_) and type_.scale > 0))
+
+
 def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     """Compute the statistics of one column of the sample."""
     values = column.combine_chunks()
@@ -265,10 +270,10 @@ def _find_vector_size(lists: pa.Array) -> int:
     if ends["min"].as_py() != size or not 2 <= size <= MAX_VECTOR_SIZE:
         return 0
     if not is_text(values.type):
-        return size if pt.is_floating(values.type) or pt.is_decimal(values.type) else 0
+        return size if has_fractions(values.type) else 0
     are_numbers = pc.all(pc.match_substring_regex(values, NUMBER_PATTERN)).as_py()
-    has_fractions = pc.any(pc.match_substring(values, ".")).as_py()
-    return size if are_numbers and has_fractions else 0
+    any_fraction = pc.any(pc.match_substring(values, ".")).as_py()
+    return size if are_numbers and any_fraction else 0
 
 
 def _share(texts: pa.Array, pattern: str) -> float:

@@ -78,6 +78,8 @@ def text_file_schema(
             return pa.string()  # whether these are times, `check_split_type` or the first pass says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
+        if pt.is_integer(wanted) and pt.is_floating(found.type):
+            return found.type  # integers such as 12.0
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
             return wanted
         return wanted if pt.is_integer(found.type) and pt.is_floating(wanted) else found.type
@@ -312,7 +314,4 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _is_id(type_: pa.DataType) -> bool:
-    type_ = unpacked_type(type_)
-    return bool(
-        pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
-    )
+    return _is_number(type_) or is_text(type_)

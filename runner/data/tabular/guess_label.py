@@ -168,8 +168,13 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     values = column.combine_chunks()
     if pt.is_nested(values.type):
         return 0.5
-    if pt.is_integer(values.type) or pt.is_floating(values.type):
-        values = _in_bins(values.cast(pa.float64(), safe=False))
+    ways = [values]
+    if pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_decimal(values.type):
+        ways = _values_and_bins(values.cast(pa.float64(), safe=False))
+    return max(_rates_auc(way, label_R) for way in ways)
+
+
+def _rates_auc(values: pa.Array, label_R: np.ndarray) -> float:
     encoded = values if pt.is_dictionary(values.type) else values.dictionary_encode()
     codes_R = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
     known_R = ~np.isnan(label_R)
@@ -197,14 +202,17 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
 
 
-def _in_bins(values: pa.Array) -> pa.Array:
-    """Return numbers as they are, or of many different ones the numbers of 200 bins."""
-    if pc.count_distinct(values).as_py() <= 2000:
-        return values
+def _values_and_bins(values: pa.Array) -> list[pa.Array]:
+    """Return numbers as they are if few differ, and the numbers of their bins if not very few."""
+    num_distinct = pc.count_distinct(values).as_py()
+    num_bins = min(200, len(values) // 10)
+    if num_distinct <= num_bins:
+        return [values]
     x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
     x_R = np.where(np.isfinite(x_R), x_R, np.nan)
-    edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, 201)[1:-1]))
-    return pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
+    edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, num_bins + 1)[1:-1]))
+    bins = pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
+    return [values, bins] if num_distinct <= 2000 else [bins]
 
 
 def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.types as pt
 
+from runner.data.core.columns import is_list
 from runner.data.tabular.column_names import (
     HISTORY,
     TIME,
@@ -21,7 +22,7 @@ from runner.data.tabular.column_names import (
     guess_kind,
     sounds_like_time,
 )
-from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_rows import SAMPLE_ROWS
 from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
@@ -114,11 +115,11 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if f.vector_size:
         return Role("numeric", f"a vector of {f.vector_size} numbers", propose_numeric(f))
     if _is_nested(f) and not f.separator:
-        inner = getattr(f.type, "value_type", None)
+        inner = f.type.value_type if is_list(f.type) else None
         if inner is not None and pt.is_struct(inner):
             names = ", ".join(inner.field(index).name for index in range(inner.num_fields))
             return Role("", f"a list of objects: make a list of each of their fields ({names})")
-        if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
+        if inner is None or pt.is_nested(inner) or has_fractions(inner):
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))
     if f.amount_form and f.num_distinct > MANY_AMOUNTS:
@@ -166,7 +167,7 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
         settings = {"list": True}
     elif f.separator:
         settings = {"separator": f.separator}
-    if pt.is_floating(f.type) and not f.is_whole:
+    if has_fractions(f.type) and not f.is_whole:
         settings = {"input": "string"}
     in_list = bool(_is_nested(f) or f.separator)
     if f.num_distinct > 0.5 * SAMPLE_ROWS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,13 +134,18 @@ def propose_declaration(
 
 
 def whole_number_ids(
-    found: EventColumns, columns: Sequence[ColumnStatistics]
+    found: EventColumns, columns: Sequence[ColumnStatistics], written: Collection[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of users and items that are whole numbers, which text files do not say.
 
     As texts they would be hashed, and recommended items could not be named.
+
+    Args:
+        found: the columns of an event.
+        columns: all of them.
+        written: columns of whole numbers such as 12.0.
     """
-    whole = {f.name for f in columns if pt.is_integer(f.type)}
+    whole = {f.name for f in columns if pt.is_integer(f.type)} | set(written)
     settings = {"encode": "vocabulary", "input": "integer"}
     return {name: settings for name in (found.user, found.item) if name in whole}
 

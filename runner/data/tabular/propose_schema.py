@@ -18,9 +18,14 @@ from runner.data.tabular.choose_roles import (
     drop_leaks,
     feature_roles,
 )
-from runner.data.tabular.column_statistics import ColumnStatistics, Sample, describe_bad_values
+from runner.data.tabular.column_statistics import (
+    ColumnStatistics,
+    Sample,
+    describe_bad_values,
+    has_fractions,
+)
 from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.file_list import find_files
+from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
@@ -44,10 +49,11 @@ from runner.data.tabular.propose_times import (
     split_time_form,
 )
 from runner.data.tabular.read_schemas import detect_format, read_schemas
-from runner.data.tabular.read_text import TextFormat, default_text_format
+from runner.data.tabular.read_text import TextFormat, default_text_format, read_text_chunks
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
-from runner.data.tabular.text_layout import check_names_not_repeated
+from runner.data.tabular.table_files import TEXT_FORMATS
+from runner.data.tabular.text_layout import check_names_not_repeated, find_written_integers
 from runner.errors import DataError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -98,8 +104,8 @@ def propose_schema(
     paths |= own_splits
     flags = {"validation_path": "--validation", "test_path": "--test"}
     files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
-    # empty parts, as distributed writers leave them, tell nothing
-    files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
+    if format_ in TEXT_FORMATS:  # empty parts, as distributed writers leave them, tell nothing
+        files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
     notes[:0] = split_notes
@@ -107,6 +113,7 @@ def propose_schema(
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.table.num_rows:
+        _check_lines_fit(files_by_key["path"][0], layout)
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files_by_key["path"])
@@ -116,10 +123,17 @@ def propose_schema(
     places = {
         k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
     }
+    with_point: set[str] | None = None  # None: the files have types
+    if layout and not layout.json_lines:
+        with_point = _integers_with_a_point(files_by_key["path"][0], layout, columns)
     if events := _choose_events(columns, hints, notes):
-        uses = _use_events(events, columns, missing, format_, notes)
+        uses = _use_events(events, columns, missing, with_point, notes)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
+        for name in with_point or ():
+            if roles[name].name == "categorical":
+                settings = {"input": "integer", **roles[name].settings}
+                roles[name] = replace(roles[name], settings=settings)
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
@@ -156,7 +170,7 @@ def _use_events(
     events: EventColumns,
     columns: Sequence[ColumnStatistics],
     missing: Sequence[str],
-    format_: str,
+    with_point: set[str] | None,
     notes: list[str],
 ) -> _Uses:
     """Return the uses of a table of events; `notes` gets a sentence on each."""
@@ -165,7 +179,7 @@ def _use_events(
     return _Uses(
         event_roles(events, columns),
         {"split": "leave_one_out"} if len(missing) == 2 else {},
-        whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {},
+        {} if with_point is None else whole_number_ids(events, columns, with_point),
         interactions=interactions,
     )
 
@@ -241,6 +255,26 @@ def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]
             "the column without a name is left out; a name in the first line makes use of it"
         )
     return [sample.compute_statistics(name) for name in table.column_names if name]
+
+
+def _integers_with_a_point(
+    file: DataFile, layout: TextFormat, columns: Sequence[ColumnStatistics]
+) -> set[str]:
+    """Return the columns of numbers such as 12.0, which as texts would be other ids than 12."""
+    doubles = [f.name for f in columns if f.is_whole and has_fractions(f.type)]
+    return find_written_integers(file, layout, doubles)
+
+
+def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
+    """Check that a file without rows has no lines of another number of values than its names.
+
+    Raises:
+        DataError: naming the first such line.
+    """
+    chunk = next(read_text_chunks(file, {}, layout, skip_bad_rows=True), None) if layout else None
+    if chunk is not None and chunk.malformed_lines:
+        line, problem = chunk.malformed_lines[0]
+        raise DataError(f"{file}: no line fits its first line: line {line} has {problem}")
 
 
 def _choose_events(

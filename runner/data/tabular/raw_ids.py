@@ -109,7 +109,7 @@ def read_ids(
 def read_integers(
     column: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read values as integers: texts become their 64-bit hash, floats must be whole or NaN.
+    """Read values as integers: texts become their 64-bit hash; fractions must be whole or NaN.
 
     Args:
         name: of the column, for messages.
@@ -119,8 +119,10 @@ def read_integers(
         The values, int64 with 0 where one is missing, and which are missing or NaN, bool.
 
     Raises:
-        DataError: for a float that is not a whole number, unless bad rows are skipped.
+        DataError: for a fraction that is not a whole number, unless bad rows are skipped.
     """
+    if pt.is_decimal(column.type):  # by its digits, since a double does not hold all of them
+        column = _parse_integers(name, column, validator, row_of_value)
     missing = find_missing(column)
     if is_text(column.type):
         return hash_texts(column), missing
@@ -229,8 +231,11 @@ def _as_type(
 def _parse_integers(
     name: str, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> pa.Array:
-    """Parse integers of 64 bits; unsigned ones above 2^63 wrap around, as those of Parquet do."""
-    texts = texts.cast(pa.string())
+    """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
+
+    Unsigned ones above 2^63 wrap around, as those of Parquet do.
+    """
+    texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
     wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
     validator.reject(

@@ -74,7 +74,10 @@ def read_schemas(
         if hints.delimiter or hints.columns:
             raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
         read = {str(file): read_parquet_schema(file) for file in files}
-        first = _first_schema({name: s for name, (s, _) in read.items()}, files, notes)
+        with_rows = {name: s for name, (s, counts) in read.items() if sum(counts)}
+        files = [file for file in files if str(file) in with_rows] or files
+        schemas = with_rows or {name: s for name, (s, _) in read.items()}
+        first = _first_schema(schemas, files, notes)
         return first, None, sum(sum(counts) for _, counts in read.values()), notes
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:

@@ -215,7 +215,7 @@ def check_split_type(
             f"none in {split.input or 'ISO 8601'}; the split takes the order of day, month and "
             f"year as `input`: {forms}"
         )
-    if not (is_temporal(type_) or pt.is_integer(type_) or pt.is_floating(type_)):
+    if not (is_temporal(type_) or _is_number(type_)):
         raise DataError(f"{path}: column {split.column!r} has type {type_}, expected a time")
 
 
@@ -229,8 +229,7 @@ def read_seconds(table: pa.Table, split: Split) -> np.ndarray:
         DataError: if the column has another type.
     """
     column = single_array(table, str(split.column))
-    is_number = pt.is_integer(column.type) or pt.is_floating(column.type)
-    if not (is_number or is_temporal(column.type) or is_text(column.type)):
+    if not (_is_number(column.type) or is_temporal(column.type) or is_text(column.type)):
         name = split.column
         raise DataError(
             f"column {name!r} has type {column.type}, expected a time or a number; name another "
@@ -330,6 +329,10 @@ class SplitAssigner:
             for name, values in split.of.items()
         }
         return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
 def _with_spellings(values: Sequence[str]) -> list[str]:

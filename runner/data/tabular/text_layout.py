@@ -163,8 +163,8 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
         table = rows[count : count + NUM_LINES]
         if len(table) > 2 and (steady := _steady_delimiters(table, usual)):
             delimiter = max(steady, key=lambda d: steady[d])
-            if any(delimiter in row for row in rows[:count]):
-                return
+            if any(delimiter in row.removeprefix("sep=" + delimiter) for row in rows[:count]):
+                return  # `sep=;` is a line that Excel writes
             first = "line is" if count == 1 else f"{count} lines are"
             raise DataError(
                 f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
@@ -240,3 +240,24 @@ def read_codes_as_texts(
             schema = schema.set(schema.get_field_index(name), field)
             notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
     return schema, notes
+
+
+def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
+    """Return the columns of numbers that are written as 12.0, as pandas does beside missing values.
+
+    Args:
+        file: of which the first block is looked at.
+        layout: how it is written.
+        names: of the columns.
+    """
+    types = dict.fromkeys(names, pa.string())
+    chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
+    if chunk is None or chunk.table is None:
+        return set()
+    found = set()
+    for name in names:
+        texts = single_array(chunk.table, name)
+        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING))))
+        if pc.all(pc.match_substring_regex(texts, r"^\s*-?\d+(\.0*)?\s*$")).as_py():
+            found.add(name)
+    return found
