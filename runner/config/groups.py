@@ -35,6 +35,7 @@ from runner.config import messages
 from runner.config.experiments_source import EXPERIMENTS_GROUP, ExperimentsSource
 from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
+from runner.config.rules.keys import REQUIRED_NODES
 from runner.errors import ConfigError
 
 
@@ -83,13 +84,19 @@ class ConfigGroups:
 
     def check_choice(self, override: Override, config: Mapping[str, Any]) -> str | None:
         """Return a message if the chosen option does not exist."""
-        group, value = override.key_or_group, override.value()
+        group, value, text = override.key_or_group, override.value(), override.input_line
         if override.is_delete():
-            return None
+            is_other = value not in (None, "", self.compose([]).choices.get(group))
+            return f"{text}: ~{group} leaves the group out, whatever it has" if is_other else None
         if value is None:
-            return (
-                f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
-            )
+            is_needed = group.split("/")[0] in {key.split(".")[0] for key in REQUIRED_NODES}
+            hint = "" if is_needed else f"; ~{group} leaves it out"
+            return f"{text}: a group takes one of its options{hint}"
+        if override.package is not None:
+            return f"{text}: a group has one place; {group}={value} chooses its option"
+        is_added = override.is_add() or override.is_force_add()
+        if is_added and group in self.compose([]).choices:
+            return f"{text}: an option is chosen without a +: {group}={value}"
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
