@@ -169,7 +169,7 @@ def command(monkeypatch, capsys, tmp_path):
           "hydra/job_logging=default: has no effect", "~hydra.run.dir: has no effect"]),
         (["model.net.top[0]=3", "trainer..amp=true", "größe=3", "=3", "~=3"],
          ["5 mistakes", "'model.net.top[0]' is no key: a key is names with dots",
-          "'trainer..amp' is no key", "'größe' is no key", "=3: names no key", "~=3: names no key"]),
+          "'trainer..amp' is no key", "'größe' is no key", "4. =3: names no key", "5. ~=3: names"]),
         (["SEED=1", "optimizer=ADAM", "Trainer.Max_Steps=3"],
          ["3 mistakes", "nearest: 'seed'", "nearest: 'adam'", "nearest: 'trainer.max_steps'"]),
         (["-M"], ["-M: no such flag; nearest: '-m'"]),
