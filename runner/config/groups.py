@@ -100,7 +100,9 @@ class ConfigGroups:
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
-                return messages.unknown_option(group, option, options, config)
+                files = [Path(folder, group, f"{option}.yml") for folder in self.config_dirs]
+                near = "".join(f"{f}: must be named .yaml; " for f in files if f.is_file())
+                return near + messages.unknown_option(group, option, options, config)
         return None
 
     def suggest_group_option(self, override: Override) -> str:
@@ -234,3 +236,15 @@ def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
             yield
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(messages.hydra_error(error)) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{_find_undecodable(config_dirs)}: is not UTF-8: {error}") from error
+
+
+def _find_undecodable(config_dirs: Sequence[str]) -> str:
+    """Return the first file of an option that is no text in UTF-8."""
+    for path, *_ in _read_files_state(config_dirs):
+        try:
+            Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return path
+    return "a YAML file"

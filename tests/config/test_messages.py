@@ -326,6 +326,26 @@ def test_all_mistakes_of_a_command_are_told_together(command):
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", b"trainer: {max_steps: 3}\n",
+         "the first line of an experiment's file must be `# @package _global_`"),
+        ("a.yaml", b"# @package _global_\ntrainer.max_steps: 3\n",
+         "a file has no keys with dots but groups of keys: trainer: {max_steps: 3}\n"),
+        ("a.yaml", b"# @package _global_\nname: gr\xfcn\n", "experiments/a.yaml: is not UTF-8: "),
+        ("a.yml", b"# @package _global_\n", "experiments/a.yml: must be named .yaml; exp"),
+    ],
+)  # fmt: skip
+def test_a_file_of_ones_own_that_is_written_wrongly_is_told(
+    command, tmp_path_factory, name, content, said
+):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "experiments").mkdir()
+    (folder / "experiments" / name).write_bytes(content)
+    assert said in command.refused("--config-dir", str(folder), "experiments=a")
+
+
 def test_an_experiment_with_a_misspelt_key_is_refused_though_hydra_merges_it(
     command, tmp_path_factory
 ):
