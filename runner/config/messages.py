@@ -32,6 +32,11 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def invalid_syntax(text: str, error: Exception) -> str:
     """Say that a word is no override of Hydra's grammar."""
+    if re.match("--?[a-z]", text):
+        return (
+            f"{text!r}: not key=value; flags are of the command line: in Python, allow=[...] and "
+            "config_dirs=[...] are arguments"
+        )
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

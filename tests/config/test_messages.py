@@ -172,6 +172,8 @@ def command(monkeypatch, capsys, tmp_path):
           "'trainer..amp' is no key", "'größe' is no key", "4. =3: names no key", "5. ~=3: names"]),
         (["SEED=1", "optimizer=ADAM", "Trainer.Max_Steps=3"],
          ["3 mistakes", "nearest: 'seed'", "nearest: 'adam'", "nearest: 'trainer.max_steps'"]),
+        (["model.net._target_=__main__.M"],
+         ["what a notebook or a script defines has no name", "mine.py, and name mine.M"]),
         (["-M"], ["-M: no such flag; nearest: '-m'"]),
         (["help"], ["'help': no such verb; `python -m runner --help` does that"]),
         (["metrics.own={mcc: {_target_: a.B}}"],
