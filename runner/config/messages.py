@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
 from runner.config.interpolation import find_value
@@ -130,6 +130,8 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
             "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1)"
         )
     known, value = list(dotted_keys(config)), override.value()
+    if isinstance(value, dict) and isinstance(find_value(config, key), ListConfig):
+        return f"{text}: {key} is a list; its entries stand in brackets: {key}=[{{...}}]"
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     unknown = next((name for name in inner if name not in known), key)
     is_new = unknown not in known and key_of_options(unknown) is None and not override.is_delete()

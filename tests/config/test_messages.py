@@ -174,6 +174,8 @@ def command(monkeypatch, capsys, tmp_path):
          ["3 mistakes", "nearest: 'seed'", "nearest: 'adam'", "nearest: 'trainer.max_steps'"]),
         (["model.net._target_=__main__.M"],
          ["what a notebook or a script defines has no name", "mine.py, and name mine.M"]),
+        (["optimizer.parts={pattern: bias, frozen: true}"],
+         ["optimizer.parts is a list; its entries stand in brackets: optimizer.parts=[{...}]"]),
         (["-M"], ["-M: no such flag; nearest: '-m'"]),
         (["help"], ["'help': no such verb; `python -m runner --help` does that"]),
         (["metrics.own={mcc: {_target_: a.B}}"],
