@@ -48,15 +48,18 @@ def is_interruption(error: BaseException | None) -> bool:
 
 
 def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
-    """Return `; nearest: 'x'` for an error message, or "" if no known name is similar."""
-    name, names = str(name), [str(k) for k in known]
+    """Return `; nearest: 'x'` for an error message, or "" if no known name is similar.
+
+    Small and capital letters are alike.
+    """
+    name = str(name)
 
     def distance(other: str) -> tuple[float, bool, int]:
         """Tell equal ratios apart: swapped letters first, then those with most letters in place."""
-        ratio = difflib.SequenceMatcher(None, other, name).ratio()
+        ratio = difflib.SequenceMatcher(None, other.lower(), name.lower()).ratio()
         return -ratio, sorted(other) != sorted(name), -sum(map(str.__eq__, other, name))
 
-    close = difflib.get_close_matches(name, names, n=max(len(names), 1), cutoff=0.5)
+    close = [other for other in sorted(map(str, known), reverse=True) if distance(other)[0] <= -0.5]
     nearest = sorted(close, key=distance)[:count]
     return f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""
 
@@ -129,9 +132,11 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
     `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
     nearest: given `checkpoint.every`, the nearest is `checkpoint.save_every`.
     """
+    key = key.lower()
     group, _, last = key.rpartition(".")
 
     def similarity(other: str) -> float:
+        other = other.lower()
         other_group, _, other_last = other.rpartition(".")
         if group and group == other_group and other_last.endswith(f"_{last}"):
             return 1.0

@@ -60,6 +60,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("config", "print_config"), "`python -m runner --cfg job`"),
     "debug": "`python -m runner loop=debug`",
     "ui": "`python -m runner board`",
+    "help": "`python -m runner --help`",
 }
 
 

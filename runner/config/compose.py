@@ -28,17 +28,18 @@ from runner.config.interpolation import (
     resolve_interpolations,
     resolve_text,
 )
+from runner.config.messages import idle_hydra_key
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
     drop_displaced_length,
     drop_unsupported_arguments,
-    find_unknown_hydra_keys,
+    is_idle_hydra_key,
     name_hidden_widths,
     parse_job_overrides,
     replaces_part,
 )
-from runner.config.paths import find_dirs_elsewhere, make_paths_absolute
+from runner.config.paths import expand_home, find_dirs_elsewhere, make_paths_absolute
 from runner.config.restart import config_before_restart
 from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
@@ -187,7 +188,8 @@ def compose(
     from_run = from_run and from_run.absolute()
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
-    hydra_overrides = [o for o in parsed if o.is_hydra_override()]
+    problems += [idle_hydra_key(o) for o in parsed if is_idle_hydra_key(o)]
+    hydra_overrides = [o for o in parsed if o.is_hydra_override() and not is_idle_hydra_key(o)]
     places = find_places(hydra_overrides)
     for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
     groups = load_groups(for_hydra, config_dirs)
@@ -218,7 +220,7 @@ def compose(
     make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
     run_dir, sweep_dir = (
-        resolve_text(base.hydra[node], "dir", f"hydra.{node}.dir", problems)
+        expand_home(resolve_text(base.hydra[node], "dir", f"hydra.{node}.dir", problems))
         for node in ("run", "sweep")
     )
     overridden = {o.key_or_group for o in key_overrides}
@@ -234,7 +236,7 @@ def compose(
         hydra=base.hydra,
         choices=base.choices,
         problems=(
-            *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
+            *(*problems, *unresolved, *size_problems),
             *find_dirs_elsewhere({"hydra.run.dir": run_dir, "hydra.sweep.dir": sweep_dir}),
         ),
         overrides=tuple(overrides),

@@ -35,6 +35,7 @@ from runner.config import messages
 from runner.config.experiments_source import EXPERIMENTS_GROUP, ExperimentsSource
 from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
+from runner.config.rules.keys import REQUIRED_NODES
 from runner.errors import ConfigError
 
 
@@ -83,17 +84,25 @@ class ConfigGroups:
 
     def check_choice(self, override: Override, config: Mapping[str, Any]) -> str | None:
         """Return a message if the chosen option does not exist."""
-        group, value = override.key_or_group, override.value()
+        group, value, text = override.key_or_group, override.value(), override.input_line
         if override.is_delete():
-            return None
+            is_other = value not in (None, "", self.compose([]).choices.get(group))
+            return f"{text}: ~{group} leaves the group out, whatever it has" if is_other else None
         if value is None:
-            return (
-                f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
-            )
+            is_needed = group.split("/")[0] in {key.split(".")[0] for key in REQUIRED_NODES}
+            hint = "" if is_needed else f"; ~{group} leaves it out"
+            return f"{text}: a group takes one of its options{hint}"
+        if override.package is not None:
+            return f"{text}: a group has one place; {group}={value} chooses its option"
+        is_added = override.is_add() or override.is_force_add()
+        if is_added and group in self.compose([]).choices:
+            return f"{text}: an option is chosen without a +: {group}={value}"
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
-                return messages.unknown_option(group, option, options, config)
+                files = [Path(folder, group, f"{option}.yml") for folder in self.config_dirs]
+                near = "".join(f"{f}: must be named .yaml; " for f in files if f.is_file())
+                return near + messages.unknown_option(group, option, options, config)
         return None
 
     def suggest_group_option(self, override: Override) -> str:
@@ -227,3 +236,15 @@ def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
             yield
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(messages.hydra_error(error)) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{_find_undecodable(config_dirs)}: is not UTF-8: {error}") from error
+
+
+def _find_undecodable(config_dirs: Sequence[str]) -> str:
+    """Return the first file of an option that is no text in UTF-8."""
+    for path, *_ in _read_files_state(config_dirs):
+        try:
+            Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return path
+    return "a YAML file"

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
 from runner.errors import explain_hint, nearest_hint, nearest_keys
+
+HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode", "hydra.searchpath")
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -30,12 +32,22 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def invalid_syntax(text: str, error: Exception) -> str:
     """Say that a word is no override of Hydra's grammar."""
+    if re.match("--?[a-z]", text):
+        return (
+            f"{text!r}: not key=value; flags are of the command line: in Python, allow=[...] and "
+            "config_dirs=[...] are arguments"
+        )
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reasons = [t for t in lines if not t.startswith(("Error parsing override", "See https"))]
     reason = (reasons or lines)[0]
     key, _, value = text.partition("=")
+    if not re.fullmatch(r"[+~]*[A-Za-z_$][\w$-]*([./@][\w$-]+)*", key, re.ASCII):
+        return (
+            f"{text}: cannot be read: {key!r} is no key: a key is names with dots between them, "
+            "such as trainer.max_steps, and a list is given as a whole: model.net.top=[64,32]"
+        )
     quoted = "a value" if {"'", '"'} & set(value) else value
     word = shlex.quote(f'{key}="{quoted}"')
     return (
@@ -99,6 +111,13 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
     return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
 
 
+def idle_hydra_key(override: Override) -> str:
+    """Say that an override of Hydra's own node has no effect, and which have one."""
+    *names, last = (key.removeprefix("hydra.") for key in HYDRA_KEYS)
+    listed = f"{', '.join(names)} and {last}"
+    return f"{override.input_line}: has no effect; of Hydra's keys, {listed} have one"
+
+
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
     """Say why Hydra could not apply an override."""
     text, key = str(override.input_line), override.key_or_group
@@ -111,6 +130,8 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
             "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1)"
         )
     known, value = list(dotted_keys(config)), override.value()
+    if isinstance(value, dict) and isinstance(find_value(config, key), ListConfig):
+        return f"{text}: {key} is a list; its entries stand in brackets: {key}=[{{...}}]"
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     unknown = next((name for name in inner if name not in known), key)
     is_new = unknown not in known and key_of_options(unknown) is None and not override.is_delete()

@@ -20,13 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import messages
 from runner.config.declarations import read_declarations, settings_of
 from runner.config.interpolation import find_value
+from runner.config.messages import HYDRA_KEYS
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.optim.dense_arguments import accepted_arguments
 
-OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
+OPEN_HYDRA_NODES = ("hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper")
 DENSE_KEY = "optimizer.dense"
 SPLIT_KEY = "dataset.split"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
@@ -44,6 +45,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             parsed.append(_parse_override(text))
+            if not parsed[-1].key_or_group:
+                problems.append(f"{text}: names no key")
         except HydraException as error:
             problems.append(messages.invalid_syntax(text, error))
     raise_combined(problems)
@@ -97,19 +100,14 @@ def drop_displaced_length(
     return [*parsed, *parse_overrides([f"{other}=null"])], chosen[0]
 
 
-def find_unknown_hydra_keys(parsed: Sequence[Override]) -> list[str]:
-    """Return a message for every key that `+` would add to Hydra's own node, where nobody reads it.
+def is_idle_hydra_key(override: Override) -> bool:
+    """Return whether an override is for Hydra's own node, and nobody reads what it sets.
 
     Launchers and sweepers of plugins have keys of their own.
     """
-    return [
-        f"{o.input_line}: there is no key {o.key_or_group!r}; of Hydra's, "
-        "run.dir, sweep.dir, mode and searchpath have an effect"
-        for o in parsed
-        if (o.is_add() or o.is_force_add())
-        and o.key_or_group.startswith("hydra.")
-        and not o.key_or_group.startswith(OPEN_HYDRA_NODES)
-    ]
+    key = override.key_or_group
+    is_read = key in HYDRA_KEYS or key.startswith(OPEN_HYDRA_NODES)
+    return override.is_hydra_override() and (override.is_delete() or not is_read)
 
 
 def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:
@@ -211,7 +209,7 @@ def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
 def _is_needed(node: DictConfig, key: str) -> bool:
     """Return whether a key names the class of its node, or is a value of a group that we read."""
     group, _, name = key.rpartition(".")
-    settings = settings_of(group, node.get("_target_")) if group else None
+    settings = settings_of(group, node.get("_target_"))
     declared = read_declarations(settings).get(name) if settings is not None else None
     is_class = name == "_target_" and group != DENSE_KEY  # its own rule says what it may be
     return name in node and (is_class or (declared is not None and declared.settings is None))

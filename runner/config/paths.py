@@ -60,6 +60,11 @@ def _absolute(value: Any) -> Any:
     return os.path.abspath(os.path.expanduser(value))
 
 
+def expand_home(path: str | None) -> str | None:
+    """Return a path with the home of the user in place of a `~`, which no shell has replaced."""
+    return None if path is None else os.path.expanduser(path)
+
+
 def find_dirs_elsewhere(places: Mapping[str, str | None]) -> list[str]:
     """Return a message for each output folder, by its key, that is no folder of this machine."""
     return [

@@ -115,7 +115,13 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
     """Return a message for every `_target_` with a wrong name, package or place."""
     problems = check_reserved_keys(config)
     for key, path in find_targets(config):
-        if not isinstance(path, str) or not _NAME.fullmatch(path):
+        if str(path).startswith("__main__."):
+            name = str(path).rpartition(".")[2]
+            problems.append(
+                f"{key}={path}: what a notebook or a script defines has no name by which a resumed "
+                f"run finds it; write it into a file, such as mine.py, and name mine.{name}"
+            )
+        elif not isinstance(path, str) or not _NAME.fullmatch(path):
             problems.append(f"{key}={path}: not the dotted name of a public class or function")
         elif (current := current_target(path)) != path:
             problems.append(f"{key}={path}: has moved; {key}={current} is its name now")

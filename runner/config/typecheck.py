@@ -163,5 +163,11 @@ def _is_added(key: str, added: frozenset[str]) -> bool:
 
 
 def _unknown(key: str, value: Any, known: list[str]) -> str:
-    hint = explain_hint(nearest_keys(key, known))
-    return f"{key}={shorten(value)}: there is no key {key!r}{hint}"
+    text = f"{key}={shorten(value)}"
+    if key == "experiments":  # the group, which is not a key
+        return f"{text}: the first line of an experiment's file must be `# @package _global_`"
+    if key in known:  # but not below its group
+        *groups, name = key.split(".")
+        nested = ": {".join([*groups, f"{name}: {shorten(value)}"]) + "}" * len(groups)
+        return f"{text}: a file has no keys with dots but groups of keys: {nested}"
+    return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"

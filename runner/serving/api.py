@@ -61,9 +61,23 @@ def compose(
     Raises:
         ConfigError: with every mistake.
     """
+    _check_texts(overrides=overrides, allow=allow, config_dirs=config_dirs)
     composed = compose_job(overrides, config_dirs=config_dirs)
     check_composed(with_row_count(composed), allowed_packages(allow))
     return composed.config
+
+
+def _check_texts(**arguments: Sequence[str | Path]) -> None:
+    """Check that each argument, by its name, is a list of texts.
+
+    Raises:
+        ConfigError: for each that is one text, whose letters would count, or holds something else.
+    """
+    raise_combined(
+        f"{name}={given!r}: must be a list of texts, such as {name}=['...']"
+        for name, given in arguments.items()
+        if isinstance(given, str) or not all(isinstance(text, str | Path) for text in given)
+    )
 
 
 def train(
@@ -84,6 +98,7 @@ def train(
         RuntimeError: if the training failed; the run directory says why.
         KeyboardInterrupt: if it was interrupted; the same call goes on with it.
     """
+    _check_texts(overrides=overrides, allow=allow, config_dirs=config_dirs)
     composed = compose_job(overrides, config_dirs=config_dirs)
     trainer = composed.config.get("trainer") or {}
     if composed.is_multirun or composed.config.get("search"):
@@ -123,6 +138,7 @@ def load(folder: str | Path, *, allow: Sequence[str] = ()) -> TrainedRun:
     Raises:
         UserError: if there is no run, or no job of the sweep has a result.
     """
+    _check_texts(allow=allow)
     return TrainedRun(find_run(folder).absolute(), tuple(allow))
 
 

@@ -177,3 +177,9 @@ def test_a_split_on_the_command_line_replaces_that_of_an_experiment(tmp_path):
     composed = compose(["experiments=mine", given], config_dirs=dirs)
     assert composed.config["dataset"]["split"] == {"time": {"validation": "1d", "test": "1d"}}
     assert compose(["dataset=synthetic", given]).problems, "such data have no split of rows"
+
+
+def test_a_tilde_in_the_place_of_results_is_the_home_as_in_every_other_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    composed = compose(['hydra.run.dir="~/runs/a"', 'hydra.sweep.dir="~/sweeps"'])
+    assert (composed.run_dir, composed.sweep_dir) == ("/home/me/runs/a", "/home/me/sweeps")

@@ -39,7 +39,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["checkpoint.monitor=max"], ["a group of keys", "checkpoint.monitor.direction=max"]),
         (["loop=debug", "trainer.num_processes=2"], ["works in one process"]),
         (["trainer.num_processes=100000"], ["num_processes=100000: this machine has", "at most"]),
-        (["+hydra.anything=1"], ["there is no key 'hydra.anything'"]),
+        (["+hydra.anything=1"], ["+hydra.anything=1: has no effect; of Hydra's keys, run.dir"]),
         (["model.net.bottom=[0]"], ["model.net.bottom[0]=0: must be at least 1"]),
         (["model.net.bottom=[]"], ["model.net.bottom=[]: needs at least 1 item"]),
         (["model.net.dropout=1.5"], ["model.net.dropout=1.5: must be at least 0 and below 1"]),
@@ -156,7 +156,28 @@ def command(monkeypatch, capsys, tmp_path):
         (["~task._target_", "loop=tune_lr", "~loop.high"],
          ["~task._target_: every job has this key", "~loop.high: every job"]),
         (["~model"], ["model.net: is missing", "ls model"]),
-        (["model=null"], ["model=null: a group takes one of its options", "~model"]),
+        (["model=null", "seed=-1"], ["model=null: a group takes one of its options\n"]),
+        (["callbacks=null"], ["a group takes one of its options; ~callbacks leaves it out"]),
+        (["~seed", "~run", "~report"], ["3 mistakes", "~seed: every job has this key"]),
+        (["~optimizer=3", "~model=[dcn]"],
+         ["2 mistakes", "~optimizer=3: ~optimizer leaves the group out", "~model=[dcn]: ~model"]),
+        (["+optimizer=adam", "++dataset=csv", "model@net=dcn", "seed=-1"],
+         ["4 mistakes", "+optimizer=adam: an option is chosen without a +: optimizer=adam",
+          "++dataset=csv: an option", "model@net=dcn: a group has one place; model=dcn"]),
+        (["hydra.job.chdir=true", "hydra/job_logging=default", "~hydra.run.dir", "seed=-1"],
+         ["4 mistakes", "hydra.job.chdir=true: has no effect; of Hydra's keys, run.dir, sweep",
+          "hydra/job_logging=default: has no effect", "~hydra.run.dir: has no effect"]),
+        (["model.net.top[0]=3", "trainer..amp=true", "größe=3", "=3", "~=3"],
+         ["5 mistakes", "'model.net.top[0]' is no key: a key is names with dots",
+          "'trainer..amp' is no key", "'größe' is no key", "4. =3: names no key", "5. ~=3: names"]),
+        (["SEED=1", "optimizer=ADAM", "Trainer.Max_Steps=3"],
+         ["3 mistakes", "nearest: 'seed'", "nearest: 'adam'", "nearest: 'trainer.max_steps'"]),
+        (["model.net._target_=__main__.M"],
+         ["what a notebook or a script defines has no name", "mine.py, and name mine.M"]),
+        (["optimizer.parts={pattern: bias, frozen: true}"],
+         ["optimizer.parts is a list; its entries stand in brackets: optimizer.parts=[{...}]"]),
+        (["-M"], ["-M: no such flag; nearest: '-m'"]),
+        (["help"], ["'help': no such verb; `python -m runner --help` does that"]),
         (["metrics.own={mcc: {_target_: a.B}}"],
          ["no key 'metrics.own.mcc' yet; a key", "'+metrics.own={mcc: {_target_: a.B}}'"]),
         (["callbacks.mine.every=3"], ["no key 'callbacks.mine.every' yet", ": +callbacks.mine.ev"]),
@@ -307,6 +328,26 @@ def test_all_mistakes_of_a_command_are_told_together(command):
     assert message.startswith("error: 5 mistakes")
     for part in ("optimizer=adm", "lr=0.1", "batch_size=abc", "seed=-1", "amp_dtype=fp8"):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", b"trainer: {max_steps: 3}\n",
+         "the first line of an experiment's file must be `# @package _global_`"),
+        ("a.yaml", b"# @package _global_\ntrainer.max_steps: 3\n",
+         "a file has no keys with dots but groups of keys: trainer: {max_steps: 3}\n"),
+        ("a.yaml", b"# @package _global_\nname: gr\xfcn\n", "experiments/a.yaml: is not UTF-8: "),
+        ("a.yml", b"# @package _global_\n", "experiments/a.yml: must be named .yaml; exp"),
+    ],
+)  # fmt: skip
+def test_a_file_of_ones_own_that_is_written_wrongly_is_told(
+    command, tmp_path_factory, name, content, said
+):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "experiments").mkdir()
+    (folder / "experiments" / name).write_bytes(content)
+    assert said in command.refused("--config-dir", str(folder), "experiments=a")
 
 
 def test_an_experiment_with_a_misspelt_key_is_refused_though_hydra_merges_it(

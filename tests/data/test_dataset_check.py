@@ -14,7 +14,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
-from runner.data.core.dataset import DatasetWrapper
+from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.data.core.dataset_check import check_dataset, check_first_batch
 from runner.errors import ConfigError
 from tests.conftest import ROOT, Zygote
@@ -231,3 +231,36 @@ def test_a_stream_of_ones_own_is_not_read_ahead_and_its_first_batch_is_checked(c
     assert [b.size for b in islice(checked, 3)] == [64] * 3
     with pytest.raises(ConfigError, match="first batch of the stream: has 64 rows, not 32"):
         next(check_first_batch(batches("train", batch_size=64), clicks.schema, 32))
+
+
+def test_a_class_without_batches_or_whose_batches_gives_none_is_told(clicks):
+    class Lacking(Dataset):
+        def __init__(self) -> None:
+            self.schema, self.num_rows = clicks.schema, clicks.num_rows
+
+    with pytest.raises(
+        ConfigError, match=r"^dataset: batches\(split, .*: there is no such method$"
+    ):
+        check(Lacking())
+
+    class Silent(Lacking):
+        def batches(self, split, **options):
+            for _ in clicks.batches(split, **options):
+                pass
+
+    with pytest.raises(
+        ConfigError, match=r"batches\('train', ...\) returned NoneType, not an iter"
+    ):
+        check(Silent())
+
+
+def test_a_class_that_derives_from_none_of_ours_is_told_all_that_it_lacks(tmp_path, runner: Zygote):
+    load_page(tmp_path)
+    code = CODE.replace("class Clicks(Dataset)", "class Clicks")
+    (tmp_path / "mydata" / "clicks.py").write_text(code)
+    words = ("--config-dir", "myconf", "--allow", "mydata", "dataset=clicks", "report=false")
+    done = runner.run(*words, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.code == 2
+    assert "dataset: rest: must be one of" in done.text
+    assert "derive your class from runner.Dataset" in done.text
+    assert "dataset: save_fitted_transforms(folder): there is no such method" in done.text

@@ -119,6 +119,21 @@ def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
     assert trained.predict(untyped, keep=["id", "id"]).equals(expected)
 
 
+def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused():
+    with pytest.raises(ConfigError, match=r"^overrides='model=dcn': must be a list of texts"):
+        public.compose("model=dcn")
+    with pytest.raises(
+        ConfigError, match=r"^2 mistakes\n.*allow='mine'.*\n.*config_dirs='myconf': mu"
+    ):
+        public.train(["seed=1", "seed=2"], allow="mine", config_dirs="myconf")
+    with pytest.raises(ConfigError, match=r"^allow='mine': must be"):
+        public.load("nowhere", allow="mine")
+    with pytest.raises(
+        ConfigError, match=r"'--allow': not key=value; .* allow=\[...\] and config_"
+    ):
+        public.compose(["--allow", "mine"])
+
+
 def test_bad_input_is_an_exception_with_its_place(trained, rows):
     with pytest.raises(DataError, match="the table: no column 'city'"):
         trained.predict(rows.drop(["city"]))

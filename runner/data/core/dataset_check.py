@@ -8,7 +8,7 @@ B batch, D dense features, T tasks, G group columns, V values of a jagged tensor
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +55,10 @@ def check_dataset(
             rank=rank,
             world_size=world_size,
         )
+        if not isinstance(batches, Iterable):
+            what = type(batches).__name__
+            problems.append(f"batches({split!r}, ...) returned {what}, not an iterator of batches")
+            continue
         batch = next(iter(batches), None)
         del batches  # closes a generator, and with it the files that it may have open
         update = batch_size * world_size
@@ -135,7 +139,7 @@ def _told(dataset: object, name: str) -> str:
 
 
 def _signature_problems(batches: Any) -> Iterator[str]:
-    if not callable(batches):
+    if not callable(batches) or getattr(batches, "__func__", None) is Dataset.batches:
         yield f"batches(split, *, {', '.join(ARGUMENTS)}): there is no such method"
         return
     parameters = inspect.signature(batches).parameters

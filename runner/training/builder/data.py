@@ -73,20 +73,19 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         check_fitted_transforms(dataset, folder / "data", recorded)
         place = folder / "data" / FITTED_FILE
         inputs.view.note(f"{place} was missing: fitted anew, and the same as it was")
+    if "judged" not in node:  # which is of our own, and need not have train rows
+        check_dataset(
+            dataset,
+            batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
+            seed=inputs.config["seed"],
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
         digest = saved_digest(run.dir / "data")
         if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)
-    if "judged" in node:  # one of our own, which need not have train rows
-        return dataset
-    check_dataset(
-        dataset,
-        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
-        seed=inputs.config["seed"],
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
     return dataset
 
 

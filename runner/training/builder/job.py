@@ -248,7 +248,7 @@ def make_trackers(inputs: JobInputs, ranks: Ranks) -> dict[str, Any]:
     """Build the trackers by name; only rank 0 has any."""
     trackers = {
         name: inputs.make_part("tracker", node, f"tracker.{name}")
-        for name, node in inputs.config["tracker"].items()
+        for name, node in (inputs.config.get("tracker") or {}).items()
         if ranks.is_main
     }
     for name, tracker in trackers.items():

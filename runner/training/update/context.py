@@ -16,7 +16,7 @@ from runner.batch import Batch, Embeddings, Schema
 from runner.distributed.all_reduce import all_reduce_gradients
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.factory import EmbeddingTables
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.recommender import Recommender
@@ -146,7 +146,15 @@ class Context:
         return optimizer
 
     def log(self, name: str, value: Tensor | float) -> None:
-        """Log a number: a row of the train log has its mean since the last row, over all ranks."""
+        """Log a number: a row of the train log has its mean since the last row, over all ranks.
+
+        Raises:
+            UserError: for what is no single number.
+        """
+        is_number = value.numel() == 1 if isinstance(value, Tensor) else hasattr(value, "__float__")
+        if not is_number:
+            what = f"a tensor of {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise UserError(f"task: ctx.log({name!r}, ...) takes one number, not {what}")
         self.logged_means.add(name, value)
 
     def rows_at_once(self, num_rows: int) -> int:

@@ -92,6 +92,12 @@ class Supervised:
         batch = next(batches)
         with ctx.operation_threads():
             embeddings = ctx.model.embed(batch)
+            if not isinstance(embeddings, Embeddings):
+                raise UserError(
+                    f"model.net: embed of {type(ctx.model).__name__} returned "
+                    f"{type(embeddings).__name__}; it must return the runner.Embeddings that its "
+                    "TableLookup returns"
+                )
             # divided by the weight of the whole update: a short micro-batch counts only its rows
             total_weight = ctx.total_weight(batch)
             if needs_closure(ctx.dense_optimizer):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from runner.distributed.ranks import SINGLE_PROCESS, Ranks
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
 from runner.optim.settings import ClipSettings
 from runner.training.update.logged_means import RunningMeans
 from runner.training.update.loss_scale import LossScale
@@ -206,3 +206,11 @@ def test_a_look_up_that_reads_the_dense_half_is_refused():
     context.model.embed = embed
     with pytest.raises(AssertionError, match="reads parameters of the dense half"):
         Supervised().train_step(context, iter([random_batch(8, 0)]))
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 3), "high", None])
+def test_what_is_logged_and_no_number_is_told_by_its_name(value):
+    context = make_context()
+    context.log("slope", torch.ones(1))
+    with pytest.raises(UserError, match=r"^task: ctx.log\('slope', ...\) takes one number, not "):
+        context.log("slope", value)

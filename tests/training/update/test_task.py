@@ -193,6 +193,16 @@ def test_what_a_model_may_not_return_is_told_in_training_and_evaluation(change, 
         Supervised().eval_step(context, random_batch(8))
 
 
+def test_a_model_whose_look_up_returns_something_else_is_told():
+    class Pooled(DLRM):
+        def embed(self, batch):
+            return super().embed(batch).pooled_BE
+
+    model = Pooled(SCHEMA, embedding_dim=4, bottom=[4], top=[4])
+    with pytest.raises(UserError, match=r"embed of Pooled returned Tensor; it must return the run"):
+        train(make_context(model=model), [random_batch(8)])
+
+
 def test_a_loss_without_a_gradient_is_told():
     class Cut(BCE):
         def forward(self, prediction):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
 
+from torch import nn
+
 from runner.config_key import Key, check_arguments
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import select_names
@@ -54,6 +56,7 @@ class Activations:
     ) -> None:
         check_arguments(Activations.__init__, locals())
         self.every, self.patterns, self.statistics = every, tuple(modules), tuple(statistics)
+        self.modules: dict[str, nn.Module] = {}
         self.hooks = ExitStack()
         self.observer: TrainingModeStatistics | None = None
 
@@ -62,6 +65,8 @@ class Activations:
             raise ConfigError(
                 "a compiled dense half has no modules to observe; trainer.compile=false"
             )
+        named = collect_modules({"": training.context.model, "(loss)": training.context.loss})
+        self.modules = {n: named[n] for n in select_names(self.patterns, list(named), "modules")}
         self._attach_hooks(training)
 
     def on_update(self, training: Any, output: Any) -> None:
@@ -78,14 +83,12 @@ class Activations:
         if (training.step + 1) % self.every:
             return
         context = training.context
-        named = collect_modules({"": context.model, "(loss)": context.loss})
-        modules = {n: named[n] for n in select_names(self.patterns, list(named), "modules")}
         scale = context.loss_scale
         self.observer = TrainingModeStatistics(
-            modules, lambda: 1.0 if scale is None else float(scale.state[0])
+            self.modules, lambda: 1.0 if scale is None else float(scale.state[0])
         )
         dispatcher = HookDispatcher([self.observer], device=context.device)
-        self.hooks.enter_context(attach_hooks(dispatcher, modules, {}))
+        self.hooks.enter_context(attach_hooks(dispatcher, self.modules, {}))
 
     def _detach_hooks(self) -> None:
         self.hooks.close()
