@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import is_override
 from runner.errors import UserError
 from runner.rundir.location import fill_template
 from runner.rundir.mirror.fetch import local_run
@@ -36,7 +37,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import check_parts, launch, print_status, run_spec
 
     flags = parse_flags(words)
-    if not flags.overrides or "=" in flags.overrides[0]:
+    if not flags.overrides or is_override(flags.overrides[0]):
         raise UserError(f"reproduce: name a run: reproduce DIR [{_RUN_DIR_KEY}=NEW]")
     folder, overrides = local_run(flags.overrides[0]), flags.overrides[1:]
     refuse_flags(flags, f"reproduce {folder} repeats one run")
