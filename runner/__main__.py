@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError, is_interruption, wrap_words
-from runner.rundir.masked_streams import mask_standard_streams
+from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
 from runner.rundir.secrets import note_references
 
 
@@ -110,5 +110,6 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    open_closed_streams()
     mask_standard_streams()  # also what the interpreter prints after the end of main
     sys.exit(main())
