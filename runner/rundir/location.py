@@ -13,12 +13,13 @@ from pathlib import Path
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock
 from runner.rundir.regular_files import check_run_files, is_temporary, read_bytes
+from runner.rundir.run_files import TUNED_FILE
 
 MOST_RUNS_OF_A_NAME = 1000
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
-# those of a sweep. Any other file means that the folder belongs to somebody else.
-FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log"}
+# those of a sweep and of `reproduce`. Any other file means that the folder is somebody else's.
+FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log", TUNED_FILE}
 _FILES_OF_A_START = (
     "result.json",
     "meta.json",
