@@ -144,9 +144,12 @@ def remove_run_files(folder: Path) -> None:
 def unwritable(folder: Path, error: OSError) -> str:
     """Return the message about a run directory that cannot be written."""
     reason = error.strerror or str(error)
-    return (
-        f"{folder}: cannot write the run directory: {reason}; hydra.run.dir=DIR puts it elsewhere"
+    way_out = (
+        "a copy of the folder elsewhere can be resumed"
+        if os.path.exists(folder / "meta.json")
+        else "hydra.run.dir=DIR puts it elsewhere"
     )
+    return f"{folder}: cannot write the run directory: {reason}; {way_out}"
 
 
 def update_latest_link(folder: Path) -> None:
