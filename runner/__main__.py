@@ -6,6 +6,7 @@ SIGINT and SIGTERM.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -47,6 +48,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        error = UserError(f"{error.filename}: no file or folder may have a name this long")
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)

@@ -122,6 +122,15 @@ def test_a_process_may_be_started_without_standard_streams(tmp_path):
     assert json.loads(rows[-1])["step"] == 2
 
 
+@pytest.mark.parametrize("words", ["resume NAME", "report NAME", "-m seed=1 hydra.sweep.dir=NAME"])
+def test_a_name_that_is_too_long_is_told_without_a_traceback(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.replace("NAME", name := "x" * 300).split()) == 2
+    shown = capsys.readouterr().err
+    assert name in shown and "name this long" in shown
+    assert "Traceback" not in shown
+
+
 def test_a_message_finds_a_closed_output(tmp_path):
     shown = f"{sys.executable} -m runner optimizer=adm >&-"
     done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -105,8 +105,11 @@ def check_writable(template: str) -> None:
         UserError: if it cannot.
     """
     folder = Path(template.split("{")[0] or ".").absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+    except OSError as problem:  # a name that is too long, or a folder that may not be looked into
+        raise UserError(unwritable(folder, problem)) from problem
     if not folder.is_dir():
         error = NotADirectoryError(errno.ENOTDIR, "is a file, not a folder")
         raise UserError(unwritable(folder, error))

@@ -329,3 +329,8 @@ def test_a_run_that_cannot_be_written_any_more_goes_on_as_a_copy(tmp_path):
     (tmp_path / "meta.json").write_text("{}")
     message = unwritable(tmp_path, error)
     assert message.endswith("system; a copy of the folder elsewhere can be resumed")
+
+
+def test_a_name_that_no_folder_may_have_is_told(tmp_path):
+    with pytest.raises(UserError, match="cannot write the run directory: File name too long"):
+        check_writable(str(tmp_path / ("x" * 300)))
