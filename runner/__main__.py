@@ -6,6 +6,7 @@ SIGINT and SIGTERM.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError, is_interruption, wrap_words
-from runner.rundir.masked_streams import mask_standard_streams
+from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
 from runner.rundir.secrets import note_references
 
 
@@ -47,6 +48,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        error = UserError(f"{error.filename}: no file or folder may have a name this long")
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)
@@ -110,5 +113,6 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    open_closed_streams()
     mask_standard_streams()  # also what the interpreter prints after the end of main
     sys.exit(main())

@@ -1,6 +1,7 @@
 """`python -m runner` as a process: what it imports, what it prints, how it ends."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -89,6 +90,38 @@ def test_a_closed_pipe_ends_quietly():
     )
     assert done.stdout == "model\n"
     assert done.stderr == ""
+
+
+def test_a_process_may_be_started_without_standard_streams(tmp_path):
+    """No file gets the number of a stream, and none receives what is printed."""
+    words = "dataset.rows.train=2000 dataset.rows.validation=500 dataset.rows.test=500"
+    command = f"{sys.executable} -m runner {words} trainer.max_steps=2 hydra.run.dir=run"
+    done = subprocess.run(
+        f"{command} <&- >&- 2>&-",
+        shell=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert done.returncode == 0, log
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == 2
+
+
+@pytest.mark.parametrize("words", ["resume NAME", "report NAME", "-m seed=1 hydra.sweep.dir=NAME"])
+def test_a_name_that_is_too_long_is_told_without_a_traceback(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.replace("NAME", name := "x" * 300).split()) == 2
+    shown = capsys.readouterr().err
+    assert name in shown and "name this long" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_message_finds_a_closed_output(tmp_path):
+    shown = f"{sys.executable} -m runner optimizer=adm >&-"
+    done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: optimizer=adm: no such option")
 
 
 def test_cfg_shows_the_configuration_in_hydras_ways(command):

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.cli.schema import write_new_file
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import shell_override
+from runner.config.hydra_text import is_override, quote_hydra_value, shell_override
 from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
 
 METHODS = ("both", "shark", "permutation")
@@ -38,7 +38,9 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     _check_words(given)
     run = find_run(given.folder)
     allowed = allowed_packages(allow)
-    composed = compose_job(["loop=eval", f"run={run}", *_FIXED, *given.overrides])
+    composed = compose_job(
+        ["loop=eval", f"run={quote_hydra_value(str(run))}", *_FIXED, *given.overrides]
+    )
     check_composed(composed, allowed)
     for note in changed_data_note(composed):
         print_status(note)
@@ -107,7 +109,7 @@ def _check_words(given: argparse.Namespace) -> None:
         UserError: with every mistake.
     """
     problems = []
-    if given.folder is None or "=" in given.folder:
+    if given.folder is None or is_override(given.folder):
         problems.append("importance: name a run: importance DIR [--keep N --out FILE]")
     if given.method not in METHODS:
         problems.append(unknown_choice("--method", given.method, METHODS))

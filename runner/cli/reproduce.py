@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import is_override
 from runner.errors import UserError
-from runner.rundir.location import fill_template
+from runner.rundir.json_files import read_json, write_json
+from runner.rundir.location import fill_template, unwritable
 from runner.rundir.mirror.fetch import local_run
-from runner.rundir.run_files import read_meta, read_result
+from runner.rundir.run_files import TUNED_FILE, read_meta, read_result
 
 if TYPE_CHECKING:
     from runner.config.compose import ComposedConfig
@@ -36,7 +38,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import check_parts, launch, print_status, run_spec
 
     flags = parse_flags(words)
-    if not flags.overrides or "=" in flags.overrides[0]:
+    if not flags.overrides or is_override(flags.overrides[0]):
         raise UserError(f"reproduce: name a run: reproduce DIR [{_RUN_DIR_KEY}=NEW]")
     folder, overrides = local_run(flags.overrides[0]), flags.overrides[1:]
     refuse_flags(flags, f"reproduce {folder} repeats one run")
@@ -58,6 +60,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     target = _new_run_dir(composed, spec.signature)
     print_status(f"running {folder} again in {target}")
     again = replace(composed, run_dir=str(target))
+    _keep_tuned_values(composed, folder, target)
     code = launch(again, allowed=allowed, command=sys.orig_argv)
     return code or _compare(folder, target)
 
@@ -189,6 +192,22 @@ def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
         number += 1
         target = Path(f"{text}_{number}")
     return target
+
+
+def _keep_tuned_values(composed: ComposedConfig, folder: Path, target: Path) -> None:
+    """Let a training use the values that its run has tuned: trials go by times, and find others.
+
+    Raises:
+        UserError: if they cannot be read, or the new directory cannot be written.
+    """
+    if composed.config["loop"].get("then") != "train" or not (folder / TUNED_FILE).exists():
+        return
+    tuned = read_json(folder / TUNED_FILE)
+    try:
+        target.mkdir(parents=True)
+        write_json(target / TUNED_FILE, tuned)
+    except OSError as error:
+        raise UserError(unwritable(target, error)) from error
 
 
 def _compare(folder: Path, target: Path) -> int:

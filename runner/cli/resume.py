@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.cli.flags import Flags, parse_flags, refuse_flags
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import quote_hydra_value
+from runner.config.hydra_text import is_override, quote_hydra_value
 from runner.errors import UserError
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
@@ -31,7 +31,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.rundir.diff import diff_settings, format_changes
 
     flags = parse_flags(words)
-    if not flags.overrides or "=" in flags.overrides[0]:
+    if not flags.overrides or is_override(flags.overrides[0]):
         raise UserError("resume: name a run: resume DIR [key=value ...]")
     folder = local_run(flags.overrides[0])
     if os.path.lexists(folder / "study.db"):

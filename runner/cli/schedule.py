@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import is_override
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import UserError
 from runner.optim.lr_scaling import lr_scale_factor
@@ -68,7 +69,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     given = make_parser().parse(words)
     allowed = allowed_packages(allow)
     overrides = list(given.words)
-    if overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
+    if overrides and not is_override(overrides[0]):
         run = local_run(overrides.pop(0))
         composed = compose(overrides, config_dirs=given.config_dir, from_run=run)
     else:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+
+
+def is_override(word: str) -> bool:
+    """Return whether a word changes settings; a folder `lr=0.1` that exists, or a URL, does not."""
+    has_form = "=" in word or word.startswith("~")
+    return has_form and "://" not in word.partition("=")[0] and not os.path.exists(word)
 
 
 def quote_hydra_value(text: str) -> str:

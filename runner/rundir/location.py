@@ -13,12 +13,13 @@ from pathlib import Path
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock
 from runner.rundir.regular_files import check_run_files, is_temporary, read_bytes
+from runner.rundir.run_files import TUNED_FILE
 
 MOST_RUNS_OF_A_NAME = 1000
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
-# those of a sweep. Any other file means that the folder belongs to somebody else.
-FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log"}
+# those of a sweep and of `reproduce`. Any other file means that the folder is somebody else's.
+FILES_BEFORE_META = {".lock", "config.yaml", "log.txt", "job.log", TUNED_FILE}
 _FILES_OF_A_START = (
     "result.json",
     "meta.json",
@@ -104,8 +105,11 @@ def check_writable(template: str) -> None:
         UserError: if it cannot.
     """
     folder = Path(template.split("{")[0] or ".").absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+    except OSError as problem:  # a name that is too long, or a folder that may not be looked into
+        raise UserError(unwritable(folder, problem)) from problem
     if not folder.is_dir():
         error = NotADirectoryError(errno.ENOTDIR, "is a file, not a folder")
         raise UserError(unwritable(folder, error))
@@ -143,9 +147,12 @@ def remove_run_files(folder: Path) -> None:
 def unwritable(folder: Path, error: OSError) -> str:
     """Return the message about a run directory that cannot be written."""
     reason = error.strerror or str(error)
-    return (
-        f"{folder}: cannot write the run directory: {reason}; hydra.run.dir=DIR puts it elsewhere"
+    way_out = (
+        "a copy of the folder elsewhere can be resumed"
+        if os.path.exists(folder / "meta.json")
+        else "hydra.run.dir=DIR puts it elsewhere"
     )
+    return f"{folder}: cannot write the run directory: {reason}; {way_out}"
 
 
 def update_latest_link(folder: Path) -> None:

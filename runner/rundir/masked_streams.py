@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import IO, Any
@@ -69,6 +70,24 @@ def _length_of_beginning(content: bytes) -> int:
                 longest = length
                 break
     return longest
+
+
+def open_closed_streams() -> None:
+    """Open nothing in place of the standard streams that this process was started without.
+
+    A daemon may start it so, as `>&-` does. Files that are opened later would get their numbers,
+    and whatever writes to a stream would write into them.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)  # by the processes of ranks and jobs
+            stream = open(number, mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def mask_standard_streams() -> Callable[[], None]:

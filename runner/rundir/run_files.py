@@ -21,6 +21,7 @@ from runner.rundir.walk import runs_below
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
 # by which a job of a search and its sweep exchange whether it goes on
 REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
+TUNED_FILE = "tuned.json"  # what a tuner has found
 # what every job needs
 CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
 _CONFIG_SHAPES = dict.fromkeys(

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed
-from runner.config.hydra_text import quote_hydra_value
+from runner.config.hydra_text import is_override, quote_hydra_value
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
@@ -164,7 +164,7 @@ def _compose_with_rows(
 
 
 def _find_problems(folder: str | None, out: str | None, settings: ExportSettings) -> Iterator[str]:
-    if folder is None or "=" in folder:
+    if folder is None or is_override(folder):
         yield "export: name a run: export DIR --out MODEL"
     if out is None:
         yield "export: --out is not set: the folder to write"

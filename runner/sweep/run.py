@@ -254,9 +254,13 @@ def _locked(directory: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         reason = error.strerror or error
+        way_out = (
+            "a copy of the folder elsewhere can be resumed"
+            if os.path.exists(directory / "study.db")
+            else "hydra.sweep.dir=DIR puts it elsewhere"
+        )
         raise UserError(
-            f"{directory}: cannot write the sweep's directory: {reason}; hydra.sweep.dir=DIR puts "
-            "it elsewhere"
+            f"{directory}: cannot write the sweep's directory: {reason}; {way_out}"
         ) from error
     try:
         yield

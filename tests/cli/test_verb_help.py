@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.__main__ import main
@@ -64,3 +66,11 @@ def test_a_verb_without_its_words_says_which_it_takes(words, said, capsys, tmp_p
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["resume", "reproduce", "importance", "export", "schedule"])
+def test_a_folder_with_an_equals_sign_is_the_run_of_a_verb(verb, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("lr=0.1").mkdir()
+    assert main([verb, "lr=0.1", *(["--out", "model"] if verb == "export" else [])]) == 2
+    assert "lr=0.1: no run directory: it has no meta.json" in capsys.readouterr().err

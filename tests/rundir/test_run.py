@@ -15,7 +15,7 @@ from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.identity import signed_settings_at, why_not_done
-from runner.rundir.location import check_writable, create_and_lock
+from runner.rundir.location import check_writable, create_and_lock, unwritable
 from runner.rundir.provenance import (
     changed_code_note,
     changed_own_code,
@@ -321,3 +321,16 @@ def test_names_of_a_run_directory_import_nothing(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert changed_own_code({"trap.inner/x.py": "0"}) == ["trap.inner/x.py"]
     assert list(own_code(["trap"])) == ["trap/__init__.py"]
+
+
+def test_a_run_that_cannot_be_written_any_more_goes_on_as_a_copy(tmp_path):
+    error = OSError(errno.EROFS, "Read-only file system")
+    assert unwritable(tmp_path, error).endswith("hydra.run.dir=DIR puts it elsewhere")
+    (tmp_path / "meta.json").write_text("{}")
+    message = unwritable(tmp_path, error)
+    assert message.endswith("system; a copy of the folder elsewhere can be resumed")
+
+
+def test_a_name_that_no_folder_may_have_is_told(tmp_path):
+    with pytest.raises(UserError, match="cannot write the run directory: File name too long"):
+        check_writable(str(tmp_path / ("x" * 300)))

@@ -166,6 +166,14 @@ def test_a_run_directory_is_refused_as_the_directory_of_a_sweep(tmp_path):
         run(tmp_path / "file", grid(value=[0.1]))
 
 
+def test_a_sweep_that_cannot_be_written_any_more_goes_on_as_a_copy(tmp_path):
+    assert run(tmp_path, grid(value=[0.1])) == 0
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(UserError, match="a copy of the folder elsewhere can be resumed"):
+        run(tmp_path, grid(value=[0.1]))
+
+
 def test_the_folder_of_another_run_is_not_taken(tmp_path, capsys):
     assert run(tmp_path, grid(value=[0.1])) == 0
     (folder,) = (p.parent for p in tmp_path.glob("*/result.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,6 +252,12 @@ def test_data_that_have_changed_since_the_training_are_told(runner, run, tmp_pat
     path.write_bytes(before)
     assert said.code == 0 and "have changed since the run was trained on them" in said.text
     assert "have changed since" not in runner.run("importance", str(run), *words).text
+
+
+def test_the_folder_of_a_run_may_have_signs_of_the_grammar_in_its_name(runner, run, tmp_path):
+    shutil.copytree(run, folder := tmp_path / "lr=0.1 (é)")
+    done = runner.run("importance", str(folder), "--method", "shark")
+    assert done.code == 0 and (folder / "importance.json").exists(), done.text
 
 
 @pytest.mark.long

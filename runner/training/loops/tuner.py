@@ -12,6 +12,7 @@ from typing import Any
 from runner.reporting.console.format import TextTable
 from runner.reporting.console.sparkline import bar
 from runner.rundir.json_files import read_json, write_json, write_text
+from runner.rundir.run_files import TUNED_FILE
 from runner.rundir.secrets import mask_secrets
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import restored_after
@@ -20,7 +21,6 @@ from runner.training.loops.train import train
 from runner.training.steps import rows_per_update, updates_per_epoch
 from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
-TUNED_FILE = "tuned.json"
 TunedValues = Mapping[str, Any]  # name of a setting or a measurement -> its value
 
 

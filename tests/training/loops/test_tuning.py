@@ -346,6 +346,13 @@ def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     assert result["step"] == 30
     assert result["examples"] == 30 * size
 
+    other = 16 if size != 16 else 24  # as another speed of the machine would have found
+    found = read_tuned(tuned) | {"batch_size": other, "update_rows": other}
+    (tuned / "tuned.json").write_text(json.dumps(found))
+    done = runner.run("reproduce", str(tuned), f"hydra.run.dir={tmp_path / 'again'}")
+    assert "already tuned" in done.text
+    assert json.loads((tmp_path / "again" / "result.json").read_text())["examples"] == 30 * other
+
 
 @pytest.mark.long
 def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_search_again(
