@@ -19,6 +19,7 @@ from runner.cli.export import export as export_verb
 from runner.errors import UserError
 from runner.serving import export_plan
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
+from runner.serving.export import describe
 from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
@@ -150,8 +151,11 @@ def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp
         assert found["recall@5"] == expected["recall@5"]
         items = Scorer.load(out).vectors("items", {"item": np.arange(NUM_ITEMS)})
         assert len({row.tobytes() for row in items}) == NUM_ITEMS
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-5), name
+    # no graph scores the drawn items of a retrieval model's loss, so it is not said to be the same
+    assert found.keys() == expected.keys() - ({"loss"} if more else set())
+    assert not more or "loss" not in " ".join(describe(measured))
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-5), name
 
 
 @pytest.mark.slow
