@@ -316,6 +316,13 @@ def test_a_damaged_file_and_a_path_that_leads_elsewhere_are_refused(model, tmp_p
         open_artifact(copy)
     with pytest.raises(UserError, match="no exported model"):
         open_artifact(tmp_path)
+    (copy / "metrics.json").unlink()
+    content = json.loads(schema)
+    content["vocabularies"] = dict.fromkeys(content["vocabularies"], "../x.parquet")
+    (copy / "schema.json").write_text(json.dumps(content))
+    write_manifest(copy, {k: manifest[k] for k in manifest if k not in ("files", "version")})
+    with pytest.raises(UserError, match=r"schema\.json: '../x.parquet' does not lie in the folder"):
+        open_artifact(copy)
 
 
 def test_machine_code_is_loaded_only_where_it_is_trusted(model, tmp_path):
