@@ -21,7 +21,11 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     run, inputs, overrides = split_run_words(given.words)
-    if not run or bool(inputs) == (given.split is not None):
+    if inputs and given.split is not None:
+        raise UserError(
+            f"--split {given.split}: is scored in place of files: drop it, or {inputs[0]}"
+        )
+    if not run or not (inputs or given.split):
         raise UserError(
             "predict: name a run and what to score: predict DIR INPUT... [--out DIR], or a split "
             "of its own data: predict DIR --split test; --help says more"

@@ -62,7 +62,7 @@ def make_parser() -> VerbParser:
         ("--port", "N", int, "port to listen on; default: 8080; 0: any free one"),
         ("--workers", "N", int, "processes, each with a copy of the model; default: 1"),
         ("--index", "DIR", Path, "search the nearest items in what `index` has made of this model"),
-        ("--follow", "DIR", Path, "apply the deltas that `export --since` writes into this folder"),
+        ("--follow", "DIR", Path, "apply the deltas `delta-*` that appear in this folder"),
         ("--name", "NAME", str, "what addresses call the model; default: the folder's name"),
         ("--format", "FORMAT", str, "pt2, aoti or onnx; default: the first in the folder"),
         ("--max-rows", "N", int, "rows that a request may have, else status 400; default: 4096"),

@@ -148,11 +148,18 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
 def read_schema(
     folder: Path,
 ) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], Transforms]:
-    """Read `schema.json` and the vocabularies beside it, whose hashes were verified."""
+    """Read `schema.json` and the vocabularies beside it, whose hashes were verified.
+
+    Raises:
+        UserError: for a vocabulary that does not lie in the folder.
+    """
     content = json.loads((folder / SCHEMA).read_text())
+    files = {
+        n: folder / _checked_name(folder / SCHEMA, f) for n, f in content["vocabularies"].items()
+    }
     vocabularies = {
-        name: np.asarray(pq.read_table(folder / file, page_checksum_verification=True)["value"])
-        for name, file in content["vocabularies"].items()
+        name: np.asarray(pq.read_table(file, page_checksum_verification=True)["value"])
+        for name, file in files.items()
     }
     declared = Declared(
         labels=(),
@@ -233,6 +240,8 @@ def open_artifact(path: Path | str) -> Artifact:
         raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}; {EXPORT_AGAIN}")
     try:
         return Artifact(folder, manifest, *read_schema(folder))
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
 
@@ -244,7 +253,7 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
         UserError: for a file that is missing, damaged, a link, or does not lie in the folder.
     """
     for name, digest in files.items():
-        file = folder / _checked_name(folder, name)
+        file = folder / _checked_name(folder / MANIFEST, name)
         if file.is_symlink() or not file.is_file():
             raise UserError(
                 f"{file}: missing, or no plain file; {MANIFEST} lists it; {_WRITE_ANEW}"
@@ -281,15 +290,15 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
     return checked
 
 
-def _checked_name(folder: Path, name: str) -> str:
-    """Return a file's name if it lies in the folder.
+def _checked_name(named_by: Path, name: str) -> str:
+    """Return the name of a file if it lies in the folder of the file that names it.
 
     Raises:
         UserError: for a path that leads elsewhere.
     """
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name:
-        raise UserError(f"{folder / MANIFEST}: {name!r} does not lie in the folder")
+        raise UserError(f"{named_by}: {name!r} does not lie in the folder")
     return name
 
 

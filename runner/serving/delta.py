@@ -200,7 +200,7 @@ def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
 
     Args:
         scorer: its version is the base that is looked for.
-        folder: of deliveries; other folders in it are passed over, and so is a delta that is
+        folder: of deliveries; folders not called `delta-*` are passed over, and so is one that is
             being written.
 
     Raises:

@@ -179,7 +179,7 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
     shown = [n for n in evaluated if n.partition("/")[0] in ("auc", "loss") or "@" in n]
     for format_, found in measured["formats"].items():
         parts = []
-        for name in shown[:4]:
+        for name in [n for n in shown if n in found["metrics"]][:4]:
             before, after = evaluated[name], found["metrics"][name]
             same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
             parts.append(f"{name} {before:.6f} evaluated, {same} exported")

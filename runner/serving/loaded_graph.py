@@ -211,6 +211,7 @@ class OnnxGraph:
 
         options = ort.SessionOptions()
         options.intra_op_num_threads = num_threads
+        options.log_severity_level = 3  # errors: it warns of constants that it computes each time
         source = str(model) if isinstance(model, Path) else model
         self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self._model, self._spec, self._num_threads = model, spec, num_threads

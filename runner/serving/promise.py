@@ -83,6 +83,8 @@ def compare(
             schema = job.dataset.schema
             metrics.update(attach_slices(scored, batch, schema, settings.slice_by, model), losses)
     found.metrics, _ = reduce_metrics(metrics, context.ranks)
+    if isinstance(model, RetrievalModel):  # whose losses are of drawn items, which no graph scores
+        evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
     found.problems = _find_problems(found, evaluated, scorer, job, split)
     return found
 
@@ -106,6 +108,10 @@ def _score(
         model.items_ID = own_ID
     logits_BT = torch.from_numpy(np.ascontiguousarray(scorer.logits(rows)))
     return replace(prediction, logits_BT=logits_BT, aux=aux)
+
+
+def _without_losses(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {n: value for n, value in metrics.items() if n.partition("/")[0] != "loss"}
 
 
 def _find_problems(

@@ -55,6 +55,10 @@ def test_the_help_of_all_verbs_needs_no_torch():
         (["init", "a", "b"], "init: one name: init NAME"),
         (["ls", "a", "b"], "ls: one group at most: ls [GROUP]"),
         (["predict"], "predict: name a run and what to score: predict DIR INPUT"),
+        (
+            ["predict", "run", "x.csv", "--split", "test"],
+            "--split test: is scored in place of files",
+        ),
         (["reproduce"], "reproduce: name a run: reproduce DIR"),
         (["export"], "export: name a run: export DIR --out MODEL"),
         (["completion", "fish"], "completion bash, or completion zsh"),

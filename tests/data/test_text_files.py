@@ -318,6 +318,19 @@ def test_json_lines_are_read_as_parquet_is(tmp_path):
     assert first.sparse.values().equal(second.sparse.values())
 
 
+def test_whole_numbers_from_2_to_63_on_keep_all_digits_in_json_lines(tmp_path):
+    large = [2**63, 2**64 - 1, 7]
+    rows = [{"u": u, "at": {"id": u}, "list": [1, u], "x": 1e19, "y": -1.5 * u} for u in large]
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, {}])))
+    file, layout = DataFile(path), default_text_format("jsonl")
+    types = infer_text_schema(file, layout)
+    (chunk,) = read_text_chunks(file, {f.name: f.type for f in types}, layout, skip_bad_rows=False)
+    assert chunk.table["u"].to_pylist() == chunk.table["at.id"].to_pylist() == [*large, None]
+    assert chunk.table["list"].to_pylist() == [[1, u] for u in large] + [None]
+    assert types.field("x").type == types.field("y").type == pa.float64()
+
+
 def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 300)
     rows = [json.dumps({"label": n % 2, "user": 1, "x": 1.5, "tags": []}) for n in range(100)]

@@ -17,6 +17,7 @@ from runner.cli.export import export as export_verb
 from runner.errors import UserError
 from runner.serving import export_plan
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
+from runner.serving.export import describe
 from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY, python
@@ -142,8 +143,11 @@ def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp
         assert found["recall@5"] == expected["recall@5"]
         items = Scorer.load(out).vectors("items", {"item": np.arange(NUM_ITEMS)})
         assert len({row.tobytes() for row in items}) == NUM_ITEMS
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-5), name
+    # no graph scores the drawn items of a retrieval model's loss, so it is not said to be the same
+    assert found.keys() == expected.keys() - ({"loss"} if more else set())
+    assert not more or "loss" not in " ".join(describe(measured))
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-5), name
 
 
 @pytest.mark.slow
@@ -300,6 +304,13 @@ def test_a_damaged_file_and_a_path_that_leads_elsewhere_are_refused(model, tmp_p
         open_artifact(copy)
     with pytest.raises(UserError, match="no exported model"):
         open_artifact(tmp_path)
+    (copy / "metrics.json").unlink()
+    content = json.loads(schema)
+    content["vocabularies"] = dict.fromkeys(content["vocabularies"], "../x.parquet")
+    (copy / "schema.json").write_text(json.dumps(content))
+    write_manifest(copy, {k: manifest[k] for k in manifest if k not in ("files", "version")})
+    with pytest.raises(UserError, match=r"schema\.json: '../x.parquet' does not lie in the folder"):
+        open_artifact(copy)
 
 
 def test_machine_code_is_loaded_only_where_it_is_trusted(model, tmp_path):

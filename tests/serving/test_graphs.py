@@ -16,7 +16,7 @@ from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.artifact import GraphSpec, graph_file
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.loaded_graph import load_graph
+from runner.serving.loaded_graph import OnnxGraph, load_graph
 from tests.models.scene import CONF, SMALL, from_yaml, make_model
 from tests.tiers import fast
 from tests.tiny import make_context
@@ -294,3 +294,21 @@ def test_retrieval_models_have_two_halves():
         assert isinstance(model, RetrievalModel)
         names = [spec.name for spec, _ in build_graphs(model, schema, TableChoice())]
         assert names == ["query", "items"]
+
+
+def test_onnxruntime_does_not_warn_of_what_nobody_can_change(capfd):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, float_, bool_ = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
+    values = [helper.make_tensor("a", bool_, [1], [1]), helper.make_tensor("b", float_, [1], [2])]
+    nodes = [
+        helper.make_node("CastLike", ["a", "b"], ["one"]),  # which it cannot compute beforehand
+        helper.make_node("Add", ["dense", "one"], ["logits"]),
+    ]
+    ends = [[helper.make_tensor_value_info(name, float_, ["B"])] for name in ("dense", "logits")]
+    graph = helper.make_graph(nodes, "graph", *ends, values)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    spec = GraphSpec("model", ("x",), (), (), ("logits",))
+    loaded = OnnxGraph(model.SerializeToString(), spec, 1)
+    assert loaded([np.float32([1, 2])])[0].tolist() == [2, 3]
+    assert capfd.readouterr().err == ""

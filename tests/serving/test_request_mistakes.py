@@ -85,6 +85,13 @@ TABLES = [
         "tensor 'b.lengths': expected INT64, a length for each row",
     ),
     (
+        [
+            tensor("b", [[1, 2], None], pa.list_(pa.int64()), "INT64"),
+            ids("b.lengths", [1, 1]),
+        ],
+        "tensor 'b.lengths': differs from the lengths of the lists of 'b'",
+    ),
+    (
         [ids("b.lengths", [1, 2])],
         "'b.lengths': its lengths must not be negative, and add up to the 2 elements",
     ),

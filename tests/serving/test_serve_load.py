@@ -208,6 +208,25 @@ def test_a_replacement_that_cannot_load_ends_no_worker_that_serves(
     assert len(lives[1]) == left
 
 
+def test_after_a_signal_no_connection_waits_for_the_exit_of_workers(monkeypatch, tmp_path):
+    settings = ServeSettings(model=tmp_path, workers=2, port=0)
+    started = []
+
+    def start(self: workers._Workers, number: int) -> None:
+        self.stop(signal.SIGTERM)  # a signal meanwhile
+        started.append((number, self.listener.fileno() >= 0))  # the process gets it
+
+    monkeypatch.setattr(workers._Workers, "_start", start)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    listener = bind(settings)
+    listener.listen()
+    address = listener.getsockname()
+    assert workers.serve_with_workers(settings, listener, 1) == 143
+    assert started == [(0, True)]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
 def test_connections_do_not_wait_for_acknowledgements(tmp_path):
     """Without it an answer over a kept connection takes 40 ms longer."""
     listener = bind(ServeSettings(model=tmp_path, port=0))

@@ -148,6 +148,12 @@ def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
 
 
 def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    if schema is None:
+        return _with_unsigned(_parse_as(block, None), block)
+    return _parse_as(block, schema)
+
+
+def _parse_as(block: bytes, schema: pa.Schema | None) -> pa.Table:
     return pajson.read_json(
         pa.BufferReader(block),
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
@@ -156,6 +162,33 @@ def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
             unexpected_field_behavior="infer" if schema is None else "ignore",
         ),
     )
+
+
+def _with_unsigned(table: pa.Table, block: bytes) -> pa.Table:
+    """Give whole numbers from 2^63 on, for which Arrow guesses double and rounds them, uint64."""
+    for index, field in enumerate(table.schema):
+        wanted = _unsigned_field(field, table.column(index).combine_chunks())
+        if wanted == field:
+            continue
+        try:
+            whole = _parse_as(block, pa.schema([wanted]))
+        except pa.ArrowInvalid:  # fractions or negative numbers are among them
+            continue
+        table = table.set_column(index, wanted, whole.column(0))
+    return table
+
+
+def _unsigned_field(field: pa.Field, values: pa.Array) -> pa.Field:
+    if pt.is_struct(field.type):
+        inner = [_unsigned_field(f, values.field(n)) for n, f in enumerate(field.type)]
+        return field.with_type(pa.struct(inner))
+    if pt.is_list(field.type):
+        element = _unsigned_field(field.type.value_field, values.flatten())
+        return field.with_type(pa.list_(element))
+    if not pt.is_floating(field.type):
+        return field
+    largest = pc.max(values).as_py()
+    return field.with_type(pa.uint64()) if largest and 2**63 <= largest <= 2**64 else field
 
 
 def _parse_json_lines(

@@ -160,6 +160,11 @@ def _make_column(column: ServedColumn, tensors: Mapping[str, Tensor]) -> pa.Arra
 
 def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
     if pa.types.is_list(tensor.values.type):
+        own_R = pc.fill_null(pc.list_value_length(tensor.values), 0)
+        if lengths is not None and lengths.values.to_pylist() != own_R.to_pylist():
+            raise DataError(
+                f"tensor {lengths.name!r}: differs from the lengths of the lists of {tensor.name!r}"
+            )
         return tensor.values
     if lengths is not None:
         lengths_R = _read_lengths(lengths, len(tensor.values))

@@ -31,8 +31,18 @@ class _Workers:
     threads: int
     processes: dict[int, BaseProcess] = field(default_factory=dict)
     signal: int | None = None
+    is_starting: bool = False  # a process, which gets the listener
 
     def start(self, number: int) -> None:
+        """Start a process, unless a signal has come."""
+        self.is_starting = True
+        if self.signal is None:
+            self._start(number)
+        self.is_starting = False
+        if self.signal is not None:
+            self.listener.close()
+
+    def _start(self, number: int) -> None:
         arguments = (self.settings, self.listener, self.counters, number, self.threads)
         process = get_context("spawn").Process(
             target=_run_worker, args=(os.getpid(), *arguments), daemon=True
@@ -43,10 +53,12 @@ class _Workers:
             process.terminate()
 
     def stop(self, number: int, frame: FrameType | None = None) -> None:
-        """Forward a signal to all."""
+        """Forward a signal to all, and listen no more, so that nobody waits for their exit."""
         self.signal = self.signal or number
         for process in self.processes.values():
             process.terminate()
+        if not self.is_starting:
+            self.listener.close()
 
 
 def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads: int) -> int:
