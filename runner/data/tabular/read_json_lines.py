@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import cache, partial
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
             f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
         )
     try:
-        return _with_typed_lists(_with_unsigned(_parse_json(block, None), block))
+        return _with_typed_lists(_parse_json(block, None).schema)
     except pa.ArrowInvalid as error:
         parsed = list(_parse_json_lines(block, None, first_line_number=1))
         tables = [table for table, _, problem in parsed if not problem]
@@ -43,20 +43,6 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
             _, line, problem = parsed[0]
             raise DataError(f"{file}: line {line}: {problem}") from error
         return _with_typed_lists(_unify_most(tables))
-
-
-def _with_unsigned(table: pa.Table, block: bytes) -> pa.Schema:
-    """Return the types, with whole numbers from 2^63 on, which Arrow takes as doubles."""
-    schema = table.schema
-    for index, field in enumerate(schema):
-        values = pc.list_flatten(table[index]) if pt.is_list(field.type) else table[index]
-        if not pt.is_floating(values.type) or (pc.max(values).as_py() or 0) < 2**63:
-            continue
-        unsigned = pa.list_(pa.uint64()) if pt.is_list(field.type) else pa.uint64()
-        with contextlib.suppress(pa.ArrowInvalid):  # there are fractions, too, or larger ones
-            _parse_json(block, pa.schema([field.with_type(unsigned)]))
-            schema = schema.set(index, field.with_type(unsigned))
-    return schema
 
 
 def _unify_most(tables: Iterable[pa.Table]) -> pa.Schema:
@@ -130,7 +116,7 @@ def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
     """Return the columns as they are in the file, which may have objects within objects."""
     if not any("." in name for name in types):
         return [pa.field(name, type_) for name, type_ in types.items()]
-    with contextlib.closing(read_blocks(file, BLOCK_BYTES)) as blocks:
+    with closing(read_blocks(file, BLOCK_BYTES)) as blocks:
         found = _infer_schema(next(blocks, b""), file)
 
     def choose(fields: Iterable[pa.Field], before: str) -> Iterator[pa.Field]:
