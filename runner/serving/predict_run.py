@@ -39,6 +39,7 @@ from runner.serving.predict_parts import (
     write_summary,
 )
 from runner.serving.predict_plan import PredictionPlan
+from runner.serving.unknown_ids import UnknownIds
 
 PARTS_AHEAD = 2  # encoded by a thread while the model scores
 
@@ -158,6 +159,7 @@ def _score_parts(
     )
     done = summarize_parts(plan.folder)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
+    unknown = UnknownIds(plan.transforms.features)
     left = max(0, table.num_rows_estimate() - done.num_rows)
     label = f"scoring with step {plan.checkpoint.step}"
     shown = show_progress(label, left) if rank == 0 else nullcontext(lambda _: None)
@@ -169,8 +171,11 @@ def _score_parts(
             rows = score(part)
             if part.bad_R.any():
                 bad.add(int(part.bad_R.sum()), part.messages)
+            unknown.add(part.rows, part.bad_R)
             write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
             advance(rows.num_rows * num_ranks)
+    for note in unknown.notes() if rank == 0 else ():
+        print_status(note)
     return time.monotonic() - started
 
 

@@ -239,3 +239,20 @@ def test_a_folder_with_files_of_another_kind_is_refused_and_gets_no_lock(tmp_pat
     with pytest.raises(UserError, match="thesis"):
         open_output(tmp_path, {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.long
+def test_a_column_of_ids_that_the_model_does_not_know_is_told(runner, run, tmp_path):
+    """All rows have scores, since one column may well hold new values."""
+    rows = clicks(300, 9)
+    other = pa.array([f"{city}.0" if city else None for city in rows["city"].to_pylist()])
+    at = rows.schema.get_field_index("city")
+    pq.write_table(rows, tmp_path / "known.parquet")
+    pq.write_table(rows.set_column(at, "city", other), tmp_path / "other.parquet")
+    said = {
+        name: predict(runner, run, tmp_path / f"{name}.parquet", "--out", tmp_path / name)
+        for name in ("known", "other")
+    }
+    told = "note: city: 100% of the values are unknown to the model"
+    assert "unknown to the model" not in said["known"] and told in said["other"]
+    assert pq.read_table(tmp_path / "other").num_rows == 300
