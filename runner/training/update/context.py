@@ -77,10 +77,10 @@ class Context:
     logged_means: RunningMeans = field(default_factory=RunningMeans)  # from `log`
     parameter_names: dict[int, str] = field(default_factory=dict)  # by id(), for the log
     _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
-    _drops_by_row: bool = field(init=False)
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
     update_states: list[UpdateState] = field(init=False)  # of the model and of the task
+    drops_by_row: bool = field(init=False)  # has a dropout whose draws are not PyTorch's
 
     def __post_init__(self) -> None:
         trained = self.trained_tables
@@ -88,8 +88,9 @@ class Context:
         optimizers = (self.dense_optimizer, *self.part_optimizers.values())
         self.dense_parameters = [p for o in optimizers for p in optimizer_parameters(o)]
         self.update_states = [m for m in self.model.modules() if isinstance(m, UpdateState)]
-        drops = [m for m in self.model.modules() if isinstance(m, Dropout) and m.p > 0]
-        self._drops_by_row = bool(drops) and self.device.type == "cpu"
+        self.drops_by_row = self.device.type == "cpu" and any(
+            isinstance(m, Dropout) and m.p > 0 for m in self.model.modules()
+        )
 
     @property
     def batch_norms(self) -> list[BatchNorm]:
@@ -151,10 +152,6 @@ class Context:
         Raises:
             UserError: for what is no single number.
         """
-        is_number = value.numel() == 1 if isinstance(value, Tensor) else hasattr(value, "__float__")
-        if not is_number:
-            what = f"a tensor of {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise UserError(f"task: ctx.log({name!r}, ...) takes one number, not {what}")
         self.logged_means.add(name, value)
 
     def rows_at_once(self, num_rows: int) -> int:
@@ -190,26 +187,6 @@ class Context:
         """
         weight = self.ranks.all_reduce_sum(batch.weights_B.sum())
         return weight.clamp_min(torch.finfo(torch.float32).tiny)
-
-    def draw_seed(self, weights_B: Tensor) -> tuple[int, int]:
-        """Draw what decides which elements of each row of an update a dropout drops.
-
-        Collective. Ranks drop what one process drops, but on a GPU, where the draws are PyTorch's.
-
-        Args:
-            weights_B: of the rows of the update, on this rank.
-
-        Returns:
-            The seed of the update, and how many of its rows lie before those of this rank.
-        """
-        seed = int(torch.randint(1 << 62, ()))
-        if not self.ranks.is_distributed or not self._drops_by_row:
-            return seed, 0
-        own = torch.tensor([[seed, len(weights_B), int(weights_B.any())]])
-        of_ranks = torch.cat(self.ranks.all_gather_rows(own, [1] * self.ranks.world_size))
-        # of fewer rows than ranks some rank has none, and in its place one of weight 0
-        num_rows = of_ranks[:, 1] if int(of_ranks[:, 1].max()) > 1 else of_ranks[:, 2]
-        return int(of_ranks[0, 0]), int(num_rows[: self.ranks.rank].sum())
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients of the dense half and of the boundary.
@@ -261,6 +238,7 @@ class Context:
 
         Raises:
             ConfigError: if the task has left out the penalty on look-ups.
+            UserError: if no gradient was gathered.
         """
         if self.l2_lookups and not self._has_lookup_penalty:
             raise ConfigError(
@@ -269,6 +247,8 @@ class Context:
             )
         self._has_lookup_penalty = False
         outputs, gradients = boundary_gradients(embeddings, boundaries)
+        if not outputs and all(p.grad is None for p in self.dense_parameters):
+            raise UserError("task: ctx.update without a gradient; ctx.backward(loss) comes before")
         applied = self._finalize_gradients(self.dense_parameters, gradients)
         if applied:
             # before the tables, whose update drives the dense gradients out of the caches

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from runner.distributed.ranks import Ranks
+from runner.errors import UserError
 
 
 class RunningMeans:
@@ -17,7 +18,15 @@ class RunningMeans:
         self._sums: dict[str, tuple[Tensor | float, float]] = {}
 
     def add(self, name: str, value: Tensor | float) -> None:
-        """Take in one number. Does not synchronise."""
+        """Take in one number. Does not synchronise.
+
+        Raises:
+            UserError: for what is no single number.
+        """
+        is_number = value.numel() == 1 if isinstance(value, Tensor) else hasattr(value, "__float__")
+        if not is_number:
+            what = f"a tensor of {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise UserError(f"task: ctx.log({name!r}, ...) takes one number, not {what}")
         if isinstance(value, Tensor):
             value = value.detach().double()
         total, count = self._sums.get(name, (0.0, 0))

@@ -19,6 +19,7 @@ from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
 from runner.training.update.context import Context
 from runner.training.update.gradients import add_gradients
+from runner.training.update.row_seed import draw_seed
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Supervised:
         at_once = threads is not None and threads.may_run_at_once()
         if threads is not None:
             num_rows = threads.rows_of_part(min(num_rows, batch.size), at_once=at_once)
-        seed, first_row = ctx.draw_seed(batch.weights_B)
+        seed, first_row = draw_seed(ctx.ranks, batch.weights_B, is_shared=ctx.drops_by_row)
         compute = partial(compute_part, ctx, total_weight, penalties, seed, at_once)
         parts = zip(count(first_row, num_rows), split_micro_batches(batch, embeddings, num_rows))
         if threads is not None and at_once:

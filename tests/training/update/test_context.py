@@ -214,3 +214,12 @@ def test_what_is_logged_and_no_number_is_told_by_its_name(value):
     context.log("slope", torch.ones(1))
     with pytest.raises(UserError, match=r"^task: ctx.log\('slope', ...\) takes one number, not "):
         context.log("slope", value)
+
+
+def test_an_update_for_which_nothing_went_backward_is_refused():
+    class Forgetful(Supervised):
+        def forward_backward(self, ctx, batch, embeddings, total_weight, capture):
+            capture.boundaries.append(embeddings.detached())
+
+    with pytest.raises(UserError, match=r"^task: ctx\.update without a gradient; ctx\.backward"):
+        Forgetful().train_step(make_context(), iter([random_batch(8, 0)]))
