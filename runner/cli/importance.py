@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
         print_status(note)
     config = composed.config
     table = None if given.keep is None else _find_table(config["dataset"], given.keep)
+    target = given.json or run / IMPORTANCE_FILE
+    if not os.access(target.absolute().parent, os.W_OK):
+        raise UserError(f"{target}: cannot be written; --json FILE names another place")
     set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
     from runner.training.importance_run import measure_importance
@@ -54,7 +58,6 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
         config, method=given.method, num_rows=given.rows, view=View(), allowed=allowed
     )
     show_importance(make_console(), facts)
-    target = given.json or run / IMPORTANCE_FILE
     try:
         write_json(target, facts)
     except OSError as error:

@@ -268,6 +268,7 @@ def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
         (("--keep", "7", "--out", "x.yaml"), "there are 6 features"),
         (("--keep", "2", "--out", str(run)), "exists already"),
         (("--rows", "1"), "at least 2"),
+        (("--json", "missing/x.json"), "missing/x.json: cannot be written; --json FILE"),
         (("loop.split=test",), "loop.split=test"),
         (("--kep", "2"), "nearest: '--keep'"),
     ):
