@@ -348,3 +348,16 @@ def test_a_generator_trains_by_the_command_line_and_resumes_bit_for_bit(tmp_path
     whole, parts = (fingerprint(newest_checkpoint(tmp_path / run)) for run in ("whole", "parts"))
     names = [n for n in whole if n.startswith(("tables/", "dense"))]
     assert names and all(whole[n] == parts[n] for n in names)
+
+
+def test_files_of_a_folder_that_are_not_read_are_told(tmp_path):
+    pq.write_table(clicks(ROWS), tmp_path / "0.parquet")
+    for n in (1, 2):
+        (tmp_path / f"{n}.csv").write_text("click,user\n1,2\n")
+    (tmp_path / "README.txt").write_text("clicks of a week")
+    (told,) = [note for note in propose_schema(str(tmp_path)).notes if "not read" in note]
+    assert told.startswith("2 files of another format than parquet in ")
+    assert told.endswith(", such as 1.csv, are not read")
+    for n in (1, 2):
+        (tmp_path / f"{n}.csv").unlink()
+    assert not any("not read" in note for note in propose_schema(str(tmp_path)).notes)

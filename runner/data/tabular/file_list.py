@@ -138,13 +138,30 @@ def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
     return found
 
 
+def describe_other_formats(path: str, format_: str) -> list[str]:
+    """Return a sentence on the files of a folder that have rows in another format, if any."""
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        return []
+    endings = {e for endings in SUFFIXES.values() for e in endings}
+    # a text or an object is as often a note on the data
+    others = {e for e in endings - {*SUFFIXES[format_]} if e not in (".txt", ".json")}
+    found = [name for name in _names_in(path) if name.lower().endswith(tuple(others))]
+    if not found:
+        return []
+    count = "a file" if len(found) == 1 else f"{len(found):,} files"
+    return [
+        f"{count} of another format than {format_} in {path}, such as "
+        f"{os.path.relpath(min(found), path)}, {'is' if len(found) == 1 else 'are'} not read"
+    ]
+
+
 def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
     path = os.path.expanduser(path)
     if os.path.isfile(path):
         return [DataFile(os.path.abspath(path))]
     if os.path.isdir(path):
-        names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _is_hidden(p, path)]
-        return _select_format(names, format_, path_setting(key, path))
+        return _select_format(_names_in(path), format_, path_setting(key, path))
     if any(c in path for c in "*?["):
         names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not names:
@@ -156,6 +173,10 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
             "write them to a file first, whose ending says its format"
         )
     raise DataError(f"{path_setting(key, path)}: no such path{nearest_path(Path(path))}")
+
+
+def _names_in(folder: str) -> list[str]:
+    return [str(p) for p in Path(folder).rglob("*") if p.is_file() and not _is_hidden(p, folder)]
 
 
 def _is_hidden(path: Path, root: str) -> bool:

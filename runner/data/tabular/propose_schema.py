@@ -25,7 +25,7 @@ from runner.data.tabular.column_statistics import (
     has_fractions,
 )
 from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.file_list import DataFile, find_files
+from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
@@ -108,7 +108,7 @@ def propose_schema(
         files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
-    notes[:0] = split_notes
+    notes[:0] = [*split_notes, *describe_other_formats(path, format_)]
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
