@@ -6,7 +6,7 @@ the whole process stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +67,7 @@ def compose(
     return composed.config
 
 
-def _check_texts(**arguments: Sequence[str | Path]) -> None:
+def _check_texts(**arguments: Collection[str | Path]) -> None:
     """Check that each argument, by its name, is a list of texts.
 
     Raises:
@@ -76,7 +76,9 @@ def _check_texts(**arguments: Sequence[str | Path]) -> None:
     raise_combined(
         f"{name}={given!r}: must be a list of texts, such as {name}=['...']"
         for name, given in arguments.items()
-        if isinstance(given, str) or not all(isinstance(text, str | Path) for text in given)
+        if isinstance(given, str)
+        or not isinstance(given, Collection)  # an iterator would be empty the second time
+        or not all(isinstance(text, str | Path) for text in given)
     )
 
 
@@ -230,6 +232,7 @@ class TrainedRun:
         Raises:
             UserError: for a column that is missing or wrong, a bad row, and wrong settings.
         """
+        _check_texts(keep=keep, overrides=overrides)
         kept = tuple(dict.fromkeys(keep))
         result = self._scorer(step, tuple(overrides)).score(as_arrow(table), kept, outputs)
         return like(result, table)
@@ -275,6 +278,7 @@ class TrainedRun:
                 evaluated, which is not kept.
         """
         allowed = allowed_packages(self.allow)
+        _check_texts(overrides=overrides)
         words = (f"checkpoint.step={step}", *overrides)
         config = plan_export(str(self.dir), str(out), settings, words, allowed).config
         with process_restored():

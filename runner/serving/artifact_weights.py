@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from runner.serving.artifact import Artifact, graph_file, weights_file
 from runner.serving.loaded_graph import check_same_shapes, read_weights, write_weights
 from runner.serving.onnx_weights import read_initializers, with_initializers
+from runner.serving.pt2_check import load_program
 
 _BY_COMPLETENESS = ("pt2", "aoti", "onnx")  # ONNX leaves out where each table begins
 
@@ -36,17 +36,7 @@ def _read(folder: Path, graph: str, format_: str) -> dict[str, np.ndarray]:
         return read_weights(folder / weights_file(graph))
     if format_ == "onnx":
         return read_initializers(path.read_bytes())
-    program = _load_program(path)
-    return {name: tensor.detach().numpy() for name, tensor in program.state_dict.items()}
-
-
-def _load_program(path: Path) -> Any:
-    import torch
-
-    from runner.serving.pt2_check import check_pt2
-
-    check_pt2(path)
-    return torch.export.load(str(path))
+    return {name: tensor.detach().numpy() for name, tensor in load_program(path).state_dict.items()}
 
 
 def write_graph(
@@ -70,7 +60,7 @@ def write_graph(
     if format_ == "pt2":
         import torch
 
-        program = _load_program(base.path / name)
+        program = load_program(base.path / name)
         for key, values in changed.items():
             old = program.state_dict[key]
             tensor = torch.from_numpy(np.array(values))

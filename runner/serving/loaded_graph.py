@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ import numpy as np
 from runner.errors import UserError
 from runner.serving.artifact import EXPORT_AGAIN, EXPORT_WHOLE, FORMATS, GraphSpec, weights_file
 from runner.serving.onnx_weights import read_initializers, with_initializers
+from runner.serving.pt2_check import load_program
 
 
 class LoadedGraph(Protocol):
@@ -48,21 +50,16 @@ def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 
             that runs the format is not installed.
     """
     assert format_ in FORMATS, format_
-    try:
-        if format_ == "onnx":
-            return OnnxGraph(path, spec, num_threads)
-        import torch
-    except ImportError as error:
-        missing = "onnxruntime" if format_ == "onnx" else "torch"
-        raise UserError(f"{path}: needs {missing}: pip install {missing}") from error
+    package = "onnxruntime" if format_ == "onnx" else "torch"
+    if find_spec(package) is None:
+        raise UserError(f"{path}: needs {package}: pip install {package}")
+    if format_ == "onnx":
+        return OnnxGraph(path, spec, num_threads)
     if format_ == "aoti":
         weights = read_weights(path.with_name(weights_file(spec.name)))
         return NativeGraph(NativePackages(path), weights)
-    from runner.serving.pt2_check import check_pt2
-
-    check_pt2(path)
     # guards are code from the file, and check what `raw_rows` makes sure of anyway
-    return TorchGraph(torch.export.load(str(path)).module(check_guards=False))
+    return TorchGraph(load_program(path).module(check_guards=False))
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:

@@ -1,8 +1,9 @@
 """What a `.pt2` may hold, so that loading one from a stranger runs nothing but its graph.
 
-`torch.export.load` unpickles weights and constants that ask for it, unpickles example inputs,
-evaluates the expressions of dynamic sizes as Python, and imports modules that the kinds of nested
-inputs name. All of that is refused here, before.
+`load_pt2` of torch unpickles weights and constants that ask for it, unpickles example inputs,
+evaluates the expressions of dynamic sizes as Python, imports modules that the kinds of nested
+inputs name, and makes code of the names of inputs. All of that is refused here, before.
+`torch.export.load` would go on with an older format, by a reader of its own, where this one fails.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from runner.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from torch._C import PyTorchFileReader
+    from torch.export import ExportedProgram
 
 # the graph as JSON, raw tensors, and the tables of contents of these
 _ALLOWED_FILES = re.compile(
-    r"(models/\w+\.json|data/(weights|constants)/((weight|tensor)_\d+|\w+_config\.json)"
+    r"(models/model\.json"
+    r"|data/(weights|constants)/((weight|tensor)_\d+|model_(weights|constants)_config\.json)"
     r"|archive_format|archive_version|byteorder|version|\.format_version|\.data/\w+)"
 )
 # these two read and write files, whose names a graph may choose
@@ -47,16 +50,31 @@ def check_pt2(path: Path) -> None:
     from torch._C import PyTorchFileReader
 
     try:
-        # by the reader of `torch.export.load`: a zip may have a second table of contents, which
-        # another reader finds in place of the one that is loaded
+        # by the reader of `load_pt2`: a zip may have a second table of contents, which another
+        # reader finds in place of the one that is loaded
         problem = next(_find_problems(PyTorchFileReader(str(path))), None)
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a readable .pt2: {first_line(error)}") from error
     if problem:
         raise UserError(f"{path}: not loaded: {problem}")
 
 
+def load_program(path: Path) -> ExportedProgram:
+    """Load the graph of a `.pt2`, checked by `check_pt2`.
+
+    Raises:
+        UserError: as in `check_pt2`.
+    """
+    from torch.export.pt2_archive._package import load_pt2
+
+    check_pt2(path)
+    program: ExportedProgram = load_pt2(str(path)).exported_programs["model"]
+    return program
+
+
 def _find_problems(archive: PyTorchFileReader) -> Iterator[str]:
+    if "models/model.json" not in archive.get_all_records():
+        yield "it holds no models/model.json"
     for name in archive.get_all_records():
         if name.startswith("data/sample_inputs/"):
             if archive.get_record(name):
@@ -74,7 +92,7 @@ def _find_in_graph(value: Any, key: str = "") -> Iterator[str]:
     """Yield what is neither an operator of torch, nor a plain expression of sizes, nor a name."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            if name not in _NOT_NAMES:
+            if not (name in _NOT_NAMES and _is_text(inner)):
                 yield from _find_in_graph(inner, name)
     elif isinstance(value, list):
         for inner in value:
@@ -93,17 +111,26 @@ def _find_in_graph(value: Any, key: str = "") -> Iterator[str]:
             yield f"{key} {value!r} is no name"
 
 
+def _is_text(note: Any) -> bool:
+    """Return whether a note is text, and no tensor or size that a graph has named like one."""
+    texts = note.values() if isinstance(note, dict) else note
+    return isinstance(note, str) or all(isinstance(text, str) for text in texts)
+
+
 def _is_plain_expression(text: str) -> bool:
     text = _SYMBOL.sub("0", text)
     if not re.fullmatch(r"[\w\s+\-*/(),]*", text):
         return False
-    return all(word in _FUNCTIONS for word in re.findall(r"[A-Za-z_]\w*", text))
+    words = re.findall(r"[A-Za-z_]\w*", text)
+    return "**" not in text and all(word in _FUNCTIONS for word in words)
 
 
 def _is_plain_tree(tree: Mapping[str, Any]) -> bool:
     """Return whether nested inputs are tuples, lists and dicts: others import what they name."""
     context = json.loads(tree["context"] or "null")
-    is_plain = context is None or (type(context) is list and all(type(k) is str for k in context))
+    is_plain = context is None or (
+        type(context) is list and all(type(k) is str and k.isidentifier() for k in context)
+    )
     return (
         is_plain and tree["type"] in _TREE_TYPES and all(map(_is_plain_tree, tree["children_spec"]))
     )

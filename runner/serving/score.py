@@ -34,7 +34,9 @@ def load(graph: str, format_: str) -> Callable[[list[Any]], list[Any]]:
     if format_ == "onnx":
         import onnxruntime
 
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors alone
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [i.name for i in session.get_inputs()]
         return lambda arrays: session.run(None, dict(zip(names, arrays)))
     import torch

@@ -119,7 +119,7 @@ def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
     assert trained.predict(untyped, keep=["id", "id"]).equals(expected)
 
 
-def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused():
+def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused(trained, rows, tmp_path):
     with pytest.raises(ConfigError, match=r"^overrides='model=dcn': must be a list of texts"):
         public.compose("model=dcn")
     with pytest.raises(
@@ -128,6 +128,12 @@ def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused():
         public.train(["seed=1", "seed=2"], allow="mine", config_dirs="myconf")
     with pytest.raises(ConfigError, match=r"^allow='mine': must be"):
         public.load("nowhere", allow="mine")
+    with pytest.raises(ConfigError, match=r"^overrides=<map object .*: must be a list of texts"):
+        public.compose(map(str, ["model=dcn"]))
+    with pytest.raises(ConfigError, match=r"^2 mistakes\n.*keep='id': mu.*\n.*overrides='seed=1'"):
+        trained.predict(rows, keep="id", overrides="seed=1")
+    with pytest.raises(ConfigError, match=r"^overrides='seed=1': must be a list of texts"):
+        trained.export(tmp_path / "model", overrides="seed=1")
     with pytest.raises(
         ConfigError, match=r"'--allow': not key=value; .* allow=\[...\] and config_"
     ):

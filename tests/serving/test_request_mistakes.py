@@ -92,6 +92,10 @@ TABLES = [
         "tensor 'b.lengths': differs from the lengths of the lists of 'b'",
     ),
     (
+        [ids("b", [1, 2, 3, 4], 2, 2), ids("b.lengths", [1, 3])],
+        r"tensor 'b.lengths': differs from the shape \[2, 2\] of 'b'",
+    ),
+    (
         [ids("b.lengths", [1, 2])],
         "'b.lengths': its lengths must not be negative, and add up to the 2 elements",
     ),

@@ -110,16 +110,19 @@ def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int) -> Ten
 def _gradient(grad_BP: Tensor, x_BND: Tensor, both_NN: Tensor) -> Tensor:
     """Return the gradient of the vectors, [B, N, D]."""
     grad_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND, x_BND.shape[1])
-    takes_array = takes_numpy(x_BND, x_BND)
-    multiply: Callable[..., Tensor] = multiply_by_numpy if takes_array else torch.bmm
+    multiply = multiply_by_numpy if takes_numpy(x_BND, x_BND) else _multiply_by_torch
     padded_CP = grad_BP.new_zeros(len(grads_CNN), grad_BP.shape[1] + 1)
     for rows in _chunks(x_BND, grads_CNN):
         count = len(x_BND[rows])
         padded_CP[:count, :-1] = grad_BP[rows]
         part_CNN = grads_CNN[:count]
         torch.index_select(padded_CP[:count], 1, both_NN, out=part_CNN.flatten(1))
-        multiply(part_CNN, x_BND[rows], out=grad_x[rows])
+        multiply(part_CNN, x_BND[rows], grad_x[rows])
     return grad_x
+
+
+def _multiply_by_torch(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    return torch.bmm(left, right, out=out)
 
 
 def _register() -> Any:

@@ -168,6 +168,11 @@ def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
         return tensor.values
     if lengths is not None:
         lengths_R = _read_lengths(lengths, len(tensor.values))
+        if len(tensor.shape) == 2 and lengths_R.tolist() != [tensor.shape[1]] * tensor.shape[0]:
+            raise DataError(
+                f"tensor {lengths.name!r}: differs from the shape {[*tensor.shape]} of "
+                f"{tensor.name!r}"
+            )
     elif len(tensor.shape) == 2:
         lengths_R = np.full(tensor.shape[0], tensor.shape[1])
     elif tensor.values.null_count == len(tensor.values):  # lists of JSON that are all missing
