@@ -98,7 +98,8 @@ class SparseFeature:
 class SequenceFeature:
     """A feature whose ids are in time order and looked up one by one.
 
-    It `overlaps` if each event is a train row, and is in the sequences of later ones as well.
+    It `overlaps` if each event with enough earlier ones is a train row, and is in the sequences of
+    later ones as well.
     """
 
     name: str

@@ -135,8 +135,11 @@ def count_item_popularity(
     if not settings.needs_item_popularity or not isinstance(model, RetrievalModel):
         return
     names = [model.item.name, *([model.history] if model.history else [])]
-    names = without_overlaps(names, dataset.schema)
-    model.popularity_I = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
+    device, once = model.negatives.counts_I.device, without_overlaps(names, dataset.schema)
+    model.popularity_I = _count_ids(once, dataset, ranks, device)
+    if once != names:  # no row is made of a user's first events, whose items are no cold ones
+        is_seen_I = _count_ids(names, dataset, ranks, device) > 0
+        model.popularity_I = model.popularity_I.clamp(min=1) * is_seen_I
 
 
 def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:

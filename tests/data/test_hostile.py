@@ -91,17 +91,18 @@ def test_packed_and_wide_types_are_what_they_hold(tmp_path, column, role, settin
     assert settings.items() <= schema[role]["odd"].items()
 
 
-def test_whole_numbers_written_as_decimals_are_read_as_integers(tmp_path, capsys):
-    """As Oracle and Snowflake write them: NUMBER(38, 0)."""
+@pytest.mark.parametrize("scale", [0, 10])
+def test_whole_numbers_written_as_decimals_are_read_as_integers(tmp_path, capsys, scale):
+    """As Oracle and Snowflake write them, NUMBER(38, 0), and Spark an Oracle's NUMBER."""
     times = 1_700_000_000 + np.sort(rng.integers(0, 10**6, ROWS))
     integers = {
         "click": rng.integers(0, 2, ROWS),
-        "user": rng.integers(0, 9, ROWS) * 2**55 + 1,  # no double holds them
+        "user": rng.integers(0, 9, ROWS) * (2**55 + 1),  # no double holds them
         "tags": [[n % 5, n % 7] for n in range(ROWS)],
         "event_time": times,
         "version_id": [Decimal(40 + n % 3) / 10 for n in range(ROWS)],
     }
-    types = {name: pa.decimal128(38, 0) for name in integers}
+    types = {name: pa.decimal128(38, scale) for name in integers}
     types |= {"tags": pa.list_(pa.decimal128(38, 0)), "version_id": pa.decimal128(3, 1)}
     written = pa.table(
         {name: pa.array(list(map(_as_decimals, integers[name])), types[name]) for name in integers}

@@ -797,3 +797,42 @@ def test_a_file_of_json_lines_may_lack_a_key_that_may_miss(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"y": 1}\n{"y": 0}\n')
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'price'"):
         open_dataset(**settings, schema=schema)
+
+
+@pytest.mark.parametrize("train_has_point", [True, False])
+def test_ids_with_a_point_in_one_file_and_without_in_another_are_alike(tmp_path, train_has_point):
+    """pandas writes 12.0 where another value of the column is missing in that file, and 12 else."""
+    ids = np.arange(10, 40).repeat(4)
+    frame = pd.DataFrame({"click": np.arange(120) % 2, "user_id": ids})
+    gaps = frame.assign(user_id=frame["user_id"].where(frame.index > 0))
+    for name, has_point in (("train", train_has_point), ("test", not train_has_point)):
+        (gaps if has_point else frame).to_csv(tmp_path / f"{name}.csv", index=False)
+    schema = {
+        "labels": ["click"],
+        "categorical": {"user_id": {"encode": "vocabulary", "input": "integer"}},
+        "test_path": str(tmp_path / "test.csv"),
+    }
+    data = open_dataset(path=str(tmp_path / "train.csv"), format="csv", schema=schema, mix=False)
+    train, test = (next(data.batches(s, batch_size=120)).sparse.values() for s in ("train", "test"))
+    assert train[1:].equal(test[1:]) and len(train[1:].unique()) == 30
+
+
+def test_one_fraction_among_large_ids_is_the_only_bad_row(tmp_path):
+    """As doubles such ids would lose their last digits."""
+    ids = [str(2**60 + n % 300) for n in range(1000)]
+    ids[7] = "12.5"
+    lines = [f"{n % 2},{text}" for n, text in enumerate(ids)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(["click,u", *lines]) + "\n")
+    schema = {
+        "labels": ["click"],
+        "categorical": {"u": {"encode": "vocabulary", "input": "integer"}},
+    }
+    data = open_dataset(
+        path=str(path), format="csv", schema=schema, mix=False, on_bad_rows="skip", max_bad_rows=5
+    )
+    assert (
+        data.bad_rows["count"] == 1 and "line 9, column 'u': '12.5'" in data.bad_rows["examples"][0]
+    )
+    values = next(data.batches("train", batch_size=1000)).sparse.values()
+    assert len(values.unique()) == 301  # and the unknown one of the bad row

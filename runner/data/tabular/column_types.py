@@ -78,8 +78,6 @@ def text_file_schema(
             return pa.string()  # whether these are times, `check_split_type` or the first pass says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
-        if pt.is_integer(wanted) and pt.is_floating(found.type):
-            return found.type  # integers such as 12.0
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
             return wanted
         return wanted if pt.is_integer(found.type) and pt.is_floating(wanted) else found.type
@@ -168,7 +166,8 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
             type_ = type_.value_type if is_list(type_) else type_
             if not pt.is_null(type_):
                 whole = "unsigned" if pt.is_uint64(type_) else "integer"
-                types[column] = "string" if is_text(type_) else whole
+                is_number = not spec.cross and (spec.encode == "as_is" or spec.input == "integer")
+                types[column] = "string" if is_text(type_) and not is_number else whole
     return types
 
 

@@ -17,6 +17,7 @@ from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, nearest_hint
 
 LEAK_AUC = 0.99
+LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
 MAX_RATINGS = 25  # distinct values of a rating
 CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
@@ -206,7 +207,7 @@ def _values_and_bins(values: pa.Array) -> list[pa.Array]:
     """Return numbers as they are if few differ, and the numbers of their bins if not very few."""
     num_distinct = pc.count_distinct(values).as_py()
     num_bins = min(200, len(values) // 10)
-    if num_distinct <= num_bins:
+    if num_distinct <= num_bins or len(values) < LEAST_BINNED_ROWS:
         return [values]
     x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
     x_R = np.where(np.isfinite(x_R), x_R, np.nan)

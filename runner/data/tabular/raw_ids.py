@@ -122,7 +122,11 @@ def read_integers(
         DataError: for a fraction that is not a whole number, unless bad rows are skipped.
     """
     if pt.is_decimal(column.type):  # by its digits, since a double does not hold all of them
-        column = _parse_integers(name, column, validator, row_of_value)
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:  # fractions, which are named, or whole numbers from 2^63 on
+            texts = pc.replace_substring_regex(column.cast(pa.string()), "^0E.*", "0")  # 0E-10
+            column = _parse_integers(name, texts, validator, row_of_value)
     missing = find_missing(column)
     if is_text(column.type):
         return hash_texts(column), missing

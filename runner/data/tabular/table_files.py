@@ -192,11 +192,17 @@ class TableFiles:
         if self.format in TEXT_FORMATS:
             fields = [field for schema in schemas.values() for field in schema]
             known = {field.name: field for field in fields if not pt.is_null(field.type)}
+            types = self.text_types
+            if self.format != "jsonl":  # 12 may be 12.0 in some files, and no double holds all ids
+                with_point = {f.name for f in fields if pt.is_floating(f.type)}
+                as_texts = [n for n in with_point if pt.is_integer(types.get(n, pa.null()))]
+                is_point = self.text_format.decimal == "."
+                types |= dict.fromkeys(as_texts, pa.string() if is_point else pa.float64())
             # a file with names alone, or with an empty column, does not tell the types
             schemas = {
                 path: text_file_schema(
                     pa.schema([known.get(f.name, f) if pt.is_null(f.type) else f for f in schema]),
-                    self.text_types,
+                    types,
                     self.declared_in_files,
                     self.row_split,
                     json_lines=self.format == "jsonl",

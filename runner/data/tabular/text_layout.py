@@ -243,7 +243,7 @@ def read_codes_as_texts(
 
 
 def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
-    """Return the columns of numbers that are written as 12.0, as pandas does beside missing values.
+    """Return the columns of integers that are numbers as 12.0 is, which pandas writes beside gaps.
 
     Args:
         file: of which the first block is looked at.
@@ -258,6 +258,7 @@ def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[st
     for name in names:
         texts = single_array(chunk.table, name)
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING))))
-        if pc.all(pc.match_substring_regex(texts, r"^\s*-?\d+(\.0*)?\s*$")).as_py():
+        whole = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
+        if pc.all(pc.match_substring_regex(texts, whole)).as_py():
             found.add(name)
     return found
