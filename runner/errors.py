@@ -59,7 +59,11 @@ def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
         ratio = difflib.SequenceMatcher(None, other.lower(), name.lower()).ratio()
         return -ratio, sorted(other) != sorted(name), -sum(map(str.__eq__, other, name))
 
-    close = [other for other in sorted(map(str, known), reverse=True) if distance(other)[0] <= -0.5]
+    by_lower: dict[str, list[str]] = {}
+    for other in sorted(map(str, known), reverse=True):
+        by_lower.setdefault(other.lower(), []).append(other)
+    similar = difflib.get_close_matches(name.lower(), by_lower, max(1, len(by_lower)), cutoff=0.5)
+    close = [other for lower in similar for other in by_lower[lower]]
     nearest = sorted(close, key=distance)[:count]
     return f"; nearest: {', '.join(map(repr, nearest))}" if nearest else ""
 

@@ -92,10 +92,10 @@ class ConfigGroups:
             is_needed = group.split("/")[0] in {key.split(".")[0] for key in REQUIRED_NODES}
             hint = "" if is_needed else f"; ~{group} leaves it out"
             return f"{text}: a group takes one of its options{hint}"
-        if override.package is not None:
-            return f"{text}: a group has one place; {group}={value} chooses its option"
         is_added = override.is_add() or override.is_force_add()
-        if is_added and group in self.compose([]).choices:
+        if override.package is not None and not is_added:
+            return f"{text}: a group has one place; {group}={value} chooses its option"
+        if is_added and override.package is None and group in self.compose([]).choices:
             return f"{text}: an option is chosen without a +: {group}={value}"
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):

@@ -8,8 +8,8 @@ import shlex
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word changes settings; a folder `lr=0.1` that exists, or a URL, does not."""
-    has_form = "=" in word or word.startswith("~")
+    """Return whether a word changes settings; a folder `lr=0.1` or `~/runs`, or a URL, does not."""
+    has_form = "=" in word or (word.startswith("~") and not word.startswith("~/"))
     return has_form and "://" not in word.partition("=")[0] and not os.path.exists(word)
 
 

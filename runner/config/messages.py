@@ -130,8 +130,10 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
             "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1)"
         )
     known, value = list(dotted_keys(config)), override.value()
-    if isinstance(value, dict) and isinstance(find_value(config, key), ListConfig):
-        return f"{text}: {key} is a list; its entries stand in brackets: {key}=[{{...}}]"
+    names = key.split(".")
+    for group in (".".join(names[:n]) for n in range(1, len(names) + 1)):
+        if isinstance(find_value(config, group), ListConfig):
+            return f"{text}: {group} is a list, which is given as a whole: {group}=[...]"
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     unknown = next((name for name in inner if name not in known), key)
     is_new = unknown not in known and key_of_options(unknown) is None and not override.is_delete()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.locations import CONF, PROJECT
+from runner.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def _options(
 def read_first_comment(path: Path) -> str:
     """Return the leading comment lines of a YAML as one text, without Hydra's `# @package`."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in _read_lines(path):
         if not line.startswith("#"):
             break
         text = line.lstrip("#").strip()
@@ -63,13 +64,25 @@ def read_first_comment(path: Path) -> str:
     return " ".join(lines).strip()
 
 
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of an option's file.
+
+    Raises:
+        ConfigError: naming the file, if it is no text in UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8: {error}") from error
+
+
 def _read_defaults(path: Path) -> dict[str, str]:
     """Return group -> option of a defaults list.
 
     It is read line by line, because a YAML parser would take longer than everything else here.
     """
     defaults = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in _read_lines(path):
         text = line.split("#")[0].strip()
         if text.startswith("- ") and ": " in text and "override " not in text:
             group, _, option = text[2:].partition(": ")

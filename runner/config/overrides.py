@@ -5,6 +5,7 @@ They are applied one by one, so that every mistake among them is reported, not o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,7 +28,7 @@ from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.optim.dense_arguments import accepted_arguments
 
-OPEN_HYDRA_NODES = ("hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper")
+OPEN_HYDRA_NODES = ("launcher", "sweeper")
 DENSE_KEY = "optimizer.dense"
 SPLIT_KEY = "dataset.split"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
@@ -106,7 +107,8 @@ def is_idle_hydra_key(override: Override) -> bool:
     Launchers and sweepers of plugins have keys of their own.
     """
     key = override.key_or_group
-    is_read = key in HYDRA_KEYS or key.startswith(OPEN_HYDRA_NODES)
+    _, *below = re.split(r"[./]", key)
+    is_read = key in HYDRA_KEYS or (bool(below) and below[0] in OPEN_HYDRA_NODES)
     return override.is_hydra_override() and (override.is_delete() or not is_read)
 
 
@@ -190,7 +192,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
             OmegaConf.update(config, key, override.value(), force_add=True)
             return None
         ConfigLoaderImpl._apply_overrides_to_config([override], config)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
         if above is not None:  # OmegaConf has put a group in its place
             OmegaConf.update(config, *above, merge=False)
         return messages.bad_override(override, config, error)

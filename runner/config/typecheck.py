@@ -107,7 +107,9 @@ class _Walk:
                     f"+{full}._target_=mypackage.MyClass --allow mypackage"
                 )
             elif not (inside_target and is_open and _is_added(full, self.added)):
-                if part is None or not key:
+                if "." in name:
+                    yield _dotted(full, value)
+                elif part is None or not key:
                     while any(a.startswith(f"{full}.") for a in self.added):  # + made its groups
                         inner, value = next(iter(value.items()))
                         full = f"{full}.{inner}"
@@ -166,8 +168,10 @@ def _unknown(key: str, value: Any, known: list[str]) -> str:
     text = f"{key}={shorten(value)}"
     if key == "experiments":  # the group, which is not a key
         return f"{text}: the first line of an experiment's file must be `# @package _global_`"
-    if key in known:  # but not below its group
-        *groups, name = key.split(".")
-        nested = ": {".join([*groups, f"{name}: {shorten(value)}"]) + "}" * len(groups)
-        return f"{text}: a file has no keys with dots but groups of keys: {nested}"
     return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
+
+
+def _dotted(key: str, value: Any) -> str:
+    text, (*groups, name) = shorten(value), key.split(".")
+    nested = ": {".join([*groups, f"{name}: {text}"]) + "}" * len(groups)
+    return f"{key}={text}: a file has no keys with dots but groups of keys: {nested}"

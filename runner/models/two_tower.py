@@ -44,6 +44,7 @@ from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_la
 from runner.models.layers.negative_table import NegativeTable
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
+from runner.models.layers.row_draws import shared_draws
 from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
 from runner.models.requirements import check_row_negatives, find_item_features
 
@@ -199,7 +200,8 @@ class TwoTower(RetrievalModel):
         sampled = None
         if (count := self.negatives.num_sampled) and candidates is not None:
             drawn_CD, ids_C = (part[:count] for part in candidates)
-            sampled = (self.encode(self.thing, drawn_CD), ids_C)
+            with shared_draws():
+                sampled = (self.encode(self.thing, drawn_CD), ids_C)
         positives = (item_BD[row_P], per_row["item"][row_P])
         known = self.known_positives(row_P, is_positive_B, per_row)
         hard = self.encode_hard_negatives(embeddings, row_P)

@@ -85,7 +85,9 @@ def open_closed_streams() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             os.set_inheritable(number, True)  # by the processes of ranks and jobs
-            stream = open(number, mode, encoding="utf-8")  # noqa: SIM115
+            stream = open(  # noqa: SIM115
+                number, mode, encoding="utf-8", errors="backslashreplace"
+            )
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 

@@ -33,6 +33,13 @@ def test_the_users_own_folder_is_listed_too(command, tmp_path):
     assert "experiments=try  A try" in command("ls", "--config-dir", "own")[1]
 
 
+def test_an_option_that_is_no_text_is_told_by_its_file(command, tmp_path):
+    (tmp_path / "own" / "experiments").mkdir(parents=True)
+    (tmp_path / "own" / "experiments" / "try.yaml").write_bytes(b"# gr\xfcn\n")
+    code, _, told = command("ls", "experiments", "--config-dir", "own")
+    assert code == 2 and "own/experiments/try.yaml: is not UTF-8" in told
+
+
 def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(command, tmp_path):
     (tmp_path / "own" / "model" / "loss").mkdir(parents=True)
     (tmp_path / "own" / "model" / "loss" / "mine.yaml").write_text("# My loss\na: 1\n")

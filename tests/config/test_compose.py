@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -5,8 +7,10 @@ from runner.cli.multirun import expand_grid
 from runner.config import groups
 from runner.config.compose import compose
 from runner.config.composed_checks import check_composed
+from runner.config.hydra_text import is_override
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
+from runner.rundir.mirror.fetch import local_run
 
 
 def write_config_folder(tmp_path, **files):
@@ -183,3 +187,11 @@ def test_a_tilde_in_the_place_of_results_is_the_home_as_in_every_other_path(monk
     monkeypatch.setenv("HOME", "/home/me")
     composed = compose(['hydra.run.dir="~/runs/a"', 'hydra.sweep.dir="~/sweeps"'])
     assert (composed.run_dir, composed.sweep_dir) == ("/home/me/runs/a", "/home/me/sweeps")
+    assert local_run("~/runs/a") == Path("/home/me/runs/a")
+    assert not is_override("~/runs/a") and is_override("~tracker")
+
+
+def test_an_option_of_ones_own_group_is_put_elsewhere_by_a_plus(tmp_path):
+    dirs = write_config_folder(tmp_path, nets__small="top: [7]\n")
+    composed = compose(["+nets@model.net=small"], config_dirs=dirs)
+    assert composed.config["model"]["net"]["top"] == [7]

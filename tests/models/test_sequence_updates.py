@@ -75,6 +75,7 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out, speci
         ("sasrec", {"every": True, "uniform": 0}),
         ("sasrec", {"every_place": False, "popularity": 5}),
         ("two_tower", {"in_batch": False, "uniform": 5}),
+        ("two_tower", {"in_batch": False, "uniform": 6, "item_tower": [6], "dropout": 0.3}),
     ],
 )
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])

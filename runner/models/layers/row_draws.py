@@ -64,6 +64,21 @@ def row_draws(draws: RowDraws) -> Iterator[None]:
         _of_thread.draws = before
 
 
+@contextmanager
+def shared_draws() -> Iterator[None]:
+    """Within the block draws belong to no row, and are the same for all rows of the update."""
+    draws: RowDraws | None = getattr(_of_thread, "draws", None)
+    if draws is None:
+        yield
+        return
+    rows = draws.first_row, draws.num_rows
+    draws.first_row, draws.num_rows = 0, 1
+    try:
+        yield
+    finally:
+        draws.first_row, draws.num_rows = rows
+
+
 def draw_bits(shape: torch.Size) -> Iterator[np.ndarray]:
     """Yield the bits of `RowDraws.draw_bits`; outside of `row_draws` with a seed from torch."""
     draws: RowDraws | None = getattr(_of_thread, "draws", None)

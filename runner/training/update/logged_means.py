@@ -23,7 +23,10 @@ class RunningMeans:
         Raises:
             UserError: for what is no single number.
         """
-        is_number = value.numel() == 1 if isinstance(value, Tensor) else hasattr(value, "__float__")
+        if isinstance(value, Tensor):
+            is_number = value.numel() == 1
+        else:  # arrays have __float__, too
+            is_number = hasattr(value, "__float__") and not getattr(value, "ndim", 0)
         if not is_number:
             what = f"a tensor of {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
             raise UserError(f"task: ctx.log({name!r}, ...) takes one number, not {what}")

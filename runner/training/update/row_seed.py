@@ -25,8 +25,9 @@ def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int,
     seed = int(torch.randint(1 << 62, ()))
     if not ranks.is_distributed or not is_shared:
         return seed, 0
-    own = torch.tensor([[seed, len(weights_B), int(weights_B.any())]])
-    of_ranks = torch.cat(ranks.all_gather_rows(own, [1] * ranks.world_size))
+    found = torch.zeros(3, ranks.world_size, dtype=torch.int64)  # a sum is faster than a gather
+    found[:, ranks.rank] = torch.tensor([seed, len(weights_B), int(weights_B.any())])
+    seeds, sizes, have_rows = ranks.all_reduce_sum(found)
     # of fewer rows than ranks some rank has none, and in its place one of weight 0
-    num_rows = of_ranks[:, 1] if int(of_ranks[:, 1].max()) > 1 else of_ranks[:, 2]
-    return int(of_ranks[0, 0]), int(num_rows[: ranks.rank].sum())
+    num_rows = sizes if int(sizes.max()) > 1 else have_rows
+    return int(seeds[0]), int(num_rows[: ranks.rank].sum())

@@ -9,7 +9,7 @@ import torch
 
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.row_draws import BLOCK_ROWS, RowDraws, row_draws
+from runner.models.layers.row_draws import BLOCK_ROWS, RowDraws, row_draws, shared_draws
 from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
 from tests.devices import DEVICES
 
@@ -114,6 +114,11 @@ def test_several_entries_of_a_row_and_those_that_belong_to_no_row_are_drawn_too(
         with row_draws(RowDraws(1, first, 7)):
             items.append(drop(x))
     assert not torch.equal(*items)
+    shared = []
+    for first, size in ((0, 6), (6, 8), (0, 5)):  # 24 items are no rows of any of them
+        with row_draws(RowDraws(1, first, size)), shared_draws():
+            shared.append(drop(x))
+    assert torch.equal(shared[0], shared[1]) and torch.equal(shared[0], shared[2])
 
 
 def test_draws_of_rows_leave_torchs_generator_alone_and_end_with_their_block():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -208,7 +209,7 @@ def test_a_look_up_that_reads_the_dense_half_is_refused():
         Supervised().train_step(context, iter([random_batch(8, 0)]))
 
 
-@pytest.mark.parametrize("value", [torch.ones(2, 3), "high", None])
+@pytest.mark.parametrize("value", [torch.ones(2, 3), np.ones(3), "high", None])
 def test_what_is_logged_and_no_number_is_told_by_its_name(value):
     context = make_context()
     context.log("slope", torch.ones(1))
