@@ -126,7 +126,10 @@ def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tm
         ((*TINY, "delivery.to=x"), "nothing is delivered without delivery.every"),
         ((*TINY, "delivery.evry=5"), "delivery.every"),
         ((*TINY, "delivery.rows_from=x"), "nothing is delivered without delivery.every"),
-        ((*DELIVERING, "delivery.rows_from=no.csv"), "delivery.rows_from=no.csv: no such path"),
+        (
+            (*DELIVERING, "delivery.rows_from=no.csv"),
+            f"delivery.rows_from={tmp_path / 'no.csv'}: no such path",
+        ),
         ((*DELIVERING, "loop=online", "dataset=folder"), "delivery.rows_from=FILE names"),
         ((*TINY, "delivery.every=5", "delivery.to=x", "checkpoint.keep=0"), "from a checkpoint"),
         ((*TINY, "delivery.every=5", "delivery.to=x", "loop=tune_lr"), "only loop=train"),
