@@ -42,6 +42,6 @@ class UnknownIds:
             if count >= LEAST_VALUES and unknown >= LEAST_SHARE * count:
                 yield (
                     f"note: {name}: {unknown / count:.0%} of the values are unknown to the model, "
-                    "which takes them for one id; ids have to be written as in the training, where "
-                    "12, 12.0 and 012 differ as texts"
+                    "which takes them for one id; compare them with those of the training (12, "
+                    "12.0 and 012 differ as texts)"
                 )
