@@ -243,7 +243,9 @@ def read_codes_as_texts(
 
 
 def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
-    """Return the columns of integers that are numbers as 12.0 is, which pandas writes beside gaps.
+    """Return the columns whose values are all whole numbers, such as 12 or 12.0.
+
+    pandas writes the latter where another value of the column is missing.
 
     Args:
         file: of which the first block is looked at.
@@ -254,11 +256,11 @@ def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[st
     chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
     if chunk is None or chunk.table is None:
         return set()
+    whole = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
     found = set()
     for name in names:
         texts = single_array(chunk.table, name)
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING))))
-        whole = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
         if pc.all(pc.match_substring_regex(texts, whole)).as_py():
             found.add(name)
     return found
