@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError, is_interruption, wrap_words
+from runner.machine import postpone_full_collections
 from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
 from runner.rundir.secrets import note_references
 
@@ -113,6 +114,7 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    postpone_full_collections()
     open_closed_streams()
     mask_standard_streams()  # also what the interpreter prints after the end of main
     sys.exit(main())

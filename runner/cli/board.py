@@ -17,6 +17,7 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a folder that is not there, or a port that is in use.
     """
+    from runner.machine import end_imports
     from runner.reporting.board.server import ADDRESS, Board
 
     given = make_parser().parse(words)
@@ -34,6 +35,7 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
         ) from error
     address = f"http://{ADDRESS}:{server.server_port}/"
     print(f"board of {given.folder}: {address}  (Ctrl-C ends it)", flush=True)
+    end_imports()
     with server:
         try:
             server.serve_forever()

@@ -28,7 +28,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
-    from runner.machine import keep_freed_memory, set_thread_environment
+    from runner.machine import end_imports, keep_freed_memory, set_thread_environment
 
     given = make_parser().parse(words)
     raise_combined(_find_problems(given))
@@ -39,6 +39,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     set_thread_environment(1)  # NumPy and Arrow do the work, on as many threads as there are calls
     keep_freed_memory()  # as a training does
     server = _open_server(given, composed.config["dataset"], allowed)
+    end_imports()
     return _run(server, given)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from runner.cli.data_serve import dataset_overrides
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, first_line, raise_combined
-from runner.machine import missing_extra, set_thread_environment, usable_cores
+from runner.machine import end_imports, missing_extra, set_thread_environment, usable_cores
 
 if TYPE_CHECKING:
     from runner.data.prepare.engine import Engine
@@ -43,6 +43,7 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed_packages(allow))
     set_thread_environment(1)  # workers are processes
+    end_imports()
     print_status(_prepare(composed.config["dataset"], given.ray, num_workers, memory))
     return 0
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from runner.distributed.parent_death import become_job
 from runner.errors import UserError
-from runner.machine import set_thread_environment
+from runner.machine import end_imports, postpone_full_collections, set_thread_environment
 from runner.rundir.masked_streams import mask_standard_streams
 
 # What a training imports from its start to its end; a job imports by itself what is missing here.
@@ -80,6 +80,7 @@ def _import_all(num_threads: int) -> str:
     # The libraries read these when they are loaded. A job sets its own before it builds anything.
     set_thread_environment(num_threads)
     os.environ.setdefault(_JEMALLOC_SETTINGS, "background_thread:false")
+    postpone_full_collections()
     for module in MODULES:
         importlib.import_module(module)
     for name in os.environ.keys() - before.keys():
@@ -92,7 +93,7 @@ def _import_all(num_threads: int) -> str:
         os._exit(0)
     os.waitpid(pid, 0)
     gc.collect()
-    gc.freeze()  # the collector of a job need not write to the pages that all jobs share
+    end_imports()  # the collector of a job need not write to the pages that all jobs share
     num_running = len(os.listdir("/proc/self/task"))
     return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
 

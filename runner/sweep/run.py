@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from runner.errors import UserError
+from runner.machine import end_imports
 from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
 from runner.rundir.lock import FolderLock, describe_holder
@@ -77,6 +78,7 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
     Raises:
         UserError: before anything has started.
     """
+    end_imports()
     console = make_console()
     if options.rerun and plan.num_trials is not None:
         raise UserError(

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import uvicorn
 
+from runner.machine import end_imports
 from runner.serving.scorer import Scorer
 from runner.serving.server.app import Service, make_app
 from runner.serving.server.batcher import Batcher
@@ -99,5 +100,6 @@ def serve(
         timeout_graceful_shutdown=DRAIN_S,
     )
     server = DrainingServer(config, service)
+    end_imports()
     asyncio.run(server.serve(sockets=[listener]))
     return 128 + (server.signal or signal.SIGTERM)

@@ -13,7 +13,7 @@ from runner.config.settings import TrainerSettings
 from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
-from runner.machine import keep_freed_memory, usable_cores
+from runner.machine import end_imports, keep_freed_memory, usable_cores
 
 
 def join_ranks(trainer: TrainerSettings) -> Ranks:
@@ -40,6 +40,7 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
         raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
     per_rank = max(1, usable_cores() // current_ranks().local_world_size)
     keep_freed_memory()
+    end_imports()
     torch.set_num_threads(trainer.num_threads or per_rank)
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
     torch.use_deterministic_algorithms(trainer.deterministic)
