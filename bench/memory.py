@@ -7,9 +7,10 @@ Each case is a process of its own. RssAnon is what the process itself holds; pag
 the system keeps for it count as shared. The largest case is read again with one file open: what
 up to 128 open files cost.
 
---tables GB: the peak of each command of a run with one table of so many GB of weights and states
-(row-wise Adagrad, width 16), and what each further byte of the table adds to it. `no copy` is a
-training that finds no room for copying the table when it saves.
+--tables GB [--num-tables 4]: the peak of each command of a run with one table (or several of
+one size) of so many GB of weights and states (row-wise Adagrad, width 16), and what each further
+byte of the tables adds to it. `no copy` is a training that finds no room for copying them when it
+saves.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ def count(entries: int) -> None:
     )
 
 
-def table_peaks(gigabytes: float, folder: Path) -> dict[str, float]:
-    """Return the peak in GB of each command over a run with one table of that size."""
-    num_rows = int(gigabytes * 1e9 / (4 * 17))
-    data = {"num_single": 1, "num_lists": 0, "num_numeric": 2, "num_pairs": 0}
+def table_peaks(gigabytes: float, num_tables: int, folder: Path) -> dict[str, float]:
+    """Return the peak in GB of each command over a run with tables of that size together."""
+    num_rows = int(gigabytes * 1e9 / (4 * 17) / num_tables)
+    data = {"num_single": num_tables, "num_lists": 0, "num_numeric": 2, "num_pairs": 0}
     data |= {"min_cardinality": num_rows, "max_cardinality": num_rows}
     words = [
         *(f"dataset.{key}={value}" for key, value in data.items()),
@@ -147,20 +148,20 @@ def table_peaks(gigabytes: float, folder: Path) -> dict[str, float]:
     return peaks
 
 
-def measure_tables(sizes: Sequence[float]) -> None:
-    """Print the peaks for each size of a table, and the slope between the first and the last."""
+def measure_tables(sizes: Sequence[float], num_tables: int) -> None:
+    """Print the peaks for each size of the tables, and the slope between the first and the last."""
     found = []
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="memory-") as folder:
             os.environ["RUNNER_CACHE"] = f"{folder}/cache"
-            found.append(table_peaks(size, Path(folder)))
+            found.append(table_peaks(size, num_tables, Path(folder)))
     span = sizes[-1] - sizes[0]
     rows = [
         [name, *(f"{peaks[name]:.2f} GB" for peaks in found)]
         + [f"{(found[-1][name] - found[0][name]) / span:.2f}" if span else ""]
         for name in found[0]
     ]
-    header = ("peak", *(f"{size:g} GB" for size in sizes), "a byte of the table")
+    header = ("peak", *(f"{size:g} GB" for size in sizes), "a byte of the tables")
     print(f"{machine(1)}\n\n{table(header, rows)}")
 
 
@@ -181,12 +182,13 @@ def main() -> None:
     parser.add_argument("--open-files", type=int)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--tables", type=float, nargs="+", help="GB of a table, smallest first")
+    parser.add_argument("--tables", type=float, nargs="+", help="GB of tables, smallest first")
+    parser.add_argument("--num-tables", type=int, default=1)
     if sys.argv[1:2] == ["--scarce"]:
         sys.exit(run_scarce(sys.argv[2:]))
     options = parser.parse_args()
     if options.tables:
-        return measure_tables(options.tables)
+        return measure_tables(options.tables, options.num_tables)
     if options.read:
         return read(options.read, options.epochs, options.open_files)
     if options.count:

@@ -60,14 +60,15 @@ def write_graph(
     if format_ == "pt2":
         import torch
 
+        from runner.serving.pt2_write import save_program
+
         program = load_program(base.path / name)
         for key, values in changed.items():
             old = program.state_dict[key]
             tensor = torch.from_numpy(np.array(values))
             is_parameter = isinstance(old, torch.nn.Parameter)
             program.state_dict[key] = torch.nn.Parameter(tensor) if is_parameter else tensor
-        program.example_inputs = None  # loading them is what would unpickle
-        torch.export.save(program, str(folder / name))
+        save_program(program, folder / name)
     elif format_ == "aoti":
         shutil.copy(base.path / name, folder / name)
         weights = read_weights(base.path / weights_file(graph))

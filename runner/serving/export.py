@@ -95,6 +95,8 @@ def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) 
                     program = export_graph(spec, module)
                     path = folder / graph_file(spec.name, format_)
                     save_graph(program, spec, path, format_, settings.portable)
+        del graphs, module, program
+        gc.collect()  # a traced graph holds itself, and may be as large as the tables
     write_schema(folder, tuple(specs), source.tasks, source.inputs.raw)
     shutil.copyfile(Path(__file__).with_name("score.py"), folder / SCORE)
 
@@ -108,7 +110,7 @@ def _measure(
     arrays: dict[str, np.ndarray] = {}
     for format_ in settings.formats:
         found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
-        gc.collect()  # a traced graph holds itself, and is as large as the tables
+        gc.collect()  # as after writing
         measured["formats"][format_] = found
         arrays |= inputs
     write_example(folder, settings.formats, arrays)

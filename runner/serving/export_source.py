@@ -108,14 +108,15 @@ def open_source(
 
 
 def _warn_of_memory(source: ExportSource, settings: ExportSettings, view: View) -> None:
-    """Warn if the system may end the process: `torch.export` holds what it reads or writes twice.
+    """Warn if the system may end the process: beside the model it holds what it reads.
 
-    That is the tensors and their bytes in the file, beside the model.
+    Of ONNX and of compiled code that is the tensors and their bytes in the file.
     """
     lookups = [m for m in source.job.context.model.modules() if isinstance(m, TableLookup)]
     num_values = sum(spec.num_rows * spec.dim for lookup in lookups for spec in lookup.specs)
     bytes_per_value = {None: 4.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}[settings.quantise]
-    needed, free = 2 * bytes_per_value * num_values, available_memory_bytes()
+    copies = 1 if set(settings.formats) == {"pt2"} else 2
+    needed, free = copies * bytes_per_value * num_values, available_memory_bytes()
     if needed > free:
         smaller = "" if settings.quantise == "int4" else "; --quantise makes them smaller"
         view.warn(

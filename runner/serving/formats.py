@@ -16,6 +16,7 @@ from runner.errors import UserError
 from runner.serving.artifact import FORMATS, GraphSpec, weights_file
 from runner.serving.loaded_graph import without_tree_warning, write_weights
 from runner.serving.onnx_weights import read_initializers
+from runner.serving.pt2_write import save_program
 
 ONNX_OPSET = 20
 # Machine code that every x86-64 processor since 2013 runs; the default is that of this machine.
@@ -45,8 +46,7 @@ def save_graph(
     """
     try:
         if format_ == "pt2":
-            program.example_inputs = None  # loading them is what would unpickle
-            torch.export.save(program, str(path))
+            save_program(program, path)
         elif format_ == "aoti":
             _compile(program, path, portable)
             write_weights(path.with_name(weights_file(spec.name)), program_weights(program))

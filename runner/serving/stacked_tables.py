@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.embeddings.join_rows import join_rows
+
 BLOCK_ROWS = 1 << 18  # that are quantised at once
 
 
@@ -69,9 +71,8 @@ def _round_rows(weight_RD: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def make_rows(weight_RD: Tensor, quantise: str | None, *, for_onnx: bool = False) -> nn.Module:
     """Return the rows of a weight, whole or quantised, with operators that ONNX has if asked."""
-    if quantise is None:  # a file gets the whole storage of a weight
-        is_part = weight_RD.untyped_storage().nbytes() > weight_RD.nbytes
-        return Rows(weight_RD.clone() if is_part else weight_RD)
+    if quantise is None:  # a file gets the whole storage of a weight; NumPy's is that of the weight
+        return Rows(torch.from_numpy(weight_RD.numpy()))
     if quantise == "fp16":
         return Rows(weight_RD.half())
     return IntegerRows(weight_RD, int(quantise.removeprefix("int")), for_onnx=for_onnx)
@@ -101,11 +102,7 @@ class StackedTables(nn.Module):
         for_onnx: bool = False,
     ) -> None:
         super().__init__()
-        self.rows = make_rows(
-            weights[0] if len(weights) == 1 else torch.cat(list(weights)),
-            quantise,
-            for_onnx=for_onnx,
-        )
+        self.rows = make_rows(join_rows(weights), quantise, for_onnx=for_onnx)
         self.dim: int = weights[0].shape[1]
         self.is_whole, self.for_onnx, self.any_mean = quantise is None, for_onnx, any(mean)
         first = [0]

@@ -19,6 +19,7 @@ from runner.errors import UserError
 from runner.serving.artifact import GraphSpec
 from runner.serving.loaded_graph import load_graph
 from runner.serving.pt2_check import check_pt2
+from runner.serving.pt2_write import save_program
 
 CODE = "__import__('os').system('true')"
 
@@ -34,8 +35,7 @@ def plain(tmp_path_factory) -> Path:
     rows = torch.export.Dim("B", min=1)
     net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Flatten(0))
     program = torch.export.export(net, (torch.zeros(4, 2),), dynamic_shapes=({0: rows},))
-    program.example_inputs = None
-    torch.export.save(program, str(path))
+    save_program(program, path)
     return path
 
 
