@@ -15,7 +15,12 @@ from runner.data.core.cache import cache_root
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.composite_tables import CompositeTables
-from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
+from runner.embeddings.factory import (
+    build_tables,
+    check_every_row,
+    check_start,
+    check_table_specs,
+)
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.padded_tables import BuildTables
@@ -150,7 +155,8 @@ def build_table_groups(
         The tables and their learning rates.
 
     Raises:
-        ConfigError: where all tables are frozen, for a setting that would have no effect.
+        ConfigError: where all tables are frozen, for a setting that would have no effect, and for
+            tables that their rule could not train.
     """
     check_table_specs(specs)
     built: list[EmbeddingTables] = []
@@ -173,6 +179,7 @@ def build_table_groups(
             continue
         rule = settings if group is None or group.sparse is None else parse_sparse(group.sparse)
         check_every_row(group_specs, rule, where)
+        check_start(group_specs, rule, where)
         built.append(build(group_specs, order, rule))
         name = lr_name(parameter_groups, group, tables=True)
         trained[name], base_lrs[name] = built[-1], rule.lr
