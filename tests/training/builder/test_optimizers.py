@@ -22,6 +22,7 @@ from runner.training.builder.optimizers import (
     assign_parameters,
     base_learning_rates,
     build_dense_optimizers,
+    check_sparse_adam,
     group_schedules,
 )
 from runner.training.builder.tables import build_table_groups, make_table_builder
@@ -258,3 +259,15 @@ def test_first_order_weights_are_not_left_at_zero_by_a_rule_that_scales_by_their
     train(context, lrs, 2)
     for name in ("a:linear", "a"):
         assert context.tables.state()[f"{name}/weight"].abs().sum() > 0
+
+
+def test_sparse_adam_is_refused_for_what_has_dense_gradients():
+    model = nn.ModuleDict({"own": nn.Embedding(5, 2, sparse=True), "top": nn.Linear(2, 1)})
+    own, everything = (torch.optim.SparseAdam(list(m.parameters())) for m in (model["own"], model))
+    check_sparse_adam([own, torch.optim.Adam(model["top"].parameters())], model)
+    with pytest.raises(ConfigError, match="SparseAdam takes sparse gradients alone"):
+        check_sparse_adam([everything], model)
+    model["top"](model["own"](torch.tensor([1]))).sum().backward()
+    own.step()
+    with pytest.raises(RuntimeError, match="does not support dense gradients"):
+        everything.step()
