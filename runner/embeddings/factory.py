@@ -21,7 +21,7 @@ from runner.embeddings.kernel_probe import is_fbgemm_faster
 from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import NO_16_BIT_ON_CUDA
-from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS, protect_zero_gradient_rows
+from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
 
@@ -159,29 +159,4 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
             f"optimizer.parts can have other settings for it, or {where}.every_row=false "
             f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is "
             "looked up"
-        )
-
-
-def check_start(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
-    """Check that no table starts at 0 under a rule that scales a step by the norm of its row.
-
-    Such a row would stay at 0 whatever its gradients are.
-
-    Args:
-        specs: the tables.
-        settings: their optimizer.
-        where: its dotted key, for the message.
-
-    Raises:
-        ConfigError: naming the tables.
-    """
-    if settings.kind not in NORM_SCALED_KINDS:
-        return
-    if names := [spec.name for spec in specs if spec.init_bound == 0]:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise ConfigError(
-            f"{where}.kind={settings.kind}: scales each step by the norm of its row, so tables of "
-            f"first-order weights, which start at 0, would stay there: {names[0]}{more}; give them "
-            "another rule, as in optimizer.parts=[{pattern: ':linear$', sparse: {kind: adam, "
-            "lr: 0.001}}]"
         )

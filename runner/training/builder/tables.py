@@ -15,12 +15,7 @@ from runner.data.core.cache import cache_root
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.composite_tables import CompositeTables
-from runner.embeddings.factory import (
-    build_tables,
-    check_every_row,
-    check_start,
-    check_table_specs,
-)
+from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.padded_tables import BuildTables
@@ -32,6 +27,7 @@ from runner.embeddings.sharding_settings import (
     check_table_names,
     placed_kind,
 )
+from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS
 from runner.errors import ConfigError
 from runner.models.layers.embedding import TableLookup
 from runner.optim.param_groups import TABLE_PREFIX
@@ -39,7 +35,7 @@ from runner.optim.settings import SparseSettings, parse_sparse
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
 from runner.rundir.run import Run
-from runner.training.builder.optimizers import ParameterGroups, lr_name
+from runner.training.builder.optimizers import SPARSE, ParameterGroups, lr_name
 
 SCRATCH_FOLDER = "tables"  # of the cache; its files have no names
 
@@ -155,8 +151,7 @@ def build_table_groups(
         The tables and their learning rates.
 
     Raises:
-        ConfigError: where all tables are frozen, for a setting that would have no effect, and for
-            tables that their rule could not train.
+        ConfigError: where all tables are frozen, for a setting that would have no effect.
     """
     check_table_specs(specs)
     built: list[EmbeddingTables] = []
@@ -179,7 +174,6 @@ def build_table_groups(
             continue
         rule = settings if group is None or group.sparse is None else parse_sparse(group.sparse)
         check_every_row(group_specs, rule, where)
-        check_start(group_specs, rule, where)
         built.append(build(group_specs, order, rule))
         name = lr_name(parameter_groups, group, tables=True)
         trained[name], base_lrs[name] = built[-1], rule.lr
@@ -193,6 +187,31 @@ def build_table_groups(
         return BuiltTables(built[0], trained, base_lrs)
     layout = make_layout(specs, feature_order, by_dim=False)
     return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+
+
+def check_start(trained: Mapping[str, EmbeddingTables]) -> None:
+    """Check that no table starts at 0 under a rule that scales a step by the norm of its row.
+
+    Such a row would stay at 0 whatever its gradients are.
+
+    Args:
+        trained: the tables that train, by the name of their rate.
+
+    Raises:
+        ConfigError: naming the tables.
+    """
+    for rate, tables in trained.items():
+        kind = tables.settings.kind
+        names = [spec.name for spec in tables.layout.tables if spec.init_bound == 0]
+        if kind in NORM_SCALED_KINDS and names:
+            where = "optimizer.sparse" if rate == SPARSE else f"optimizer.parts, {rate}: sparse"
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ConfigError(
+                f"{where}.kind={kind}: scales each step by the norm of its row, so tables of "
+                f"first-order weights, which start at 0, would stay there: {names[0]}{more}; give "
+                "them another rule, as in optimizer.parts=[{pattern: ':linear$', "
+                "sparse: {kind: adam, lr: 0.001}}]"
+            )
 
 
 def make_table_builder(
