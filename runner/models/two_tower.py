@@ -223,24 +223,24 @@ class TwoTower(RetrievalModel):
         embedded, ids, per_row = [], [], embeddings.per_row
         if self.hard_negatives:
             place = [s.name for s in self.embedding.sequences].index(self.hard_negatives)
-            ids_PL = per_row[f"{self.hard_negatives}:ids"][row_P]
-            length_P = per_row[f"{self.hard_negatives}:length"][row_P]
-            is_there_PL = is_event(length_P, ids_PL.shape[1])
-            embedded.append(embeddings.sequences_BLD[place][row_P])
-            ids.append(torch.where(is_there_PL, ids_PL, -1))
+            ids_BL = per_row[f"{self.hard_negatives}:ids"]
+            is_there_BL = is_event(per_row[f"{self.hard_negatives}:length"], ids_BL.shape[1])
+            embedded.append(embeddings.sequences_BLD[place])
+            ids.append(torch.where(is_there_BL, ids_BL, -1))
         count = self.negatives.num_sampled
         if "hard" in per_row and len(embeddings.per_batch["candidates"]) > count:
-            at_PL, ids_U = per_row["hard"][row_P], embeddings.per_batch["candidates"][count:]
+            at_BL, ids_U = per_row["hard"], embeddings.per_batch["candidates"][count:]
             # not by an index, whose backward adds repeats in another order in every run
             embedded.append(
-                functional.embedding(at_PL.clamp(min=0), embeddings.shared_CD[0][count:])
+                functional.embedding(at_BL.clamp(min=0), embeddings.shared_CD[0][count:])
             )
-            ids.append(torch.where(at_PL >= 0, ids_U[at_PL.clamp(min=0)], -1))
+            ids.append(torch.where(at_BL >= 0, ids_U[at_BL.clamp(min=0)], -1))
         if not ids:
             return None
-        embedded_PLD, ids_PL = torch.cat(embedded, dim=1), torch.cat(ids, dim=1)
-        vectors = self.encode(self.thing, embedded_PLD.flatten(0, 1))
-        return torch.unflatten(vectors, 0, ids_PL.shape), ids_PL
+        embedded_BLD, ids_BL = torch.cat(embedded, dim=1), torch.cat(ids, dim=1)
+        # of all rows, so that what a dropout drops does not depend on how rows are divided
+        vectors = self.encode(self.thing, embedded_BLD.flatten(0, 1))
+        return torch.unflatten(vectors, 0, ids_BL.shape)[row_P], ids_BL[row_P]
 
     def query_vectors(
         self, embeddings: Embeddings, dense_BD: Tensor, weights_B: Tensor | None = None

@@ -122,7 +122,7 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
     """
     if isinstance(model, RetrievalModel) and (names := model.counted_features):
         counts_I = model.negatives.counts_I
-        counts_I.copy_(_count_ids(names, dataset, ranks, counts_I.device))
+        counts_I.copy_(_count_events(names, dataset, ranks, counts_I.device))
 
 
 def count_item_popularity(
@@ -135,11 +135,7 @@ def count_item_popularity(
     if not settings.needs_item_popularity or not isinstance(model, RetrievalModel):
         return
     names = [model.item.name, *([model.history] if model.history else [])]
-    device, once = model.negatives.counts_I.device, without_overlaps(names, dataset.schema)
-    model.popularity_I = _count_ids(once, dataset, ranks, device)
-    if once != names:  # no row is made of a user's first events, whose items are no cold ones
-        is_seen_I = _count_ids(names, dataset, ranks, device) > 0
-        model.popularity_I = model.popularity_I.clamp(min=1) * is_seen_I
+    model.popularity_I = _count_events(names, dataset, ranks, model.negatives.counts_I.device)
 
 
 def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:
@@ -152,6 +148,17 @@ def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:
         schema: has them.
     """
     return [n for n in names if n not in {s.name for s in schema.sequences if s.overlaps}]
+
+
+def _count_events(
+    names: Sequence[str], dataset: Dataset, ranks: Ranks, device: torch.device
+) -> Tensor:
+    """Return how often each item occurs in train rows of label 1, an event once: [I] int64."""
+    once = without_overlaps(names, dataset.schema)
+    counts_I = _count_ids(once, dataset, ranks, device)
+    if once != list(names):  # no row is made of a user's first events, whose items are no cold ones
+        counts_I = counts_I.clamp(min=1) * (_count_ids(names, dataset, ranks, device) > 0)
+    return counts_I
 
 
 def _count_ids(

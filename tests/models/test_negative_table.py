@@ -76,11 +76,14 @@ def test_an_update_is_that_of_a_column_with_the_same_lists(hardest):
         torch.testing.assert_close(after[name], other[name], msg=name)
 
 
-def test_micro_batches_are_one_batch():
+@pytest.mark.parametrize("more", [{}, {"item_tower": [6], "dropout": 0.3}])
+def test_micro_batches_are_one_batch(more):
+    """Also where the tower drops: the same of each negative, in batches with rows of label 0."""
     batch = batch_of(16)
-    whole, parts = with_table(), with_table(micro_batch=3)
+    whole, parts = with_table(**more), with_table(micro_batch=3, **more)
     before = whole.tables.state()["item/weight"].clone()
     for context in (whole, parts):
+        torch.manual_seed(1)  # of the draws
         update(context, batch)
     assert (whole.tables.state()["item/weight"] != before).any()
     for name, tensor in weights(whole).items():

@@ -27,6 +27,7 @@ from runner.training.builder.optimizers import (
     ParameterGroups,
     assign_parameters,
     build_dense_optimizers,
+    check_sparse_adam,
 )
 from runner.training.builder.part_kinds import KINDS
 from runner.training.builder.tables import (
@@ -92,6 +93,7 @@ def make_context(
     optimizers = build_dense_optimizers(
         config["optimizer"]["dense"], parameters, parameter_groups, find_class
     )
+    check_sparse_adam(optimizers.values(), model)
     ema, averaging = None, trainer.ema
     if averaging.decay is not None:  # their initial weights are the same on all ranks
         ema = MovingAverage(

@@ -48,7 +48,7 @@ from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
 from runner.training.builder.precision_probe import bf16_speed, describe_bf16
 from runner.training.builder.preflight import RunLength, preflight_warnings
-from runner.training.builder.tables import get_table_lookup
+from runner.training.builder.tables import check_start, get_table_lookup
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
 from runner.training.growing_dataset import with_rows
@@ -166,6 +166,7 @@ def build_learner(
     with nullcontext() if trains else without_initial_weights():
         context, groups, table_lrs = make_context(inputs, dataset)
     if trains:
+        check_start(context.table_groups)
         fill_negative_table(inputs, context.model, dataset)
     task: Task = inputs.make_part("task", config["task"])
     set_up_task(task, context, trainer)

@@ -5,17 +5,17 @@ Dense parameters and tables are shared out alike; the group None owns what no pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 
 from runner.config.settings import LrScalingSettings
 from runner.errors import ConfigError
-from runner.optim.dense import build_dense_optimizer
+from runner.optim.dense import build_dense_optimizer, optimizer_parameters
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.param_groups import (
     TABLE_PREFIX,
@@ -106,6 +106,23 @@ def build_dense_optimizers(
                 cls, node, owned, where=where
             )
     return optimizers
+
+
+def check_sparse_adam(optimizers: Iterable[Optimizer], model: nn.Module) -> None:
+    """Check that `SparseAdam` owns nothing but what has sparse gradients, which alone it takes.
+
+    Raises:
+        ConfigError: if it owns anything else.
+    """
+    owned = [p for o in optimizers if isinstance(o, SparseAdam) for p in optimizer_parameters(o)]
+    sparse = {id(m.weight) for m in model.modules() if getattr(m, "sparse", False)}
+    if any(id(parameter) not in sparse for parameter in owned):
+        raise ConfigError(
+            "optimizer.dense: SparseAdam takes sparse gradients alone, and the dense half has none "
+            "but of a torch.nn.Embedding with sparse=True; optimizer.dense._target_="
+            "torch.optim.Adam trains it, and optimizer.sparse.kind=adam moves those rows of tables "
+            "that a batch looks up"
+        )
 
 
 def lr_name(

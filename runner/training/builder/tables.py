@@ -27,6 +27,7 @@ from runner.embeddings.sharding_settings import (
     check_table_names,
     placed_kind,
 )
+from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS
 from runner.errors import ConfigError
 from runner.models.layers.embedding import TableLookup
 from runner.optim.param_groups import TABLE_PREFIX
@@ -34,7 +35,7 @@ from runner.optim.settings import SparseSettings, parse_sparse
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
 from runner.rundir.run import Run
-from runner.training.builder.optimizers import ParameterGroups, lr_name
+from runner.training.builder.optimizers import SPARSE, ParameterGroups, lr_name
 
 SCRATCH_FOLDER = "tables"  # of the cache; its files have no names
 
@@ -186,6 +187,31 @@ def build_table_groups(
         return BuiltTables(built[0], trained, base_lrs)
     layout = make_layout(specs, feature_order, by_dim=False)
     return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+
+
+def check_start(trained: Mapping[str, EmbeddingTables]) -> None:
+    """Check that no table starts at 0 under a rule that scales a step by the norm of its row.
+
+    Such a row would stay at 0 whatever its gradients are.
+
+    Args:
+        trained: the tables that train, by the name of their rate.
+
+    Raises:
+        ConfigError: naming the tables.
+    """
+    for rate, tables in trained.items():
+        kind = tables.settings.kind
+        names = [spec.name for spec in tables.layout.tables if spec.init_bound == 0]
+        if kind in NORM_SCALED_KINDS and names:
+            where = "optimizer.sparse" if rate == SPARSE else f"optimizer.parts, {rate}: sparse"
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ConfigError(
+                f"{where}.kind={kind}: scales each step by the norm of its row, so tables of "
+                f"first-order weights, which start at 0, would stay there: {names[0]}{more}; give "
+                "them another rule, as in optimizer.parts=[{pattern: ':linear$', "
+                "sparse: {kind: adam, lr: 0.001}}]"
+            )
 
 
 def make_table_builder(

@@ -3,7 +3,8 @@
 A fused table never has a gradient of its own, since its rows are updated inside the backward. The
 gradient at its look-up, before it is summed by row, takes its place: each rank has its rows of
 [B, E], whose columns belong to tables. It is the same however the update is cut into micro-batches
-or shared by ranks. B rows of the update on this rank, E width of all pooled embeddings.
+or shared by ranks. The equal columns of a first-order weight count as the one that they stand for.
+B rows of the update on this rank, E width of all pooled embeddings.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Layout, feature_columns
+from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX
 from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import ClipSettings
 
@@ -49,13 +51,15 @@ def clip_gradients(
     if settings.parameter_norm is not None:
         for gradient, norm in zip(dense, _norms(dense)):
             gradient.mul_(_factor(settings.parameter_norm, norm))
-        squares = boundary_squares(boundary, ranks)
+        squares = boundary_squares(boundary, layout, ranks)
         for gradient, squares_E in zip(boundary, squares):
             sums, table_of_E = _sum_by_table(layout, squares_E)
             norms_E = sums.sqrt()[table_of_E]
             gradient.mul_(_factor(settings.parameter_norm, norms_E).to(gradient.dtype))
     if settings.global_norm is not None:
-        factor = _factor(settings.global_norm, total_norm(dense, boundary_squares(boundary, ranks)))
+        factor = _factor(
+            settings.global_norm, total_norm(dense, boundary_squares(boundary, layout, ranks))
+        )
         for gradient in (*dense, *boundary):
             gradient.mul_(factor.to(gradient.dtype))
 
@@ -79,7 +83,7 @@ def gradient_norms(
         ranks: the process group.
         per_parameter: whether each parameter and each table that is pooled gets a norm too.
     """
-    squares = boundary_squares(boundary, ranks)
+    squares = boundary_squares(boundary, layout, ranks)
     named_norms = {"gradient_norm": total_norm(list(dense.values()), squares)}
     if per_parameter:
         norms = _norms(list(dense.values()))
@@ -92,15 +96,16 @@ def gradient_norms(
     return named_norms
 
 
-def boundary_squares(boundary: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
+def boundary_squares(boundary: Sequence[Tensor], layout: Layout, ranks: Ranks) -> list[Tensor]:
     """Return for each tensor the sum of squares of each column, over the rows of all ranks.
 
-    Collective.
+    Collective. A first-order weight has its sum in shares, one for each of its columns.
     """
     if not boundary:
         return []
     sums = [g.detach().double().square().flatten(0, -2).sum(0) for g in boundary]
-    return list(torch.split(ranks.all_reduce_sum(torch.cat(sums)), [len(s) for s in sums]))
+    squares = torch.split(ranks.all_reduce_sum(torch.cat(sums)), [len(s) for s in sums])
+    return [s * _column_shares(layout, len(s), s.device) for s in squares]
 
 
 def total_norm(dense: Sequence[Tensor], boundary: Sequence[Tensor]) -> Tensor:
@@ -145,6 +150,16 @@ def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor
     Cached, because the host waits while a list is copied to a GPU.
     """
     return torch.tensor(_tables_of_columns(layout, width) or [0] * width, device=device)
+
+
+@lru_cache(maxsize=8)
+def _column_shares(layout: Layout, width: int, device: torch.device) -> Tensor:
+    """Return [E], what each column counts for. Cached as `_table_of_column` is."""
+    is_linear = [
+        layout.tables[t].name.endswith(LINEAR_SUFFIX) for t in _tables_of_columns(layout, width)
+    ]
+    shares = [1 / LINEAR_COLUMNS if linear else 1.0 for linear in is_linear]
+    return torch.tensor(shares or [1.0] * width, device=device)
 
 
 def _sum_by_table(layout: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:

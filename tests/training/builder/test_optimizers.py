@@ -12,6 +12,7 @@ from runner.batch import Embeddings
 from runner.config.settings import LrScalingSettings
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
+from runner.models.deepfm import DeepFM
 from runner.models.dlrm import DLRM
 from runner.models.layers.embedding import TableLookup
 from runner.models.losses import BCE
@@ -21,9 +22,10 @@ from runner.training.builder.optimizers import (
     assign_parameters,
     base_learning_rates,
     build_dense_optimizers,
+    check_sparse_adam,
     group_schedules,
 )
-from runner.training.builder.tables import build_table_groups, make_table_builder
+from runner.training.builder.tables import build_table_groups, check_start, make_table_builder
 from runner.training.job import LearningRates
 from runner.training.state import TrainState
 from runner.training.steps import learning_rates_at, set_learning_rates
@@ -41,18 +43,18 @@ def optimizer_class(target: str) -> type:
     return getattr(torch.optim, target.rpartition(".")[2])
 
 
-def build(parts):
-    """A tiny DLRM whose parameters are owned as `optimizer.parts` says, and its full rates."""
+def build(parts, *, model=None, sparse=SPARSE):
+    """A tiny model whose parameters are owned as `optimizer.parts` says, and its full rates."""
     torch.manual_seed(0)
-    model, loss = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA)
-    lookup = model.embedding
+    model = model or DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
+    loss, lookup = BCE(SCHEMA), model.embedding
     assert isinstance(lookup, TableLookup)
-    node = {"dense": DENSE, "sparse": SPARSE, "parts": parts}
+    node = {"dense": DENSE, "sparse": sparse, "parts": parts}
     parameters = dense_parameters(model, loss)
     parameter_groups = assign_parameters(
         parse_parameter_groups(node), list(parameters), [s.name for s in lookup.specs]
     )
-    sparse = parse_sparse(SPARSE)
+    sparse = parse_sparse(sparse)
     make = make_table_builder(
         ShardingSettings(), None, parameter_groups, sparse, seed=0, device=CPU, batch_size=64
     )
@@ -244,3 +246,30 @@ def test_the_rates_of_tables_are_those_of_the_configuration():
 def test_mistakes_are_reported_with_their_key(parts, message):
     with pytest.raises(ConfigError, match=message):
         build(parts)
+
+
+@pytest.mark.parametrize("kind", ["lars_sgd", "lamb", "partial_rowwise_lamb"])
+def test_first_order_weights_are_not_left_at_zero_by_a_rule_that_scales_by_their_norm(kind):
+    sparse = {"kind": kind, "lr": 0.1}
+    model = DeepFM(SCHEMA, embedding_dim=4, deep=[8])
+    context, *_ = build([], model=model, sparse=sparse)
+    with pytest.raises(ConfigError, match=rf"sparse.kind={kind}: .* a:linear and 2 more; "):
+        check_start(context.table_groups)
+    other = [{"pattern": ":linear$", "sparse": {"kind": "adam", "lr": 0.001}}]
+    context, _, lrs = build(other, model=DeepFM(SCHEMA, embedding_dim=4, deep=[8]), sparse=sparse)
+    check_start(context.table_groups)
+    train(context, lrs, 2)
+    for name in ("a:linear", "a"):
+        assert context.tables.state()[f"{name}/weight"].abs().sum() > 0
+
+
+def test_sparse_adam_is_refused_for_what_has_dense_gradients():
+    model = nn.ModuleDict({"own": nn.Embedding(5, 2, sparse=True), "top": nn.Linear(2, 1)})
+    own, everything = (torch.optim.SparseAdam(list(m.parameters())) for m in (model["own"], model))
+    check_sparse_adam([own, torch.optim.Adam(model["top"].parameters())], model)
+    with pytest.raises(ConfigError, match="SparseAdam takes sparse gradients alone"):
+        check_sparse_adam([everything], model)
+    model["top"](model["own"](torch.tensor([1]))).sum().backward()
+    own.step()
+    with pytest.raises(RuntimeError, match="does not support dense gradients"):
+        everything.step()

@@ -18,7 +18,7 @@ from runner.distributed.ranks import Ranks
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
-from runner.training.catalogue import count_item_popularity
+from runner.training.catalogue import count_ids_for_model, count_item_popularity
 from runner.training.health.popularity import rank_by_count
 from tests.conftest import Zygote
 
@@ -40,6 +40,12 @@ class Catalogue(RetrievalModel):
         raise AssertionError
 
     item_vectors = dense = query_vectors
+
+
+class NextItems(Catalogue):
+    """What counts the ids that `NextItemModel` counts."""
+
+    target_features = ("item", "history")
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
@@ -86,16 +92,18 @@ def test_each_train_event_says_once_how_popular_its_item_is(tmp_path, monkeypatc
     }
     path = str(tmp_path / "events.parquet")
     dataset = open_table(TableRecipe("parquet", path, schema, split=None))
-    model = Catalogue(np.zeros(ITEMS), excludes_history=True)
-    model.item, model.negatives = SparseFeature("item", ITEMS), NegativeSampler(ITEMS, uniform=1)
+    model = NextItems(np.zeros(ITEMS), excludes_history=True)
+    model.item, model.negatives = SparseFeature("item", ITEMS), NegativeSampler(ITEMS, popularity=1)
     settings = MetricSettings(eval=["novelty@3"], train=[], candidates="full")
     count_item_popularity(model, dataset, Ranks(), settings)
+    count_ids_for_model(model, dataset, Ranks())  # by which negatives are drawn
     first = 1 if train_on == "every" else 0  # the first event of a user is no row
     expected = np.bincount([i for items in users for i in items[first:]], minlength=ITEMS)
     # an item of first events alone is no cold one
     is_seen_I = np.bincount([i for items in users for i in items], minlength=ITEMS) > 0
     expected = np.maximum(expected, 1) * is_seen_I
     np.testing.assert_array_equal(model.popularity_I, expected)
+    np.testing.assert_array_equal(model.negatives.counts_I, expected)
 
 
 def write_beauty(folder: Path) -> list[list[int]]:

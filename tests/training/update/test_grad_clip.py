@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import clip_grad_norm_
 
 from runner.batch import Embeddings, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.embeddings.interface import make_layout
 from runner.errors import ConfigError
+from runner.models.deepfm import DeepFM
 from runner.models.layers.sequences import SequenceLookup
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
@@ -21,7 +23,7 @@ from runner.training.update.grad_clip import clip_gradients, gradient_norms
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
-from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny import SCHEMA, make_context, random_batch, snapshot
 
 
 def gradients(context, batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -148,6 +150,36 @@ def test_beside_a_sequence_each_table_of_the_pooled_columns_has_its_own_norm():
     clip_gradients(settings, [], [pooled, sequence], layout, SINGLE_PROCESS)
     clipped = [pooled[:, :4], pooled[:, 4:], sequence]
     assert [float(g.norm()) for g in clipped] == pytest.approx([3.0, 3.5, 3.5], rel=1e-6)
+
+
+def test_a_first_order_weight_counts_once_in_norms_and_in_what_they_clip():
+    """The twin has tables of width 1, and DeepFM's formula written out."""
+    context, batch = make_context(model=DeepFM(SCHEMA, embedding_dim=4, deep=[8])), random_batch(64)
+    model = context.model
+    pooled = model.embed(batch).pooled_BE.detach()
+    vectors, first = (t.clone().requires_grad_() for t in (pooled[:, :12], pooled[:, 12::4]))
+    fields = model.fields(vectors, batch.dense_BD)
+    pairs = sum((fields[:, i] * fields[:, j]).sum(1) for i in range(5) for j in range(i))
+    linear = first.sum(1) + model.first_order.dense(batch.dense_BD)[:, 0]
+    logits_B = linear + pairs + model.deep(fields.flatten(1))[:, 0]
+    loss_B = binary_cross_entropy_with_logits(logits_B, batch.labels_BT[:, 0], reduction="none")
+    loss = torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()
+    named = dense_parameters(model, context.loss)
+    gradients = torch.autograd.grad(loss, [*named.values(), vectors, first])
+    dense, by_table = gradients[:-2], [*gradients[-2].split(4, dim=1), *gradients[-1].split(1, 1)]
+    total = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    context.parameter_names = {id(p): name for name, p in named.items()}
+    context.clip, context.log_gradients = ClipSettings(global_norm=total / 2), "parameters"
+    before, tables = snapshot(context), context.tables.layout.tables
+    Supervised().train_step(context, iter([batch]))
+    norms = context.logged_means.means(SINGLE_PROCESS)
+    names = [*named, *(f"tables.{table.name}" for table in tables)]
+    expected = dict(zip(names, (float(g.norm()) for g in (*dense, *by_table)), strict=True))
+    expected = {f"gradient_norm/{name}": norm for name, norm in expected.items()}
+    assert norms == pytest.approx({"gradient_norm": total, **expected}, rel=1e-5)
+    for name, gradient in zip(named, dense):
+        moved = before[name] - snapshot(context)[name]
+        torch.testing.assert_close(moved, 0.05 * gradient, rtol=1e-4, atol=1e-7, msg=name)
 
 
 def test_the_global_norm_alone_is_one_number():
