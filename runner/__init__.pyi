@@ -1,62 +1,34 @@
-from .batch import (
-    Batch,
-    DataPosition,
-    Embeddings,
-    Prediction,
-    Schema,
-    SequenceFeature,
-    SparseFeature,
-    TaskSpec,
-)
-from .data.core.dataset import Dataset
-from .errors import ConfigError, DataError, UserError
-from .metrics.protocol import Metrics
-from .models.layers.embedding import TableLookup
-from .models.layers.recommender import Recommender
-from .models.losses.protocol import Loss
-from .parts import dataset_option, loop_option, schedule_option
-from .reporting.trackers.tracker import RunInfo, Tracker
-from .serving.api import TrainedRun, compose, load, train
-from .serving.export_plan import ExportSettings
-from .serving.predict_outputs import Outputs
-from .training.job import Job, Result
-from .training.loops.events import TrainingHandle
-from .training.update.context import Context
-from .training.update.task import StepOutput, Supervised, Task
-
-__all__ = [
-    "Batch",
-    "ConfigError",
-    "Context",
-    "DataError",
-    "DataPosition",
-    "Dataset",
-    "Embeddings",
-    "ExportSettings",
-    "Job",
-    "Loss",
-    "Metrics",
-    "Outputs",
-    "Prediction",
-    "Recommender",
-    "Result",
-    "RunInfo",
-    "Schema",
-    "SequenceFeature",
-    "SparseFeature",
-    "StepOutput",
-    "Supervised",
-    "TableLookup",
-    "Task",
-    "TaskSpec",
-    "Tracker",
-    "TrainedRun",
-    "TrainingHandle",
-    "UserError",
-    "compose",
-    "dataset_option",
-    "load",
-    "loop_option",
-    "schedule_option",
-    "train",
-]
+from .batch import Batch as Batch
+from .batch import DataPosition as DataPosition
+from .batch import Embeddings as Embeddings
+from .batch import Prediction as Prediction
+from .batch import Schema as Schema
+from .batch import SequenceFeature as SequenceFeature
+from .batch import SparseFeature as SparseFeature
+from .batch import TaskSpec as TaskSpec
+from .data.core.dataset import Dataset as Dataset
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .errors import UserError as UserError
+from .metrics.protocol import Metrics as Metrics
+from .models.layers.embedding import TableLookup as TableLookup
+from .models.layers.recommender import Recommender as Recommender
+from .models.losses.protocol import Loss as Loss
+from .parts import dataset_option as dataset_option
+from .parts import loop_option as loop_option
+from .parts import schedule_option as schedule_option
+from .reporting.trackers.tracker import RunInfo as RunInfo
+from .reporting.trackers.tracker import Tracker as Tracker
+from .serving.api import TrainedRun as TrainedRun
+from .serving.api import compose as compose
+from .serving.api import load as load
+from .serving.api import train as train
+from .serving.export_plan import ExportSettings as ExportSettings
+from .serving.predict_outputs import Outputs as Outputs
+from .training.job import Job as Job
+from .training.job import Result as Result
+from .training.loops.events import TrainingHandle as TrainingHandle
+from .training.update.context import Context as Context
+from .training.update.task import StepOutput as StepOutput
+from .training.update.task import Supervised as Supervised
+from .training.update.task import Task as Task

@@ -1,9 +1,4 @@
-from .compose import ComposedConfig, compose_job
-from .signature import compute_signature, signature_fields
-
-__all__ = [
-    "ComposedConfig",
-    "compose_job",
-    "compute_signature",
-    "signature_fields",
-]
+from .compose import ComposedConfig as ComposedConfig
+from .compose import compose_job as compose_job
+from .signature import compute_signature as compute_signature
+from .signature import signature_fields as signature_fields

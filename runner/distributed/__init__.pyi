@@ -1,7 +1,3 @@
-from .ranks import SINGLE_PROCESS, Ranks, current_ranks
-
-__all__ = [
-    "SINGLE_PROCESS",
-    "Ranks",
-    "current_ranks",
-]
+from .ranks import SINGLE_PROCESS as SINGLE_PROCESS
+from .ranks import Ranks as Ranks
+from .ranks import current_ranks as current_ranks

@@ -1,4 +1,4 @@
-from .factory import build_tables
-from .interface import EmbeddingTables, Layout, TableSpec
-
-__all__ = ["EmbeddingTables", "Layout", "TableSpec", "build_tables"]
+from .factory import build_tables as build_tables
+from .interface import EmbeddingTables as EmbeddingTables
+from .interface import Layout as Layout
+from .interface import TableSpec as TableSpec

@@ -1,14 +1,7 @@
-from .checks import check_parts, resolve_automatic
-from .job import launch, launch_run
-from .spec import changed_data_note, run_spec
-from .status import print_status
-
-__all__ = [
-    "changed_data_note",
-    "check_parts",
-    "launch",
-    "launch_run",
-    "print_status",
-    "resolve_automatic",
-    "run_spec",
-]
+from .checks import check_parts as check_parts
+from .checks import resolve_automatic as resolve_automatic
+from .job import launch as launch
+from .job import launch_run as launch_run
+from .spec import changed_data_note as changed_data_note
+from .spec import run_spec as run_spec
+from .status import print_status as print_status

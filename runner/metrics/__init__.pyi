@@ -1,6 +1,4 @@
-from .collection import MetricCollection
-from .metric_set import MetricSet
-from .protocol import Metrics
-from .settings import MetricSettings
-
-__all__ = ["MetricCollection", "MetricSet", "MetricSettings", "Metrics"]
+from .collection import MetricCollection as MetricCollection
+from .metric_set import MetricSet as MetricSet
+from .protocol import Metrics as Metrics
+from .settings import MetricSettings as MetricSettings

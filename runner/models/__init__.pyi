@@ -1,95 +1,46 @@
-from .afn import AFN
-from .autoint import AutoInt
-from .bert4rec import BERT4Rec
-from .bst import BST
-from .dcn import DCN
-from .deepfm import DeepFM
-from .dien import DIEN
-from .din import DIN
-from .dlrm import DLRM
-from .edcn import EDCN
-from .eulernet import EulerNet
-from .fibinet import FiBiNET
-from .finalmlp import FinalMLP
-from .finalnet import FinalNet
-from .fwfm import FwFM
-from .gdcn import GDCN
-from .gru4rec import GRU4Rec
-from .hstu import HSTU
-from .layers.attention import InteractingLayer
-from .layers.embedding import TableLookup
-from .layers.recommender import EmbeddingModel, Recommender
-from .layers.retrieval import RetrievalModel
-from .layers.sequences import SequenceLookup
-from .losses import (
-    BCE,
-    BPR,
-    JRC,
-    MSE,
-    AuxiliaryBCE,
-    ByKind,
-    Focal,
-    InBatchSoftmax,
-    Loss,
-    SampledBCE,
-    SampledSoftmax,
-    SelfDistillation,
-    Uncertainty,
-)
-from .masknet import MaskNet
-from .mlp import MLP
-from .mmoe import MMoE
-from .ple import PLE, Extraction
-from .sasrec import SASRec
-from .two_tower import TwoTower
-from .wide_and_deep import WideAndDeep
-from .xdeepfm import XDeepFM
-
-__all__ = [
-    "AFN",
-    "BCE",
-    "BPR",
-    "BST",
-    "DCN",
-    "DIEN",
-    "DIN",
-    "DLRM",
-    "EDCN",
-    "GDCN",
-    "HSTU",
-    "JRC",
-    "MLP",
-    "MSE",
-    "PLE",
-    "AutoInt",
-    "AuxiliaryBCE",
-    "BERT4Rec",
-    "ByKind",
-    "DeepFM",
-    "EmbeddingModel",
-    "EulerNet",
-    "Extraction",
-    "FiBiNET",
-    "FinalMLP",
-    "FinalNet",
-    "Focal",
-    "FwFM",
-    "GRU4Rec",
-    "InBatchSoftmax",
-    "InteractingLayer",
-    "Loss",
-    "MMoE",
-    "MaskNet",
-    "Recommender",
-    "RetrievalModel",
-    "SASRec",
-    "SampledBCE",
-    "SampledSoftmax",
-    "SelfDistillation",
-    "SequenceLookup",
-    "TableLookup",
-    "TwoTower",
-    "Uncertainty",
-    "WideAndDeep",
-    "XDeepFM",
-]
+from .afn import AFN as AFN
+from .autoint import AutoInt as AutoInt
+from .bert4rec import BERT4Rec as BERT4Rec
+from .bst import BST as BST
+from .dcn import DCN as DCN
+from .deepfm import DeepFM as DeepFM
+from .dien import DIEN as DIEN
+from .din import DIN as DIN
+from .dlrm import DLRM as DLRM
+from .edcn import EDCN as EDCN
+from .eulernet import EulerNet as EulerNet
+from .fibinet import FiBiNET as FiBiNET
+from .finalmlp import FinalMLP as FinalMLP
+from .finalnet import FinalNet as FinalNet
+from .fwfm import FwFM as FwFM
+from .gdcn import GDCN as GDCN
+from .gru4rec import GRU4Rec as GRU4Rec
+from .hstu import HSTU as HSTU
+from .layers.attention import InteractingLayer as InteractingLayer
+from .layers.embedding import TableLookup as TableLookup
+from .layers.recommender import EmbeddingModel as EmbeddingModel
+from .layers.recommender import Recommender as Recommender
+from .layers.retrieval import RetrievalModel as RetrievalModel
+from .layers.sequences import SequenceLookup as SequenceLookup
+from .losses import BCE as BCE
+from .losses import BPR as BPR
+from .losses import JRC as JRC
+from .losses import MSE as MSE
+from .losses import AuxiliaryBCE as AuxiliaryBCE
+from .losses import ByKind as ByKind
+from .losses import Focal as Focal
+from .losses import InBatchSoftmax as InBatchSoftmax
+from .losses import Loss as Loss
+from .losses import SampledBCE as SampledBCE
+from .losses import SampledSoftmax as SampledSoftmax
+from .losses import SelfDistillation as SelfDistillation
+from .losses import Uncertainty as Uncertainty
+from .masknet import MaskNet as MaskNet
+from .mlp import MLP as MLP
+from .mmoe import MMoE as MMoE
+from .ple import PLE as PLE
+from .ple import Extraction as Extraction
+from .sasrec import SASRec as SASRec
+from .two_tower import TwoTower as TwoTower
+from .wide_and_deep import WideAndDeep as WideAndDeep
+from .xdeepfm import XDeepFM as XDeepFM

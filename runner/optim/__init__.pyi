@@ -1,12 +1,5 @@
-from .dense import build_dense_optimizer
-from .lr_schedule import LRFactor
-from .param_groups import ParameterGroup
-from .settings import ClipSettings, parse_sparse
-
-__all__ = [
-    "ClipSettings",
-    "LRFactor",
-    "ParameterGroup",
-    "build_dense_optimizer",
-    "parse_sparse",
-]
+from .dense import build_dense_optimizer as build_dense_optimizer
+from .lr_schedule import LRFactor as LRFactor
+from .param_groups import ParameterGroup as ParameterGroup
+from .settings import ClipSettings as ClipSettings
+from .settings import parse_sparse as parse_sparse

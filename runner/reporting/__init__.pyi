@@ -1,9 +1,4 @@
-from .console.view import View
-from .trackers.tracker import RunInfo, Tracker, Trackers
-
-__all__ = [
-    "RunInfo",
-    "Tracker",
-    "Trackers",
-    "View",
-]
+from .console.view import View as View
+from .trackers.tracker import RunInfo as RunInfo
+from .trackers.tracker import Tracker as Tracker
+from .trackers.tracker import Trackers as Trackers

@@ -1,16 +1,9 @@
-from .checkpoint.checkpointer import Checkpointer
-from .checkpoint.manifest import Checkpoint, CheckpointError, DamagedError
-from .run import Run, RunSpec
-from .run_files import read_config, read_meta, read_result
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "Checkpointer",
-    "DamagedError",
-    "Run",
-    "RunSpec",
-    "read_config",
-    "read_meta",
-    "read_result",
-]
+from .checkpoint.checkpointer import Checkpointer as Checkpointer
+from .checkpoint.manifest import Checkpoint as Checkpoint
+from .checkpoint.manifest import CheckpointError as CheckpointError
+from .checkpoint.manifest import DamagedError as DamagedError
+from .run import Run as Run
+from .run import RunSpec as RunSpec
+from .run_files import read_config as read_config
+from .run_files import read_meta as read_meta
+from .run_files import read_result as read_result

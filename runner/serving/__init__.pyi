@@ -1,22 +1,12 @@
-from .api import TrainedRun, compose, load, train
-from .artifact import Artifact, open_artifact
-from .delta import next_delta
-from .export_plan import ExportSettings
-from .predict_outputs import Outputs
-from .predict_run import PredictedFiles, predict_files
-from .scorer import Scorer
-
-__all__ = [
-    "Artifact",
-    "ExportSettings",
-    "Outputs",
-    "PredictedFiles",
-    "Scorer",
-    "TrainedRun",
-    "compose",
-    "load",
-    "next_delta",
-    "open_artifact",
-    "predict_files",
-    "train",
-]
+from .api import TrainedRun as TrainedRun
+from .api import compose as compose
+from .api import load as load
+from .api import train as train
+from .artifact import Artifact as Artifact
+from .artifact import open_artifact as open_artifact
+from .delta import next_delta as next_delta
+from .export_plan import ExportSettings as ExportSettings
+from .predict_outputs import Outputs as Outputs
+from .predict_run import PredictedFiles as PredictedFiles
+from .predict_run import predict_files as predict_files
+from .scorer import Scorer as Scorer

@@ -1,8 +1,3 @@
-from .plan import SweepJob, SweepPlan
-from .run import run_sweep
-
-__all__ = [
-    "SweepJob",
-    "SweepPlan",
-    "run_sweep",
-]
+from .plan import SweepJob as SweepJob
+from .plan import SweepPlan as SweepPlan
+from .run import run_sweep as run_sweep

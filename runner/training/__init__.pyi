@@ -1,23 +1,13 @@
-from .callbacks.callback_set import EVENTS
-from .callbacks.loss_guard import LossGuard
-from .job import Cadence, Job, LearningRates, Result
-from .loops.events import CallbackError, TrainingHandle
-from .state import TrainState
-from .update.context import Context
-from .update.task import StepOutput, Supervised, Task
-
-__all__ = [
-    "EVENTS",
-    "Cadence",
-    "CallbackError",
-    "Context",
-    "Job",
-    "LearningRates",
-    "LossGuard",
-    "Result",
-    "StepOutput",
-    "Supervised",
-    "Task",
-    "TrainState",
-    "TrainingHandle",
-]
+from .callbacks.callback_set import EVENTS as EVENTS
+from .callbacks.loss_guard import LossGuard as LossGuard
+from .job import Cadence as Cadence
+from .job import Job as Job
+from .job import LearningRates as LearningRates
+from .job import Result as Result
+from .loops.events import CallbackError as CallbackError
+from .loops.events import TrainingHandle as TrainingHandle
+from .state import TrainState as TrainState
+from .update.context import Context as Context
+from .update.task import StepOutput as StepOutput
+from .update.task import Supervised as Supervised
+from .update.task import Task as Task

@@ -1,18 +1,11 @@
-from .checkpointer import Checkpointer
-from .folder import find_latest, open_checkpoint, saved_steps
-from .manifest import Checkpoint, CheckpointError, DamagedError
-from .tensors import check_tensors, load_tensors, read_tensors, tensor_shapes
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "Checkpointer",
-    "DamagedError",
-    "check_tensors",
-    "find_latest",
-    "load_tensors",
-    "open_checkpoint",
-    "read_tensors",
-    "saved_steps",
-    "tensor_shapes",
-]
+from .checkpointer import Checkpointer as Checkpointer
+from .folder import find_latest as find_latest
+from .folder import open_checkpoint as open_checkpoint
+from .folder import saved_steps as saved_steps
+from .manifest import Checkpoint as Checkpoint
+from .manifest import CheckpointError as CheckpointError
+from .manifest import DamagedError as DamagedError
+from .tensors import check_tensors as check_tensors
+from .tensors import load_tensors as load_tensors
+from .tensors import read_tensors as read_tensors
+from .tensors import tensor_shapes as tensor_shapes
