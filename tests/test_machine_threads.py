@@ -29,8 +29,7 @@ def test_without_a_limit_it_is_the_affinity(tmp_path):
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from runner.machine import usable_cores; print(usable_cores())"
     )
-    done = python("-c", code)
-    assert done.stdout == "1\n"
+    assert python("-c", code).stdout == "1\n"
 
 
 def test_what_the_user_has_set_stays():

@@ -174,8 +174,7 @@ def test_an_interruption_during_the_first_imports_ends_without_a_traceback():
 
 
 def test_an_import_of_the_package_leaves_interruptions_alone():
-    done = python("-c", "import runner, os; os.kill(os.getpid(), 2)")
-    assert "KeyboardInterrupt" in done.stderr
+    assert "KeyboardInterrupt" in python("-c", "import runner, os; os.kill(os.getpid(), 2)").stderr
 
 
 @pytest.mark.parametrize("kind", [ConfigError, AttributeError])

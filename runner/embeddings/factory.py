@@ -25,8 +25,6 @@ from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
 
-__all__ = ["CpuTables", "EmbeddingTables", "FbgemmTables", "TableSpec", "build_tables"]
-
 
 def build_tables(
     specs: Sequence[TableSpec],

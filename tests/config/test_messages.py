@@ -377,8 +377,7 @@ def test_a_yaml_that_cannot_be_read_is_named(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "model").mkdir()
     (folder / "model" / "broken.yaml").write_text("net: {a: [1\n")
-    message = command.refused("--config-dir", str(folder), "model=broken")
-    assert "broken.yaml" in message
+    assert "broken.yaml" in command.refused("--config-dir", str(folder), "model=broken")
 
 
 def test_the_traceback_is_shown_on_request(command):

@@ -131,8 +131,7 @@ def test_times_before_that_of_the_row_are_proposed_as_days_until_it(tmp_path, fr
         "born_days": {"column": "born", "input": "dmy", **days},
         "joined_at_days": {"column": "joined_at", **days},
     }
-    out = capsys.readouterr().out
-    assert "born, joined_at: the days until ts are proposed as numbers" in out
+    assert "born, joined_at: the days until ts are proposed as numbers" in capsys.readouterr().out
     text = (tmp_path / "s.yaml").read_text()
     assert "#   born: a time, as such; made of it: born_days" in text
     assert "#   delivered_at: a time\n" in text

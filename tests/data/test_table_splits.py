@@ -396,8 +396,7 @@ def test_a_table_that_cannot_be_read_as_it_is_set_is_told(
 def test_schema_imports_no_torch(path):
     code = "import sys; from runner.cli.schema import schema; schema([sys.argv[1]], ())\n"
     code += "print('torch' in sys.modules)"
-    done = python("-c", code, path)
-    assert done.stdout.splitlines()[-1] == "False"
+    assert python("-c", code, path).stdout.splitlines()[-1] == "False"
 
 
 def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):

@@ -77,8 +77,7 @@ def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path)
 def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
     runner, tmp_path, words, says
 ):
-    done = run(runner, tmp_path / "run", *TWO, *words).check(2)
-    assert says in done.text
+    assert says in run(runner, tmp_path / "run", *TWO, *words).check(2).text
     assert not (tmp_path / "run").exists()
 
 
@@ -102,5 +101,4 @@ def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them
     ],
 )
 def test_tables_must_fit_whoever_holds_them(runner, tmp_path, words, says):
-    done = run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE).check(2)
-    assert says in done.text
+    assert says in run(runner, tmp_path / "run", *TWO, *words, TINY_DEVICE).check(2).text

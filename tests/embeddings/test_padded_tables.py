@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from runner.embeddings.factory import FbgemmTables, build_tables
+from runner.embeddings.factory import build_tables
+from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Placement
 from runner.embeddings.padded_tables import PaddedTables
 from runner.optim.settings import SPARSE_KINDS

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.cpu_tables import run_one_by_one
-from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
-from runner.embeddings.interface import make_layout
+from runner.embeddings.cpu_tables import CpuTables, run_one_by_one
+from runner.embeddings.factory import build_tables
+from runner.embeddings.fbgemm_tables import FbgemmTables
+from runner.embeddings.interface import TableSpec, make_layout
 from runner.embeddings.row_copies import put_rows, take_rows
 from runner.embeddings.row_updates import STATE_NAMES
 from runner.embeddings.sorted_ids import BagNumbers, SortedIds, sort_ids

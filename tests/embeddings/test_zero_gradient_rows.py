@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.factory import CpuTables, FbgemmTables
+from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout, TableSpec, make_layout
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS, protect_zero_gradient_rows

@@ -93,6 +93,5 @@ def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):
     assert OWN[name][1] in tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     for kill in ("14", "21"):
         train(name, killed, kill=kill).check(-9)
-    done = train(name, killed).check()
-    assert "resuming from step" in done.text
+    assert "resuming from step" in train(name, killed).check().text
     assert differences(killed, whole) == []

@@ -87,8 +87,7 @@ def test_data_that_have_changed_are_told_wherever_the_run_uses_them_again(runner
         ("export", run, "--out", tmp_path / "model"),
     )
     for use in uses:
-        said = run_words(runner, *use)
-        assert f"the data of {tmp_path / 'clicks.yaml'} {words}" in said, use
+        assert f"the data of {tmp_path / 'clicks.yaml'} {words}" in run_words(runner, *use), use
     said = run_words(runner, "resume", run, "trainer.max_epochs=3", code=2)
     assert f"the data of {tmp_path / 'clicks.yaml'} {words}" in said
     assert words not in run_words(runner, "predict", run, test, "--out", tmp_path / "files")

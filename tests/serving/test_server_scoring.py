@@ -155,5 +155,4 @@ def test_a_folder_that_is_not_installed_has_metadata_without_a_version(monkeypat
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(app, "package_version", missing)
-    answer = asyncio.run(app._server_metadata(None))
-    assert json.loads(answer.body)["version"] == "unknown"
+    assert json.loads(asyncio.run(app._server_metadata(None)).body)["version"] == "unknown"

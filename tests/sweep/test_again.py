@@ -29,8 +29,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     assert "2 jobs, 2 done already, 2 at a time" in out
     code, out, _ = command("resume", str(place), "--dry-run")
     assert "2 jobs: 2 done" in out
-    message = command.refused("resume", str(place), "seed=3")
-    assert "seed=3: another sweep" in message
+    assert "seed=3: another sweep" in command.refused("resume", str(place), "seed=3")
     assert "--cfg: prints" in command.refused("resume", str(place), "--cfg", "job")
     monkeypatch.setattr(
         "runner.sweep.sweep_state.git_state", lambda project: {"commit": "other", "patch": ""}
@@ -60,28 +59,22 @@ def test_a_search_is_resumed_with_more_trials(runner, command, tmp_path):
     code, out, _ = command("resume", str(place), "search.num_trials=5", "--dry-run")
     assert code == 0
     assert "5 jobs: 2 done, 3 to be chosen" in out
-    message = command.refused("resume", str(place), "--rerun", "changed")
-    assert "begins a new one" in message
+    assert "begins a new one" in command.refused("resume", str(place), "--rerun", "changed")
 
 
 def test_mistakes_in_a_search_are_reported_before_anything_starts(command):
-    message = command.refused("search=tep")
-    assert "nearest: 'tpe'" in message
+    assert "nearest: 'tpe'" in command.refused("search=tep")
     message = command.refused("search=tpe", "optimizer.dense.lrr=interval(0,1)")
     assert "there is no key 'optimizer.dense.lrr'; nearest: 'optimizer.dense.lr'" in message
     message = command.refused("search=tpe", "search.sampler=tpee")
     assert "search.sampler=tpee: must be one of tpe, random" in message
-    message = command.refused("search=tpe", "search.num_trial=3")
-    assert "nearest: 'search.num_trials'" in message
+    assert "nearest: 'search.num_trials'" in command.refused("search=tpe", "search.num_trial=3")
     message = command.refused("search=tpe", "search.objectives={validation/acu: max}")
     assert "search.objectives: validation/acu: is not among the results" in message
-    message = command.refused("-m", "optimizer.dense.lr=interval(0,1)")
-    assert "search=random" in message
+    assert "search=random" in command.refused("-m", "optimizer.dense.lr=interval(0,1)")
     message = command.refused("search=tpe", "launcher.slots=1,2")
     assert "launcher.slots=1,2: holds for the whole sweep" in message
-    message = command.refused("search=asha")
-    assert "evaluates only at its end" in message
+    assert "evaluates only at its end" in command.refused("search=asha")
     message = command.refused("-m", "seed=1,2", "hydra/launcher=submitit_lokal")
     assert "nearest: 'submitit_local'" in message
-    message = command.refused("remote=ray", "remote.adress=auto")
-    assert "nearest: 'remote.address'" in message
+    assert "nearest: 'remote.address'" in command.refused("remote=ray", "remote.adress=auto")

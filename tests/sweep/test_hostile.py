@@ -47,8 +47,7 @@ def test_a_database_is_a_regular_file(command, place, kind, name):
     if name != "study.db":
         record(place)
     outside = plant(kind, place / name)
-    message = command.refused("resume", str(place))
-    assert f"{name}: is a" in message
+    assert f"{name}: is a" in command.refused("resume", str(place))
     with pytest.raises(UserError, match=rf"{name}: is a .*, not a regular file"):
         run(place, grid(value=[0.1]))
     assert outside.read_text() == '{"signature": "x"}\n'

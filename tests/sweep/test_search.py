@@ -112,8 +112,7 @@ def test_a_search_that_is_stopped_between_trials_goes_on_as_if_it_had_not_been(t
 def test_several_objectives_give_a_pareto_front(tmp_path, capsys):
     space = {"x": "choice(0.1, 0.2, 0.3)", "y": "choice(1, 2)"}
     goals = {"validation/auc": "max", "validation/log_loss": "min"}
-    code = search_run(tmp_path, space, sampler="grid", num_trials=None, objectives=goals)
-    assert code == 0
+    assert search_run(tmp_path, space, sampler="grid", num_trials=None, objectives=goals) == 0
     rows = board(tmp_path)
     # the greatest auc is at x = 0.3, the smallest loss at y = 1: one job is best in both
     assert [(r["x"], r["y"]) for r in rows if r["front"] == "1"] == [("0.3", "1")]
@@ -343,8 +342,7 @@ def test_a_dry_run_says_how_many_are_done_and_how_many_are_to_come(tmp_path, cap
     assert not (tmp_path / "s").exists()
     assert search_run(tmp_path / "s", SPACE, num_trials=2) == 0
     assert search_run(tmp_path / "s", SPACE, num_trials=6, dry_run=True) == 0
-    out = capsys.readouterr().out
-    assert "6 jobs: 2 done, 4 to be chosen" in out
+    assert "6 jobs: 2 done, 4 to be chosen" in capsys.readouterr().out
     assert len(study(tmp_path / "s").trials) == 2
 
 

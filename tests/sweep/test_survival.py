@@ -97,8 +97,7 @@ def survive(start, tmp_path, what) -> dict[float, tuple]:
         assert HARM.get(int(level), "") in error
     assert {int(level) for level in found} >= set(HARM)
     for folder in (tmp_path / "s").glob("*/result.json"):
-        result = json.loads(folder.read_text())
-        assert result["status"] in ("completed", "failed")
+        assert json.loads(folder.read_text())["status"] in ("completed", "failed")
     with closing(sqlite3.connect(tmp_path / "s" / "study.db")) as study:
         once = "SELECT count(*), count(DISTINCT job) FROM runner_tries WHERE status = 'completed'"
         assert study.execute(once).fetchone() == (9, 9)

@@ -108,8 +108,7 @@ def test_servers_killed_and_restarted_under_a_run_change_nothing(runner, local, 
     servers.kill(1)
     wait_for(run, f":{servers.ports[1]} is skipped for now")
     servers.restart(0, 1)
-    said = finish(run)
-    assert "answers again" in said
+    assert "answers again" in finish(run)
     assert_same(tmp_path / "run", local)
 
 
@@ -134,8 +133,7 @@ def test_a_server_that_is_stopped_is_passed_by(runner, local, servers, tmp_path)
     run = start(runner, tmp_path / "run", *servers.words, "dataset.timeout_s=1")
     wait_for(run, r"train +step +7/")
     servers.processes[0].kill(signal.SIGSTOP)
-    said = finish(run)
-    assert re.search(r"is skipped for now: no answer in time \(dataset.timeout_s=1\)", said)
+    assert re.search(r"is skipped for now: no answer in time \(dataset.timeout_s=1\)", finish(run))
     servers.processes[0].kill(signal.SIGCONT)
     assert_same(tmp_path / "run", local)
 

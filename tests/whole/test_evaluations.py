@@ -44,8 +44,7 @@ def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
     runner, plain, tmp_path
 ):
     run = tmp_path / "run"
-    said = train(runner, run, ALL_SPLITS)
-    assert "train_eval  step 20/40  loss" in said
+    assert "train_eval  step 20/40  loss" in train(runner, run, ALL_SPLITS)
     found, expected = rows(run), rows(plain)
     evaluated = [key for key in found if key[0] != "train"]
     assert evaluated[:6] == [

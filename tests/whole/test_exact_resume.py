@@ -250,6 +250,5 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, t
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    done = train(runner, run).check()
-    assert victim.parent.name in done.text
+    assert victim.parent.name in train(runner, run).check().text
     assert_same(run, untouched)

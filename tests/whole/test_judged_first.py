@@ -80,8 +80,7 @@ def test_patterns_are_held_against_names_before_the_data_that_is_not_there(
         f"trainer.num_processes={ranks}",
         f"optimizer.parts=[{{pattern: {part}}}]",
     )
-    done = runner.run(*words, cwd=project).check(2)
-    assert f"optimizer.parts{told}" in done.text
+    assert f"optimizer.parts{told}" in runner.run(*words, cwd=project).check(2).text
     assert not made(project)
 
 

@@ -135,8 +135,7 @@ def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
     ],
 )
 def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words):
-    done = run(runner, tmp_path, *words).check(2)
-    assert_hidden(tmp_path, done.text)
+    assert_hidden(tmp_path, run(runner, tmp_path, *words).check(2).text)
 
 
 @pytest.mark.long

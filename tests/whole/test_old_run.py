@@ -58,8 +58,7 @@ def test_its_evaluation_gives_the_numbers_of_its_training(runner, old, tmp_path)
 @pytest.mark.long
 def test_resumed_it_ends_as_a_run_that_was_never_interrupted(runner, old, tmp_path):
     longer = "trainer.max_steps=32"
-    done = runner.run("resume", str(old), longer).check()
-    assert "resuming from step 24" in done.text
+    assert "resuming from step 24" in runner.run("resume", str(old), longer).check().text
     whole = tmp_path / "whole"
     words = [*yaml.safe_load((old / "meta.json").read_text())["overrides"], longer]
     words = [w for w in words if w != "trainer.max_steps=24"]

@@ -221,8 +221,7 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
     whole = arrive(files, "1.parquet", rows(500, seed=1)).read_bytes()
     (files / "1.parquet").write_bytes(whole[:-50])
     cut = (*STREAM, *words(data, run, files), "dataset.incomplete_timeout_s=0.3")
-    done = runner.run(*cut).check(2)
-    assert "1.parquet: not a readable Parquet file" in done.text
+    assert "1.parquet: not a readable Parquet file" in runner.run(*cut).check(2).text
     (files / "1.parquet").write_bytes(whole)
     runner.run(*cut).check()
     assert read_result(run)["examples"] == 31 * 32

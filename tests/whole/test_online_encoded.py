@@ -131,6 +131,5 @@ def test_ids_without_a_number_of_rows_are_refused_before_anything_is_read(runner
     columns = {"user": {}, "city": {"encode": "vocabulary"}}
     schema.write_text(yaml.safe_dump({"labels": ["click"], "categorical": columns}))
     place = (f"dataset.path={data / 'files'}", f"dataset.schema={schema}", *MODEL)
-    done = runner.run(*STREAM, *place, cwd=tmp_path).check(2)
-    assert "user: num_rows is not set" in done.text
+    assert "user: num_rows is not set" in runner.run(*STREAM, *place, cwd=tmp_path).check(2).text
     assert not list(tmp_path.glob("outputs/*"))

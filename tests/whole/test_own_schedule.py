@@ -81,5 +81,4 @@ def test_a_mistake_is_told(runner, tmp_path, words, said):
     if words != ["scheduler=own"]:
         words = ["scheduler=own", f"scheduler._target_={USER}.{words[0]}", *words[1:]]
     run = f"hydra.run.dir={tmp_path / 'run'}"
-    done = runner.run("--allow", "tests", *TINY, *words, run).check(2)
-    assert said in done.text
+    assert said in runner.run("--allow", "tests", *TINY, *words, run).check(2).text

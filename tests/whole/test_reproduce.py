@@ -115,8 +115,7 @@ def test_another_run_is_refused(runner, trained, tmp_path):
     assert "seed: 0 -> 5" in done.text
     done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}").check(2)
     assert "exists already" in done.text
-    done = runner.run("reproduce", str(tmp_path)).check(2)
-    assert "no run directory" in done.text
+    assert "no run directory" in runner.run("reproduce", str(tmp_path)).check(2).text
 
 
 @pytest.mark.parametrize("verb", ["resume", "reproduce"])

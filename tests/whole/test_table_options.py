@@ -146,8 +146,7 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
     ],
 )
 def test_what_would_be_ignored_is_refused_before_torch(runner, tmp_path, words, says):
-    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2)
-    assert says in done.text
+    assert says in runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}").check(2).text
     assert not (tmp_path / "run").exists()
 
 

@@ -9,7 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.config_key import check_value
-from runner.embeddings.factory import EmbeddingTables, TableSpec
+from runner.embeddings.interface import EmbeddingTables, TableSpec
 from runner.models.argument_types import EmbeddingInit, Size, Sizes
 from runner.models.requirements import require_sparse_feature
 from runner.models.table_widths import TableWidths

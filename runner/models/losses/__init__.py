@@ -1,32 +1,16 @@
 """Losses, one class each. The YAML of a model names one; `model/loss=NAME` chooses another."""
 
-from runner.models.losses.auxiliary import AuxiliaryBCE
-from runner.models.losses.distillation import SelfDistillation
-from runner.models.losses.jrc import JRC
-from runner.models.losses.multitask import ByKind, Uncertainty
-from runner.models.losses.pointwise import BCE, MSE, Focal
-from runner.models.losses.protocol import Loss
-from runner.models.losses.retrieval import (
-    BPR,
-    InBatchSoftmax,
-    SampledBCE,
-    SampledSoftmax,
-    check_loss_inputs,
-)
-
-__all__ = [
-    "BCE",
-    "BPR",
-    "JRC",
-    "MSE",
-    "AuxiliaryBCE",
-    "ByKind",
-    "Focal",
-    "InBatchSoftmax",
-    "Loss",
-    "SampledBCE",
-    "SampledSoftmax",
-    "SelfDistillation",
-    "Uncertainty",
-    "check_loss_inputs",
-]
+from runner.models.losses.auxiliary import AuxiliaryBCE as AuxiliaryBCE
+from runner.models.losses.distillation import SelfDistillation as SelfDistillation
+from runner.models.losses.jrc import JRC as JRC
+from runner.models.losses.multitask import ByKind as ByKind
+from runner.models.losses.multitask import Uncertainty as Uncertainty
+from runner.models.losses.pointwise import BCE as BCE
+from runner.models.losses.pointwise import MSE as MSE
+from runner.models.losses.pointwise import Focal as Focal
+from runner.models.losses.protocol import Loss as Loss
+from runner.models.losses.retrieval import BPR as BPR
+from runner.models.losses.retrieval import InBatchSoftmax as InBatchSoftmax
+from runner.models.losses.retrieval import SampledBCE as SampledBCE
+from runner.models.losses.retrieval import SampledSoftmax as SampledSoftmax
+from runner.models.losses.retrieval import check_loss_inputs as check_loss_inputs

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Schema
 from runner.distributed.all_reduce import all_reduce_gradients
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.embeddings.factory import EmbeddingTables
+from runner.embeddings.interface import EmbeddingTables
 from runner.errors import ConfigError, UserError
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout

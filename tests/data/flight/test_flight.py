@@ -116,8 +116,7 @@ def test_a_server_that_breaks_off_is_passed_by_and_every_row_comes_once(files, s
     batches = list(served.batches("train", batch_size=10, seed=3))
     assert_same(batches, list(files.batches("train", batch_size=10, seed=3)))
     assert sorted(row for b in batches for row in b.rows_B.tolist()) == list(range(500))
-    said = capfd.readouterr().err
-    assert said.count(f"{location(servers[1])} is skipped for now: cut off") == 1
+    assert capfd.readouterr().err.count(f"{location(servers[1])} is skipped for now: cut off") == 1
     servers[1].fails_after = None
     time.sleep(0.25)  # until it is tried again
     list(served.batches("train", batch_size=10, seed=3))

@@ -72,8 +72,7 @@ def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
     run = make_run(tmp_path / "run")
     feature = {"name": "genres", "table": "genres", "num_rows": 18, "length": 2.099159686607759}
     (run / "data.json").write_text(json.dumps({"num_rows": {}, "sparse": [feature]}))
-    text = "".join(make_run_page(find_runs([run]).runs[0]).parts)
-    assert ">2.099<" in text
+    assert ">2.099<" in "".join(make_run_page(find_runs([run]).runs[0]).parts)
 
 
 @pytest.mark.long

@@ -93,8 +93,7 @@ def test_old_runs_are_deleted_by_their_age_whatever_their_status(command, runs):
     before = time.time() - 8 * 86400
     for path in [*old.iterdir(), old]:
         os.utime(path, (before, before))
-    out = command("clean", "--older-than", "7d", "--yes")[1]
-    assert "completed, old" in out
+    assert "completed, old" in command("clean", "--older-than", "7d", "--yes")[1]
     assert not old.exists()
     assert (runs / "new").exists()
 

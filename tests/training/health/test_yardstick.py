@@ -313,8 +313,7 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
         assert (0.5 < result.get("yardstick", {}).get("metrics", {}).get("test/auc", 0) < 1) is on
     on, off = ((tmp_path / str(b) / "metrics.jsonl").read_bytes() for b in (True, False))
     assert on == off  # it has no part in the training
-    page = runner.run("report", str(tmp_path / "True"))
-    assert "logistic regression" in page.text
+    assert "logistic regression" in runner.run("report", str(tmp_path / "True")).text
     assert "Coverage and drift" in (tmp_path / "True" / "report.html").read_text()
 
 

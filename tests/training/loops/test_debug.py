@@ -404,8 +404,7 @@ def test_no_hook_is_left(spoilt):
     if spoilt:
         context.model.bottom.append(Spoil(call=2, value=NAN))
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    result = debug(make_job(context, **EVERYTHING))
-    assert result.status == ("failed" if spoilt else "completed")
+    assert debug(make_job(context, **EVERYTHING)).status == ("failed" if spoilt else "completed")
     assert hooks_left(context) == 0
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
@@ -430,8 +429,7 @@ def test_nothing_is_written(tmp_path, monkeypatch):
         def __getattr__(self, name):
             raise AssertionError(f"debug used {name} of a run directory or checkpointer")
 
-    result = debug(replace(job, run=Forbidden()))
-    assert result.status == "completed"
+    assert debug(replace(job, run=Forbidden())).status == "completed"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -367,8 +367,7 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
     killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"}).check(-9)
     assert "<- suggested" in killed.text
     rates = read_tuned(tuned)
-    done = runner.run(*words, env=env).check()
-    assert "already tuned" in done.text
+    assert "already tuned" in runner.run(*words, env=env).check().text
     assert read_tuned(tuned) == rates
     own = [f"optimizer.{side}.lr={rates[f'{side}_lr']!r}" for side in ("dense", "sparse")]
     runner.run(*SMALL, *own, f"hydra.run.dir={plain}").check()
@@ -447,8 +446,7 @@ def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path)
     ],
 )
 def test_wrong_settings_are_named(runner, words, message):
-    done = runner.run(*words).check(2)
-    assert message in done.text
+    assert message in runner.run(*words).check(2).text
 
 
 def test_modules_optimizers_and_logged_means_of_a_task_are_restored_too():
