@@ -22,7 +22,7 @@ from runner.config.overrides import (
     parse_overrides,
 )
 from runner.config.rules import get_key
-from runner.config.settings import SearchSettings
+from runner.config.settings import SearchSettings, make_settings
 from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
@@ -32,7 +32,7 @@ from runner.sweep.live_view import CheckProgress
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan, plan_sweep
 from runner.sweep.run import SweepOptions, run_sweep
-from runner.sweep.search import plan_search, read_search_settings
+from runner.sweep.search import plan_search
 from runner.sweep.space import Space, listed_values, read_space
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
@@ -139,7 +139,7 @@ def _split_search(
     check_composed(with_row_count(base), allowed)
     parsed = name_hidden_widths(base.unresolved_config, parsed, problems)
     raise_combined(problems)
-    settings = _with_own_keys(read_search_settings(base.config["search"]), base.config)
+    settings = _with_own_keys(make_settings(SearchSettings, base.config["search"]), base.config)
     missing = [k for k in MODEL_KEYS if k in settings.space and not _has_key(base.config, k)]
     wanted = {k: v for k, v in settings.space.items() if k not in missing}
     space, notes = read_space(wanted, parsed)

@@ -288,8 +288,3 @@ class SearchJobs:
         self.trial_numbers.setdefault(key, []).append(trial.number)
         seed, processes = job.config.get("seed"), (num_ranks(job.config), num_threads(job.config))
         return SweepJob(key, job.signature, overrides, varying, seed, True, *processes)
-
-
-def read_search_settings(node: Mapping[str, Any]) -> SearchSettings:
-    """Return the settings of a `search` node, which other rules have checked."""
-    return SearchSettings(**{k: v for k, v in node.items() if not k.startswith("_")})

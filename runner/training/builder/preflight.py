@@ -1,18 +1,15 @@
-"""Warns before a run starts of too few updates, and intervals never reached. No torch here."""
+"""Warns before a run starts of too few updates, and intervals never reached."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import Interval
 from runner.config.proposed_length import FEW_UPDATES, NEXT_ITEM_LENGTH, propose_length
-
-if TYPE_CHECKING:
-    from runner.config.settings import TrainerSettings
-    from runner.training.job import Cadence
+from runner.config.settings import TrainerSettings
+from runner.training.job import Cadence
 
 
 @dataclass(frozen=True)
