@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -144,6 +145,30 @@ def test_schema_proposes_the_same_for_every_format(tmp_path, suffix):
     assert proposed.format == WRITERS[suffix][0]
     roles, wanted = ({c.name: role.name for c, role in p.columns} for p in (proposed, parquet))
     assert roles == wanted
+
+
+SMALL_PARTS = {
+    **{suffix: write for suffix, (_, write) in WRITERS.items()},
+    ".parquet": lambda path, table: pq.write_table(table, path, row_group_size=50),
+    ".csv": lambda path, table: pacsv.write_csv(table, path),
+}
+
+
+@pytest.mark.parametrize("num_files", [1, 20])
+@pytest.mark.parametrize("suffix", SMALL_PARTS)
+def test_a_schema_is_proposed_from_all_rows_of_small_files_and_groups(tmp_path, suffix, num_files):
+    table = pa.table({"click": [n % 2 for n in range(600)], "when": range(600)})
+    table = table.append_column("late", pa.array([None] * 400 + [0.5] * 200))
+    rows = 600 // num_files
+    for n in range(num_files):
+        SMALL_PARTS[suffix](tmp_path / f"part-{n:02d}{suffix}", table.slice(n * rows, rows))
+    columns = {f.name: f for f, _ in propose_schema(str(tmp_path)).columns}
+    assert {name: f.num_distinct for name, f in columns.items()} == {
+        "click": 2,
+        "when": 600,
+        "late": 1,
+    }
+    assert columns["late"].missing_share == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
