@@ -171,6 +171,24 @@ def test_a_schema_is_proposed_from_all_rows_of_small_files_and_groups(tmp_path, 
     assert columns["late"].missing_share == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows", ".orc"])
+def test_parts_without_rows_are_passed_over_whatever_their_columns(tmp_path, suffix):
+    """pandas gives columns without values the type null, and may have no columns at all."""
+    format_, write = WRITERS[suffix]
+    full = pa.table({"click": [0, 1] * 20, "city": ["Oslo", "Rome"] * 20})
+    types = {name: pa.string() if suffix == ".orc" else pa.null() for name in full.schema.names}
+    for n, part in enumerate((pa.schema(types).empty_table(), pa.table({}), full)):
+        write(tmp_path / f"{n}{suffix}", part)
+    assert {f.num_rows for f, _ in propose_schema(str(tmp_path)).columns} == {40}
+    schema = {"labels": ["click"], "categorical": {"city": {"encode": "vocabulary"}}}
+    data = open_dataset(format=format_, path=str(tmp_path), schema=schema, mix=False)
+    ids = next(data.batches("train", batch_size=40)).sparse.values().tolist()
+    assert ids == ids[:2] * 20 and set(ids) == {2, 3}
+    (tmp_path / f"2{suffix}").unlink()
+    with pytest.raises(DataError, match=rf"0\{suffix}: has no rows"):
+        open_dataset(format=format_, path=str(tmp_path), schema=schema)
+
+
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_a_damaged_file_is_named_and_never_read_with_success(tmp_path, suffix):
     format_, write = WRITERS[suffix]

@@ -53,7 +53,11 @@ from runner.data.tabular.read_text import TextFormat, default_text_format, read_
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
-from runner.data.tabular.text_layout import check_names_not_repeated, find_written_integers
+from runner.data.tabular.text_layout import (
+    check_names_not_repeated,
+    find_written_integers,
+    with_rows,
+)
 from runner.errors import DataError, raise_combined
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -104,8 +108,8 @@ def propose_schema(
     paths |= own_splits
     flags = {"validation_path": "--validation", "test_path": "--test"}
     files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
-    if format_ in TEXT_FORMATS:  # empty parts, as distributed writers leave them, tell nothing
-        files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
+    if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
+        files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
     notes[:0] = [*split_notes, *describe_other_formats(path, format_)]

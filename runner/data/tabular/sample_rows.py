@@ -39,19 +39,22 @@ def sample_rows(
             break
     tables = [table for _, table in sorted(found, key=lambda pair: pair[0])]
     wrong_texts = {name: pa.concat_arrays(arrays) for name, arrays in wrong.items()}
-    with_fractions = [
-        name
+    others = [
+        pa.field(name, pa.string() if _all_match(texts, r"^\s*[+-]?\d+\s*$") else pa.float64())
         for name, texts in wrong_texts.items()
-        if pt.is_integer(schema.field(name).type)
-        and pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py()
+        if pt.is_integer(schema.field(name).type) and _all_match(texts, NUMBER_PATTERN)
     ]
-    if with_fractions:  # the first rows, from which the types are guessed, had none
-        for name in with_fractions:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
+    if others:  # the first rows, from which the types are guessed, had no fraction or long id
+        for field in others:
+            schema = schema.set(schema.get_field_index(field.name), field)
         return sample_rows(files, format_, text_format, schema)
     if not tables:
         return Sample(schema.empty_table(), {})
     return Sample(pa.concat_tables(tables, promote_options="permissive"), wrong_texts)
+
+
+def _all_match(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _sample_tables(

@@ -32,8 +32,20 @@ from runner.errors import DataError, UserError
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
+SHORT_BYTES = 1 << 16  # of a file that may have names alone
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 MISSING = ("", *MISSING_NUMBERS)
+
+
+def with_rows(files: Sequence[DataFile], format_: str) -> list[DataFile]:
+    """Return the files that have rows: those of a line of names alone tell nothing of a table."""
+    least = 1 if format_ == "jsonl" else 2
+    return [
+        file
+        for file in files
+        if file.size() > SHORT_BYTES
+        or (file.size() and len(read_first_rows(file).strip().splitlines()) >= least)
+    ]
 
 
 def find_layout(
