@@ -17,8 +17,10 @@ from runner.data.tabular.column_specs import Declared, NumericSpec
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_schemas import detect_format
+from runner.errors import DataError
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
+from runner.serving.predict_parts import check_writable
 from runner.serving.predict_plan import _input_table
 
 FILE = DataFile("rows.csv")
@@ -30,6 +32,14 @@ def chunk(values: list[int], first_row: int = 0, group: int | None = 0) -> RowCh
 
 def values(part) -> list[int]:
     return [v for piece in part.pieces for v in piece.table["x"].to_pylist()]
+
+
+def test_a_kept_column_that_no_part_can_hold_is_named():
+    interval = pa.array([(0, 3, 0)], pa.month_day_nano_interval())
+    rows = pa.table({"id": [7], "left": interval, "note": pa.nulls(1)})
+    check_writable(rows.select(["id", "note"]))
+    with pytest.raises(DataError, match="--keep left: has type month_day_nano_interval, which no"):
+        check_writable(rows)
 
 
 @pytest.mark.parametrize("part_rows", [1, 4, 7, 10, 100])
