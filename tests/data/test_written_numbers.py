@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -329,6 +330,14 @@ def test_numbers_too_long_for_a_float_are_ids(tmp_path):
     batch = next(data.batches("train", batch_size=ROWS))
     for name in ids:
         assert len(set(batch.sparse[name].values().tolist())) == 50
+
+
+def test_decimals_of_more_digits_than_a_double_are_counted_one_by_one(tmp_path):
+    """Databases have ids as NUMBER(38, 0): as doubles, 512 neighbours of 2^62 are one value."""
+    users = pa.array([Decimal(2**62 + n % 50) for n in range(ROWS)], pa.decimal128(38, 0))
+    pq.write_table(pa.table({"label": labels(), "user": users}), tmp_path / "x.parquet")
+    [(user, role)] = [(f, r) for f, r in propose_schema(str(tmp_path)).columns if f.name == "user"]
+    assert user.num_distinct == 50 and role.name == "categorical"
 
 
 def test_unsigned_ids_are_the_same_from_a_table_a_text_and_a_list():
