@@ -332,12 +332,17 @@ def test_numbers_too_long_for_a_float_are_ids(tmp_path):
         assert len(set(batch.sparse[name].values().tolist())) == 50
 
 
-def test_decimals_of_more_digits_than_a_double_are_counted_one_by_one(tmp_path):
+@pytest.mark.parametrize("first", [2**62, 10**20])
+def test_decimals_of_more_digits_than_a_double_are_counted_and_read_one_by_one(tmp_path, first):
     """Databases have ids as NUMBER(38, 0): as doubles, 512 neighbours of 2^62 are one value."""
-    users = pa.array([Decimal(2**62 + n % 50) for n in range(ROWS)], pa.decimal128(38, 0))
-    pq.write_table(pa.table({"label": labels(), "user": users}), tmp_path / "x.parquet")
-    [(user, role)] = [(f, r) for f, r in propose_schema(str(tmp_path)).columns if f.name == "user"]
+    users = pa.array([Decimal(first + n % 50) for n in range(ROWS)], pa.decimal128(38, 0))
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"label": labels(), "user": users}), path)
+    [(user, role)] = [(f, r) for f, r in propose_schema(path).columns if f.name == "user"]
     assert user.num_distinct == 50 and role.name == "categorical"
+    schema = {"labels": ["label"], "categorical": {"user": dict(role.settings)}}
+    batch = next(open_dataset(path=path, schema=schema).batches("train", batch_size=ROWS))
+    assert len(batch.sparse["user"].values().unique()) == 50
 
 
 def test_unsigned_ids_are_the_same_from_a_table_a_text_and_a_list():
