@@ -26,6 +26,7 @@ from runner.data.tabular.read_text import (
     read_text_chunks,
 )
 from runner.data.tabular.schema_file import is_delimiter
+from runner.data.tabular.text_blocks import MAX_LINE_BYTES
 from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.errors import DataError, UserError
 
@@ -73,6 +74,7 @@ def find_layout(
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
+    csv.field_size_limit(MAX_LINE_BYTES)
     try:
         reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
         rows = list(itertools.islice(reader, NUM_LINES))
@@ -230,6 +232,8 @@ def read_codes_as_texts(
 ) -> tuple[pa.Schema, list[str]]:
     """Take whole numbers with leading zeros as texts, since they are codes: 0017 is not 17.
 
+    So are hexadecimal ones, such as 0x1f, which Arrow guesses to be numbers.
+
     Args:
         file: of which the first block is looked at.
         layout: how it is written.
@@ -247,7 +251,7 @@ def read_codes_as_texts(
     notes = []
     for name in whole if rows is not None else ():
         texts = single_array(rows, name)
-        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0\d")):
+        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0[\dxX]")):
             field = pa.field(name, pa.string())
             schema = schema.set(schema.get_field_index(name), field)
             notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
