@@ -83,6 +83,7 @@ class Sample:
 
     table: pa.Table
     wrong_texts: Mapping[str, pa.Array]
+    malformed: Sequence[str] = ()  # lines that make no row: where each is, and its problem
 
     def compute_statistics(self, name: str) -> ColumnStatistics:
         """Compute the statistics of one column."""

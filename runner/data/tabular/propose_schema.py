@@ -60,6 +60,7 @@ from runner.data.tabular.text_layout import (
 )
 from runner.errors import DataError, raise_combined
 
+FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
 
 
@@ -76,6 +77,7 @@ class SchemaProposal:
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
     interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
     num_untimed: int = 0  # rows of the sample without the time by which rows are split
+    has_malformed: bool = False  # whether a few lines of the sample make no row
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
@@ -121,6 +123,12 @@ def propose_schema(
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files_by_key["path"])
+    num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
+    if num_malformed:
+        notes.append(
+            f"{num_malformed:,} of {num_lines:,} sampled lines cannot be read "
+            f"({sample.malformed[0]}): bad rows, which dataset.on_bad_rows=skip leaves out"
+        )
     columns = _compute_columns(sample, notes)
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
@@ -155,6 +163,7 @@ def propose_schema(
         tuple(notes),
         uses.interactions,
         uses.num_untimed,
+        0 < num_malformed <= FEW_MALFORMED * num_lines,
     )
 
 

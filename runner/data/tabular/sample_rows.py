@@ -29,8 +29,10 @@ def sample_rows(
     """
     found: list[tuple[int, pa.Table]] = []
     wrong: dict[str, list[pa.Array]] = {}
+    malformed: list[str] = []
     count = 0
-    for number, table, invalid_values in _sample_tables(files, format_, text_format, schema):
+    parts = _sample_tables(files, format_, text_format, schema, malformed)
+    for number, table, invalid_values in parts:
         found.append((number, table.slice(0, SAMPLE_ROWS - count)))
         for name, texts in invalid_values.items():
             wrong.setdefault(name, []).append(texts.slice(0, SAMPLE_ROWS - count).drop_null())
@@ -50,7 +52,8 @@ def sample_rows(
         return sample_rows(files, format_, text_format, schema)
     if not tables:
         return Sample(schema.empty_table(), {})
-    return Sample(pa.concat_tables(tables, promote_options="permissive"), wrong_texts)
+    joined = pa.concat_tables(tables, promote_options="permissive")
+    return Sample(joined, wrong_texts, malformed)
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:
@@ -58,9 +61,17 @@ def _all_match(texts: pa.Array, pattern: str) -> bool:
 
 
 def _sample_tables(
-    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
+    files: Sequence[DataFile],
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    malformed: list[str],
 ) -> Iterator[tuple[int, pa.Table, Mapping[str, pa.Array]]]:
-    """Yield the number of a file, rows of it, and texts in columns of numbers that are none."""
+    """Yield the number of a file, rows of it, and texts in columns of numbers that are none.
+
+    Args:
+        malformed: gets lines that make no row.
+    """
     own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
     spread = _spread(len(files))
     places = spread[:3]
@@ -71,7 +82,9 @@ def _sample_tables(
     share = -(-SAMPLE_ROWS // len(set(places)))
     for number in dict.fromkeys([*places, *spread]):
         file, left = files[number], share if has_partitions else SAMPLE_ROWS
-        for whole, invalid_values in _sample_file(file, format_, text_format, own, share):
+        for whole, invalid_values in _sample_file(
+            file, format_, text_format, own, share, malformed
+        ):
             table = append_partitions(whole.slice(0, left), file, schema, schema.names)
             yield number, table, {n: texts.slice(0, left) for n, texts in invalid_values.items()}
             left -= table.num_rows
@@ -86,7 +99,12 @@ def _spread(count: int) -> list[int]:
 
 
 def _sample_file(
-    file: DataFile, format_: str, text_format: TextFormat | None, schema: pa.Schema, share: int
+    file: DataFile,
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    share: int,
+    malformed: list[str],
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
     """Yield rows of a file: of texts all, of others at most `share`."""
     left = share
@@ -101,6 +119,7 @@ def _sample_file(
     if text_format:
         types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
         for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
+            malformed += [f"{file}: line {n}: {problem}" for n, problem in chunk.malformed_lines]
             if chunk.table is not None:
                 yield chunk.table, chunk.invalid_values
         return
