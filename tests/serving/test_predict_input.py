@@ -14,6 +14,7 @@ import pytest
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, NumericSpec
+from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_schemas import detect_format
@@ -40,6 +41,17 @@ def test_a_kept_column_that_no_part_can_hold_is_named():
     check_writable(rows.select(["id", "note"]))
     with pytest.raises(DataError, match="--keep left: has type month_day_nano_interval, which no"):
         check_writable(rows)
+
+
+def test_numbers_that_all_miss_have_no_type_in_rows_to_score_if_they_have_a_default():
+    """As pandas writes them, whose Parquet files say null."""
+    rows = pa.schema({"age": pa.null()})
+    with_default = Declared(labels=(), numeric=(NumericSpec("age", "age", default=30.0),))
+    check_column_types(with_default, rows, "rows.parquet", is_input=True)
+    without = Declared(labels=(), numeric=(NumericSpec("age", "age"),))
+    for declared, is_input in ((without, True), (with_default, False)):
+        with pytest.raises(DataError, match="'age' has type null, expected a number"):
+            check_column_types(declared, rows, "rows.parquet", is_input=is_input)
 
 
 @pytest.mark.parametrize("part_rows", [1, 4, 7, 10, 100])
