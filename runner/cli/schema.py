@@ -203,7 +203,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         every = ALL_ITEMS if num_items < FEW_ITEMS else ""
         parts = {proposal.interactions[part] for part in ("user", "item", "time")}
         has_gaps = any(f.missing_share for f, _ in proposal.columns if f.name in parts)
-        more = SKIP_BAD_ROWS if has_gaps else ""
+        more = SKIP_BAD_ROWS if has_gaps or proposal.has_malformed else ""
         return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
@@ -222,7 +222,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     used = [f for f, role in proposal.columns if role.name in NUMBERS]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)
-    if is_bad or proposal.num_untimed or any(f.missing_share for f, _ in labels):
+    is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
+    if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
     length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
     return f"next: python -m runner {data} {length}{more}"

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from runner.data.tabular.bad_rows import MAX_EXAMPLES
 from runner.data.tabular.file_list import DataFile
-from runner.errors import UserError
+from runner.errors import DataError, UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, read_json, sync_path, write_json
 from runner.rundir.lock import FolderLock, LockedError, describe_holder
@@ -116,6 +116,21 @@ def await_output(folder: Path, manifest: Mapping[str, Any]) -> None:
         if time.monotonic() > deadline:
             raise UserError(f"--out {folder}: rank 0 has not opened it in {OPENING_S} s")
         time.sleep(0.1)
+
+
+def check_writable(rows: pa.Table) -> None:
+    """Check that a part can hold columns.
+
+    Raises:
+        DataError: naming a column of a type that Parquet does not have, such as an interval.
+    """
+    for kept in rows.schema:
+        try:
+            pq.write_table(rows.select([kept.name]), pa.BufferOutputStream())
+        except pa.ArrowNotImplementedError as error:
+            raise DataError(
+                f"--keep {kept.name}: has type {kept.type}, which no Parquet file can hold"
+            ) from error
 
 
 def write_part(

@@ -25,6 +25,7 @@ from runner.serving.predict_input import InputTable, check_kept_columns, find_fo
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
     FORMAT,
+    check_writable,
     input_fingerprint,
     manifest_hash,
     part_path,
@@ -166,6 +167,7 @@ def _open_table(
     path, input_schema = table.first_schema
     same_format = table.format == dataset.get("format", "parquet")
     check_input_types(transforms, input_schema, path, same_format=same_format)
+    check_writable(table.empty_rows().select(list(table.keep)))
     return table
 
 

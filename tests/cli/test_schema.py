@@ -365,6 +365,25 @@ def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):
         propose(str(path))
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("every", [100, 3])
+def test_lines_that_make_no_row_are_told_and_skipped_where_they_are_few(
+    tmp_path, propose, every, ending
+):
+    rows = [{"user": f"u{n % 7}", "click": n % 2} for n in range(300)]
+    if ending == "csv":
+        lines = [f"{r['user']},{r['click']}" + ",7" * (not n % every) for n, r in enumerate(rows)]
+        lines.insert(0, "user,click")
+    else:
+        lines = [json.dumps(r) + "}" * (not n % every) for n, r in enumerate(rows)]
+    path = tmp_path / f"x.{ending}"
+    path.write_text("\n".join(lines) + "\n")
+    shown = propose(str(path))[1]
+    first = "x.csv: line 2: 3 values, not 2" if ending == "csv" else "x.jsonl: line 1: "
+    assert f"{300 // every} of 300 sampled lines cannot be read" in shown and first in shown
+    assert ("dataset.on_bad_rows=skip dataset.max_bad_rows=" in shown) == (every == 100)
+
+
 @pytest.mark.parametrize("missing", ["-", "n/a", "<NA>", "#N/A", "--"])
 def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
     path = tmp_path / "ratings.csv"

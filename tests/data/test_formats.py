@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
@@ -144,6 +145,48 @@ def test_schema_proposes_the_same_for_every_format(tmp_path, suffix):
     assert proposed.format == WRITERS[suffix][0]
     roles, wanted = ({c.name: role.name for c, role in p.columns} for p in (proposed, parquet))
     assert roles == wanted
+
+
+SMALL_PARTS = {
+    **{suffix: write for suffix, (_, write) in WRITERS.items()},
+    ".parquet": lambda path, table: pq.write_table(table, path, row_group_size=50),
+    ".csv": lambda path, table: pacsv.write_csv(table, path),
+}
+
+
+@pytest.mark.parametrize("num_files", [1, 20])
+@pytest.mark.parametrize("suffix", SMALL_PARTS)
+def test_a_schema_is_proposed_from_all_rows_of_small_files_and_groups(tmp_path, suffix, num_files):
+    table = pa.table({"click": [n % 2 for n in range(600)], "when": range(600)})
+    table = table.append_column("late", pa.array([None] * 400 + [0.5] * 200))
+    rows = 600 // num_files
+    for n in range(num_files):
+        SMALL_PARTS[suffix](tmp_path / f"part-{n:02d}{suffix}", table.slice(n * rows, rows))
+    columns = {f.name: f for f, _ in propose_schema(str(tmp_path)).columns}
+    assert {name: f.num_distinct for name, f in columns.items()} == {
+        "click": 2,
+        "when": 600,
+        "late": 1,
+    }
+    assert columns["late"].missing_share == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows", ".orc"])
+def test_parts_without_rows_are_passed_over_whatever_their_columns(tmp_path, suffix):
+    """pandas gives columns without values the type null, and may have no columns at all."""
+    format_, write = WRITERS[suffix]
+    full = pa.table({"click": [0, 1] * 20, "city": ["Oslo", "Rome"] * 20})
+    types = {name: pa.string() if suffix == ".orc" else pa.null() for name in full.schema.names}
+    for n, part in enumerate((pa.schema(types).empty_table(), pa.table({}), full)):
+        write(tmp_path / f"{n}{suffix}", part)
+    assert {f.num_rows for f, _ in propose_schema(str(tmp_path)).columns} == {40}
+    schema = {"labels": ["click"], "categorical": {"city": {"encode": "vocabulary"}}}
+    data = open_dataset(format=format_, path=str(tmp_path), schema=schema, mix=False)
+    ids = next(data.batches("train", batch_size=40)).sparse.values().tolist()
+    assert ids == ids[:2] * 20 and set(ids) == {2, 3}
+    (tmp_path / f"2{suffix}").unlink()
+    with pytest.raises(DataError, match=rf"0\{suffix}: has no rows"):
+        open_dataset(format=format_, path=str(tmp_path), schema=schema)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

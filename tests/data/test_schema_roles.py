@@ -16,7 +16,10 @@ from sklearn.metrics import roc_auc_score
 from runner.cli.schema import _read_hints, make_parser
 from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.column_names import guess_kind
+from runner.data.tabular.format_schema import format_schema_yaml
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_yaml import read_schema_yaml
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import ROOT
@@ -187,3 +190,15 @@ def test_the_proposal_is_yaml_that_tells_the_reasons(tmp_path):
         "encode": "weekday",
         "input": "yymmddhh",
     }
+
+
+def test_columns_called_as_a_pattern_are_declared_by_another_name(tmp_path):
+    """As keys, such names would stand for the columns a1, a2 and a3."""
+    path = tmp_path / "x.csv"
+    lines = [f"{n % 2},u{n % 9},{'' if n % 3 else n / 7}" for n in range(200)]
+    path.write_text("\n".join(["click,a{1..3},x{2..1} z", *lines]) + "\n")
+    text = format_schema_yaml(propose_schema(str(path)), "schema x.csv")
+    declared = parse_schema(read_schema_yaml(text, "x.yaml"))
+    assert set(declared.columns) == {"click", "a{1..3}", "x{2..1} z"}
+    names = {spec.name for spec in (*declared.ids, *declared.numeric)}
+    assert names >= {"a(1..3)", "x(2..1) z"}

@@ -817,6 +817,53 @@ def test_ids_with_a_point_in_one_file_and_without_in_another_are_alike(tmp_path,
     assert train[1:].equal(test[1:]) and len(train[1:].unique()) == 30
 
 
+@pytest.mark.parametrize("shift", [2**63, 0.0])
+def test_larger_integers_and_points_in_one_file_of_json_lines_alone_are_ids_of_all(tmp_path, shift):
+    """pandas writes 12.0 here, too, and hashes of 64 bits are rare in small files."""
+    for name, more in (("a", 0), ("b", shift), ("c", 0)):
+        rows = [{"click": n % 2, "user_id": 10 + n % 30 + more} for n in range(120)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [user] = [f for f, _ in propose_schema(str(tmp_path)).columns if f.name == "user_id"]
+    assert user.num_rows == 360 and user.num_distinct == (60 if shift else 30)
+    schema = {"labels": ["click"], "categorical": {"user_id": {"encode": "vocabulary"}}}
+    data = open_dataset(path=str(tmp_path), format="jsonl", schema=schema, mix=False)
+    batch = next(data.batches("train", batch_size=360))
+    first, second, third = batch.sparse.values().reshape(3, 120)
+    assert first.equal(third) and len(first.unique()) == 30
+    assert first.equal(second) == (not shift) and len(second.unique()) == 30
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+@pytest.mark.parametrize("first", ["without rows", "without a price"])
+def test_a_first_part_that_tells_no_types_leaves_them_to_the_others(tmp_path, format_, first):
+    if (first, format_) == ("without rows", "jsonl"):
+        (tmp_path / "0.jsonl").write_text("\n")
+    frame = pd.DataFrame({"click": np.arange(100) % 2, "price": np.arange(100) / 4, "city": "ab"})
+    start = frame.iloc[: 0 if first == "without rows" else 50].assign(price=np.nan)
+    for name, part in (("0", start), ("1", frame)):
+        if format_ == "csv":
+            part.to_csv(tmp_path / f"{name}.csv", index=False)
+        else:
+            part.to_json(tmp_path / f"{name}.jsonl", orient="records", lines=True)
+    columns = {f.name: (f, r) for f, r in propose_schema(str(tmp_path)).columns}
+    price, role = columns["price"]
+    assert role.name == "numeric" and price.num_rows == 100 + len(start)
+    assert columns["click"][1].settings == {}
+
+
+def test_long_ids_in_one_text_file_alone_keep_all_digits(tmp_path):
+    for name, more in (("a", 0), ("b", 2**63)):
+        lines = [f"{n % 2},{10 + n % 30 + more}" for n in range(120)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["click,user_id", *lines]) + "\n")
+    found = propose_schema(str(tmp_path)).columns
+    [(user, role)] = [(f, role) for f, role in found if f.name == "user_id"]
+    assert user.num_distinct == 60 and "input" not in role.settings
+    ids = {"user_id": dict(role.settings)}
+    schema = {"labels": ["click"], "categorical": ids}
+    data = open_dataset(path=str(tmp_path), format="csv", schema=schema, mix=False)
+    assert len(next(data.batches("train", batch_size=240)).sparse.values().unique()) == 60
+
+
 def test_one_fraction_among_large_ids_is_the_only_bad_row(tmp_path):
     """As doubles such ids would lose their last digits."""
     ids = [str(2**60 + n % 300) for n in range(1000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -329,6 +330,29 @@ def test_numbers_too_long_for_a_float_are_ids(tmp_path):
     batch = next(data.batches("train", batch_size=ROWS))
     for name in ids:
         assert len(set(batch.sparse[name].values().tolist())) == 50
+
+
+def test_hexadecimal_ids_are_texts_and_a_long_text_is_no_mistake(tmp_path):
+    """Arrow guesses that the former are numbers; Python's reader stops at 131,072 characters."""
+    device = [f"0x{7919 * (n % 50):x}" for n in range(ROWS)]
+    page = ["a" * 200_000, *("bc"[n % 2] for n in range(ROWS - 1))]
+    path = write_csv(tmp_path / "x.csv", label=labels(), device=device, page=page)
+    columns = {f.name: (f, role) for f, role in propose_schema(path).columns}
+    assert {columns[name][1].name for name in ("device", "page")} == {"categorical"}
+    assert columns["device"][0].num_distinct == 50 and not columns["device"][0].num_wrong
+
+
+@pytest.mark.parametrize("first", [2**62, 10**20])
+def test_decimals_of_more_digits_than_a_double_are_counted_and_read_one_by_one(tmp_path, first):
+    """Databases have ids as NUMBER(38, 0): as doubles, 512 neighbours of 2^62 are one value."""
+    users = pa.array([Decimal(first + n % 50) for n in range(ROWS)], pa.decimal128(38, 0))
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"label": labels(), "user": users}), path)
+    [(user, role)] = [(f, r) for f, r in propose_schema(path).columns if f.name == "user"]
+    assert user.num_distinct == 50 and role.name == "categorical"
+    schema = {"labels": ["label"], "categorical": {"user": dict(role.settings)}}
+    batch = next(open_dataset(path=path, schema=schema).batches("train", batch_size=ROWS))
+    assert len(batch.sparse["user"].values().unique()) == 50
 
 
 def test_unsigned_ids_are_the_same_from_a_table_a_text_and_a_list():

@@ -14,11 +14,14 @@ import pytest
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import Declared, NumericSpec
+from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_schemas import detect_format
+from runner.errors import DataError
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
+from runner.serving.predict_parts import check_writable
 from runner.serving.predict_plan import _input_table
 
 FILE = DataFile("rows.csv")
@@ -30,6 +33,25 @@ def chunk(values: list[int], first_row: int = 0, group: int | None = 0) -> RowCh
 
 def values(part) -> list[int]:
     return [v for piece in part.pieces for v in piece.table["x"].to_pylist()]
+
+
+def test_a_kept_column_that_no_part_can_hold_is_named():
+    interval = pa.array([(0, 3, 0)], pa.month_day_nano_interval())
+    rows = pa.table({"id": [7], "left": interval, "note": pa.nulls(1)})
+    check_writable(rows.select(["id", "note"]))
+    with pytest.raises(DataError, match="--keep left: has type month_day_nano_interval, which no"):
+        check_writable(rows)
+
+
+def test_numbers_that_all_miss_have_no_type_in_rows_to_score_if_they_have_a_default():
+    """As pandas writes them, whose Parquet files say null."""
+    rows = pa.schema({"age": pa.null()})
+    with_default = Declared(labels=(), numeric=(NumericSpec("age", "age", default=30.0),))
+    check_column_types(with_default, rows, "rows.parquet", is_input=True)
+    without = Declared(labels=(), numeric=(NumericSpec("age", "age"),))
+    for declared, is_input in ((without, True), (with_default, False)):
+        with pytest.raises(DataError, match="'age' has type null, expected a number"):
+            check_column_types(declared, rows, "rows.parquet", is_input=is_input)
 
 
 @pytest.mark.parametrize("part_rows", [1, 4, 7, 10, 100])

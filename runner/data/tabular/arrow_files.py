@@ -75,6 +75,28 @@ def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
         raise DataError(f"{file}: {problem}") from error
 
 
+def leave_out_empty(
+    schemas: Mapping[str, pa.Schema], files: Sequence[DataFile], format_: str
+) -> dict[str, pa.Schema]:
+    """Return the columns of the files that have rows, if files differ; else of all.
+
+    Programs write other types into files without rows, such as pandas null for texts.
+
+    Args:
+        schemas: path -> the columns of that file.
+        files: their files.
+        format_: of ARROW_FORMATS; files of others are not looked into.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
+    if format_ not in ARROW_FORMATS or len(set(schemas.values())) < 2:
+        return dict(schemas)
+    read = (file for file in files if str(file) in schemas)
+    with_rows = [str(file) for file in read if any(read_arrow_chunks(file, format_, []))]
+    return {path: schemas[path] for path in with_rows}
+
+
 def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> Iterator[RowChunk]:
     """Yield the rows of a file.
 
@@ -130,8 +152,9 @@ def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
     handle.seek(0)
     if columns is None:
         return open_any(handle)
-    fields = [schema.get_field_index(name) for name in columns]
-    options = pa.ipc.IpcReadOptions(included_fields=sorted(fields), use_threads=False)
+    # a file without rows may lack columns
+    fields = [n for n, name in enumerate(schema.names) if name in columns]
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     return open_any(handle, options=options)
 
 

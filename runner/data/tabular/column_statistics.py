@@ -83,6 +83,7 @@ class Sample:
 
     table: pa.Table
     wrong_texts: Mapping[str, pa.Array]
+    malformed: Sequence[str] = ()  # lines that make no row: where each is, and its problem
 
     def compute_statistics(self, name: str) -> ColumnStatistics:
         """Compute the statistics of one column."""
@@ -116,7 +117,9 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     plain = pa.string() if pt.is_large_string(plain) else plain  # a sample is not too long for it
     if is_seconds(plain):
         values, plain = as_seconds(values), pa.float64()
-    values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
+    values = digits = values.cast(plain, safe=False)
+    if pt.is_decimal(plain):  # ids among them may have more digits than a double
+        values = digits.cast(pa.float64())
     found = ColumnStatistics(name, type_, len(column), missing_share, num_distinct=0)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
@@ -125,7 +128,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     elif is_text(plain):
         values, found = _split_texts(values, found)
     countable = not (pt.is_nested(values.type) or pt.is_null(values.type))
-    num_distinct = int(pc.count_distinct(values).as_py()) if countable else 0
+    counted = digits if pt.is_decimal(plain) else values
+    num_distinct = int(pc.count_distinct(counted).as_py()) if countable else 0
     found = _with_numbers(found, values)
     shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
     first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []

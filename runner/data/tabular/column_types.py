@@ -95,7 +95,8 @@ def check_column_types(
         file_schema: of the file.
         path: of the file, for messages.
         is_input: whether the rows are to be scored: a list may be a text, which is then JSON, and
-            a column of ids may have no value, as that of the items that are looked for.
+            a column may have no value, if missing ones have a default, or it holds ids, such as
+            the items that are looked for.
 
     Raises:
         DataError: naming the file, the column, its type and what its role takes.
@@ -108,6 +109,7 @@ def check_column_types(
 
     def require_number(column: str, type_: pa.DataType, is_amount: bool) -> None:
         fits = _is_number(type_) or is_seconds(type_) or (is_amount and is_text(type_))
+        fits |= is_input and pt.is_null(type_) and column in declared.optional_columns
         advice = "; texts such as $1,234.50 need `input: amount`" if is_text(type_) else ""
         require(column, fits, f"a number{advice}")
 

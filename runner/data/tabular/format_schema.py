@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from runner.data.tabular.column_names import USER
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.propose_schema import SchemaProposal
+from runner.data.tabular.schema_file import PATTERN
 from runner.data.tabular.schema_yaml import format_value
 
 
@@ -28,12 +32,10 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         if columns or more:
             lines += ["", f"{role}:"]
         for f, given in columns:
-            flow = ", ".join(f"{k}: {format_value(v)}" for k, v in given.settings.items())
             reason = f"; {on_one_line(given.reason)}" if given.reason else ""
-            lines.append(f"  {format_value(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
-        for name, settings in more.items():
-            flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
-            lines.append(f"  {format_value(name)}: {{{flow}}}")
+            declared = _declare(f.name, given.settings)
+            lines.append(f"{declared}  # {_describe_column(f)}{reason}")
+        lines += [_declare(name, settings) for name, settings in more.items()]
     users = [
         f.name
         for f, _ in proposal.with_role("categorical")
@@ -55,6 +57,14 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
             ),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _declare(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the line of a column; one called as a pattern, which stands for others, is renamed."""
+    if PATTERN.fullmatch(name):
+        name, settings = name.replace("{", "(").replace("}", ")"), {"column": name, **settings}
+    flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
+    return f"  {format_value(name)}: {{{flow}}}"
 
 
 def on_one_line(text: str) -> str:

@@ -167,7 +167,8 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
         settings = {"list": True}
     elif f.separator:
         settings = {"separator": f.separator}
-    if has_fractions(f.type) and not f.is_whole:
+    is_long = pt.is_decimal(f.type) and (f.high or 0) >= 2**64  # beyond all integers
+    if is_long or (has_fractions(f.type) and not f.is_whole):
         settings = {"input": "string"}
     in_list = bool(_is_nested(f) or f.separator)
     if f.num_distinct > 0.5 * SAMPLE_ROWS:

@@ -53,9 +53,14 @@ from runner.data.tabular.read_text import TextFormat, default_text_format, read_
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
-from runner.data.tabular.text_layout import check_names_not_repeated, find_written_integers
+from runner.data.tabular.text_layout import (
+    check_names_not_repeated,
+    find_written_integers,
+    with_rows,
+)
 from runner.errors import DataError, raise_combined
 
+FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
 
 
@@ -72,6 +77,7 @@ class SchemaProposal:
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
     interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
     num_untimed: int = 0  # rows of the sample without the time by which rows are split
+    has_malformed: bool = False  # whether a few lines of the sample make no row
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
@@ -104,8 +110,8 @@ def propose_schema(
     paths |= own_splits
     flags = {"validation_path": "--validation", "test_path": "--test"}
     files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
-    if format_ in TEXT_FORMATS:  # empty parts, as distributed writers leave them, tell nothing
-        files_by_key = {k: [f for f in v if f.size()] or v for k, v in files_by_key.items()}
+    if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
+        files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
         schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
     notes[:0] = [*split_notes, *describe_other_formats(path, format_)]
@@ -117,6 +123,12 @@ def propose_schema(
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files_by_key["path"])
+    num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
+    if num_malformed:
+        notes.append(
+            f"{num_malformed:,} of {num_lines:,} sampled lines cannot be read "
+            f"({sample.malformed[0]}): bad rows, which dataset.on_bad_rows=skip leaves out"
+        )
     columns = _compute_columns(sample, notes)
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
@@ -151,6 +163,7 @@ def propose_schema(
         tuple(notes),
         uses.interactions,
         uses.num_untimed,
+        0 < num_malformed <= FEW_MALFORMED * num_lines,
     )
 
 

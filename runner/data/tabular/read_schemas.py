@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
+from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.read_files import check_same_schema, read_parquet_schema
-from runner.data.tabular.read_text import TextFormat, infer_text_schema
+from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_guesses
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.text_blocks import find_binary_format
@@ -85,9 +85,10 @@ def read_schemas(
                 f"--delimiter, --columns: are for text files; {format_} names its columns"
             )
         schemas = {str(file): read_arrow_schema(file, format_) for file in files}
+        schemas = leave_out_empty(schemas, files, format_) or schemas
         return _first_schema(schemas, files, notes), None, None, notes
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
-    schemas = {str(file): infer_text_schema(file, layout) for file in files}
+    schemas = unify_guesses({str(file): infer_text_schema(file, layout) for file in files})
     guessed = _first_schema(schemas, files, notes, are_guesses=True)
     schema, more = read_codes_as_texts(files[0], layout, guessed)
     return schema, layout, None, notes + more

@@ -84,6 +84,26 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         raise DataError(f"{file}: {first_line(error)}") from error
 
 
+def unify_guesses(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+    """Return the columns of each file with types that take the values of the others, too.
+
+    A column that is empty in a file does not tell its type, and other files may have larger whole
+    numbers, or fractions.
+    """
+    types: dict[str, pa.DataType] = {}
+    for f in (f for schema in schemas.values() for f in schema):
+        types[f.name] = _promote(types.get(f.name, f.type), f.type)
+    return {
+        path: pa.schema([f.with_type(_promote(f.type, types[f.name])) for f in schema])
+        for path, schema in schemas.items()
+    }
+
+
+def _promote(type_: pa.DataType, other: pa.DataType) -> pa.DataType:
+    takes_more = pt.is_integer(type_) and other in (pa.uint64(), pa.float64())
+    return other if takes_more or pt.is_null(type_) else type_
+
+
 def _explain_conversion(content: bytes, file: DataFile) -> str:
     """Return what converts a text to UTF-8. Its bytes do not tell what its encoding is."""
     runs = re.findall(rb"[\x80-\xff]+", content)

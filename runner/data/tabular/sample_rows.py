@@ -17,78 +17,120 @@ from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.text_values import NUMBER_PATTERN
 
 SAMPLE_ROWS = 200_000
-SAMPLE_FOLDERS = 100  # at most, of a table whose folders give columns
+SAMPLE_PLACES = 100  # files, folders that give columns, and row groups of a file, and a few more
 
 
 def sample_rows(
     files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
 ) -> Sample:
-    """Return rows from a few places of the files, so that a sorted file does not mislead."""
-    tables, count = [], 0
+    """Return rows from several places of the files, so that a sorted file does not mislead.
+
+    They are in the order of the files.
+    """
+    found: list[tuple[int, pa.Table]] = []
     wrong: dict[str, list[pa.Array]] = {}
-    for table, invalid_values in _sample_tables(files, format_, text_format, schema):
-        tables.append(table.slice(0, SAMPLE_ROWS - count))
+    malformed: list[str] = []
+    count = 0
+    parts = _sample_tables(files, format_, text_format, schema, malformed)
+    for number, table, invalid_values in parts:
+        found.append((number, table.slice(0, SAMPLE_ROWS - count)))
         for name, texts in invalid_values.items():
             wrong.setdefault(name, []).append(texts.slice(0, SAMPLE_ROWS - count).drop_null())
-        count += tables[-1].num_rows
+        count += found[-1][1].num_rows
         if count >= SAMPLE_ROWS:
             break
+    tables = [table for _, table in sorted(found, key=lambda pair: pair[0])]
     wrong_texts = {name: pa.concat_arrays(arrays) for name, arrays in wrong.items()}
-    with_fractions = [
-        name
+    others = [
+        pa.field(name, pa.string() if _all_match(texts, r"^\s*[+-]?\d+\s*$") else pa.float64())
         for name, texts in wrong_texts.items()
-        if pt.is_integer(schema.field(name).type)
-        and pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py()
+        if pt.is_integer(schema.field(name).type) and _all_match(texts, NUMBER_PATTERN)
     ]
-    if with_fractions:  # the first rows, from which the types are guessed, had none
-        for name in with_fractions:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
+    if others:  # the first rows, from which the types are guessed, had no fraction or long id
+        for field in others:
+            schema = schema.set(schema.get_field_index(field.name), field)
         return sample_rows(files, format_, text_format, schema)
     if not tables:
         return Sample(schema.empty_table(), {})
-    return Sample(pa.concat_tables(tables, promote_options="permissive"), wrong_texts)
+    joined = pa.concat_tables(tables, promote_options="permissive")
+    return Sample(joined, wrong_texts, malformed)
+
+
+def _all_match(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _sample_tables(
-    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
-) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows, and texts in columns of numbers that are none."""
+    files: Sequence[DataFile],
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    malformed: list[str],
+) -> Iterator[tuple[int, pa.Table, Mapping[str, pa.Array]]]:
+    """Yield the number of a file, rows of it, and texts in columns of numbers that are none.
+
+    Args:
+        malformed: gets lines that make no row.
+    """
     own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
-    places = {0, len(files) // 2, len(files) - 1}
+    spread = _spread(len(files))
+    places = spread[:3]
     has_partitions = len(own) < len(schema)
     if has_partitions:  # or the columns of folders would have three values
         folders = list({tuple(f.partitions.items()): n for n, f in enumerate(files)}.values())
-        places |= set(folders[:: len(folders) // SAMPLE_FOLDERS + 1])
-    for file in (files[n] for n in sorted(places)):
-        share = SAMPLE_ROWS // len(places)
-        left = share if has_partitions else SAMPLE_ROWS
-        for whole, invalid_values in _sample_file(file, format_, text_format, own, share):
+        places += folders[:: len(folders) // SAMPLE_PLACES + 1]
+    share = -(-SAMPLE_ROWS // len(set(places)))
+    for number in dict.fromkeys([*places, *spread]):
+        file, left = files[number], share if has_partitions else SAMPLE_ROWS
+        for whole, invalid_values in _sample_file(
+            file, format_, text_format, own, share, malformed
+        ):
             table = append_partitions(whole.slice(0, left), file, schema, schema.names)
-            yield table, {name: texts.slice(0, left) for name, texts in invalid_values.items()}
+            yield number, table, {n: texts.slice(0, left) for n, texts in invalid_values.items()}
             left -= table.num_rows
             if not left:
                 break
 
 
+def _spread(count: int) -> list[int]:
+    """Return numbers below `count`: the first, the middle and the last one, then ones between."""
+    ends = [0, count // 2, count - 1] if count else []
+    return list(dict.fromkeys([*ends, *range(0, count, count // SAMPLE_PLACES + 1)]))
+
+
 def _sample_file(
-    file: DataFile, format_: str, text_format: TextFormat | None, schema: pa.Schema, share: int
+    file: DataFile,
+    format_: str,
+    text_format: TextFormat | None,
+    schema: pa.Schema,
+    share: int,
+    malformed: list[str],
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows of a file: of texts all, of others about `share` from a few places."""
+    """Yield rows of a file: of texts all, of others at most `share`."""
+    left = share
     if format_ in ARROW_FORMATS:
         for chunk in read_arrow_chunks(file, format_, schema.names):
             if chunk.table is not None:
-                yield chunk.table.slice(0, share), {}
-            return
+                yield chunk.table.slice(0, left), {}
+            left -= chunk.num_rows
+            if left <= 0:
+                return
+        return
     if text_format:
         types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
         for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
+            malformed += [f"{file}: line {n}: {problem}" for n, problem in chunk.malformed_lines]
             if chunk.table is not None:
                 yield chunk.table, chunk.invalid_values
         return
+    found = {}
     with open_parquet_file(file) as opened:
-        groups = sorted({0, opened.num_row_groups // 2, max(opened.num_row_groups - 1, 0)})
-        for group in groups[: opened.num_row_groups]:
-            num_rows = share // len(groups)
+        for group in _spread(opened.num_row_groups):
+            num_rows = min(left, -(-share // 3))
             for batch in opened.iter_batches(num_rows, row_groups=[group]):
-                yield unpack_columns(pa.Table.from_batches([batch])), {}
+                found[group] = unpack_columns(pa.Table.from_batches([batch]))
+                left -= batch.num_rows
                 break
+            if not left:
+                break
+    yield from ((found[group], {}) for group in sorted(found))

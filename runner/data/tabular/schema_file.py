@@ -29,6 +29,7 @@ ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "c
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
 TEXT_KEYS = ("delimiter", "decimal", "column_names")  # of text files, where they are not usual
 DECIMALS = (".", ",")  # before the fraction of a number
+PATTERN = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")  # that stands for several columns
 MAX_COLUMNS = 10_000  # that one pattern may stand for
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
 MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
@@ -212,7 +213,7 @@ def expand_pattern(pattern: str, where: str = "") -> list[str]:
     Raises:
         ConfigError: for a pattern that stands for no column, or for too many.
     """
-    match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", pattern)
+    match = PATTERN.fullmatch(pattern)
     if not match:
         return [pattern]
     head, first, last, tail = match.groups()

@@ -17,7 +17,12 @@ from runner.data.core.argument_types import Count, Seed
 from runner.data.core.setting_checks import check_settings
 from runner.data.interactions.rewrite import event_declaration
 from runner.data.prepare.engine import Engine
-from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks, read_arrow_schema
+from runner.data.tabular.arrow_files import (
+    ARROW_FORMATS,
+    leave_out_empty,
+    read_arrow_chunks,
+    read_arrow_schema,
+)
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import check_column_types, text_column_types, text_file_schema
 from runner.data.tabular.file_list import DataFile, check_apart, find_files
@@ -39,6 +44,7 @@ from runner.data.tabular.read_text import (
     default_text_format,
     infer_text_schema,
     read_text_chunks,
+    unify_guesses,
 )
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_file
@@ -190,18 +196,16 @@ class TableFiles:
         """
         schemas = self._schemas_in_files
         if self.format in TEXT_FORMATS:
-            fields = [field for schema in schemas.values() for field in schema]
-            known = {field.name: field for field in fields if not pt.is_null(field.type)}
-            types = self.text_types
+            schemas, types = unify_guesses(schemas), self.text_types
             if self.format != "jsonl":  # 12 may be 12.0 in some files, and no double holds all ids
+                fields = [field for schema in schemas.values() for field in schema]
                 with_point = {f.name for f in fields if pt.is_floating(f.type)}
                 as_texts = [n for n in with_point if pt.is_integer(types.get(n, pa.null()))]
                 is_point = self.text_format.decimal == "."
                 types |= dict.fromkeys(as_texts, pa.string() if is_point else pa.float64())
-            # a file with names alone, or with an empty column, does not tell the types
             schemas = {
                 path: text_file_schema(
-                    pa.schema([known.get(f.name, f) if pt.is_null(f.type) else f for f in schema]),
+                    schema,
                     types,
                     self.declared_in_files,
                     self.row_split,
@@ -249,6 +253,7 @@ class TableFiles:
                 )
             elif self.format not in TEXT_FORMATS:
                 raise DataError(f"{file}: has no rows")
+        schemas = leave_out_empty(schemas, self._all_files, self.format)
         if not schemas:
             raise DataError(f"{self._all_files[0]}: has no rows")
         return schemas

@@ -26,14 +26,27 @@ from runner.data.tabular.read_text import (
     read_text_chunks,
 )
 from runner.data.tabular.schema_file import is_delimiter
+from runner.data.tabular.text_blocks import MAX_LINE_BYTES
 from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
+SHORT_BYTES = 1 << 16  # of a file that may have names alone
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 MISSING = ("", *MISSING_NUMBERS)
+
+
+def with_rows(files: Sequence[DataFile], format_: str) -> list[DataFile]:
+    """Return the files that have rows: those of a line of names alone tell nothing of a table."""
+    least = 1 if format_ == "jsonl" else 2
+    return [
+        file
+        for file in files
+        if file.size() > SHORT_BYTES
+        or (file.size() and len(read_first_rows(file).strip().splitlines()) >= least)
+    ]
 
 
 def find_layout(
@@ -61,6 +74,7 @@ def find_layout(
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
+    csv.field_size_limit(MAX_LINE_BYTES)
     try:
         reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
         rows = list(itertools.islice(reader, NUM_LINES))
@@ -218,6 +232,8 @@ def read_codes_as_texts(
 ) -> tuple[pa.Schema, list[str]]:
     """Take whole numbers with leading zeros as texts, since they are codes: 0017 is not 17.
 
+    So are hexadecimal ones, such as 0x1f, which Arrow guesses to be numbers.
+
     Args:
         file: of which the first block is looked at.
         layout: how it is written.
@@ -235,7 +251,7 @@ def read_codes_as_texts(
     notes = []
     for name in whole if rows is not None else ():
         texts = single_array(rows, name)
-        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0\d")):
+        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0[\dxX]")):
             field = pa.field(name, pa.string())
             schema = schema.set(schema.get_field_index(name), field)
             notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
