@@ -17,7 +17,7 @@ from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import ZerosFrom, zeros_in_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
-from runner.embeddings.kernel_probe import is_fbgemm_faster
+from runner.embeddings.kernel_probe import prefers_fbgemm
 from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import NO_16_BIT_ON_CUDA
@@ -112,7 +112,7 @@ def _build_in_memory(
         return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     if settings.is_16_bit and device.type != "cpu":
         raise ConfigError(f"optimizer.sparse.dtype={settings.dtype}: {NO_16_BIT_ON_CUDA}")
-    if device.type == "cpu" and (settings.is_16_bit or not is_fbgemm_faster(settings.kind)):
+    if device.type == "cpu" and (settings.is_16_bit or not prefers_fbgemm(settings.kind, specs)):
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     for kernel in tables._tbe:

@@ -9,6 +9,7 @@ for a row, of whatever width.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -22,13 +23,16 @@ _NUM_ROWS, _WIDTH = 512, 8
 _REPEATS = 5
 
 
-def is_fbgemm_faster(kind: str) -> bool:
-    """Return whether FBGEMM's CPU kernel of an optimizer is faster than our own row updates.
+def prefers_fbgemm(kind: str, specs: Iterable[TableSpec]) -> bool:
+    """Return whether FBGEMM's CPU kernel of an optimizer updates tables, and not our own code.
 
-    Of row-wise Adagrad both give the same bits, but for tables that several features share. Adagrad
-    is scalar code in FBGEMM, which takes 1.1 to 1.5 times as long as ours.
+    Of row-wise Adagrad both give the same bits, so that the faster one may, but for a table that
+    several features share: such tables are left to ours, or a resume could differ by rounding.
+    Adagrad is scalar code in FBGEMM, which takes 1.1 to 1.5 times as long as ours.
     """
-    return kind == "sgd" or (kind == "rowwise_adagrad" and adagrad_row_s() < SLOW_FROM_S)
+    if kind != "rowwise_adagrad":
+        return kind == "sgd"
+    return all(len(spec.features) == 1 for spec in specs) and adagrad_row_s() < SLOW_FROM_S
 
 
 @cache

@@ -62,6 +62,17 @@ def test_the_last_checkpoint_can_be_asked_for_by_name_and_number(runner, trained
     assert last["validation/auc"] == logged[400]
 
 
+def test_an_evaluation_that_was_killed_and_goes_on_has_each_row_once(runner, tmp_path):
+    runner.run(*TINY, "trainer.max_steps=5", f"hydra.run.dir={tmp_path / 'run'}").check()
+    words, own = (f"run={tmp_path / 'run'}", "loop.split=[validation,test]"), tmp_path / "eval"
+    evaluate(runner, tmp_path, *words)
+    rows = read_rows(own)
+    (own / "result.json").unlink()  # as after a kill just before its end
+    evaluate(runner, tmp_path, *words)
+    assert read_rows(own) == rows
+    assert [row["split"] for row in rows] == ["validation", "test"]
+
+
 def test_a_checkpoint_folder_is_enough(runner, trained, tmp_path):
     best = trained / "checkpoints" / f"step-{read_result(trained)['best']['step']}"
     metrics, _ = evaluate(runner, tmp_path, f"checkpoint.path={best}")

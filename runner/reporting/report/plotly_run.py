@@ -123,7 +123,7 @@ def lr_figure(curves: Mapping[str, Curve]) -> Figure | None:
         for (name, curve), colour in zip(logs.items(), COLOURS)
     ]
     figure = over_updates(traces, log_y=_are_far_apart(traces))
-    most = max(y for trace in traces for y in trace["y"])
+    most = max((y for trace in traces for y in _drawn(trace)), default=0.0)
     if most > 0 and figure["layout"]["yaxis"].get("type") != "log":
         # By default plotly draws a constant rate in the middle of -1 to 1.
         figure["layout"]["yaxis"]["range"] = [0, 1.1 * most]
@@ -175,6 +175,12 @@ def over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool =
 
 def _are_far_apart(traces: Sequence[Figure]) -> bool:
     """Whether a linear axis would flatten the lower rate, and no rate comes near 0."""
-    means = [sum(t["y"]) / len(t["y"]) for t in traces]
-    steady = all(min(t["y"]) > 0.1 * max(t["y"]) for t in traces)
-    return steady and max(means) > 8 * min(means) > 0
+    rates = [ys for trace in traces if (ys := _drawn(trace))]
+    means = [sum(ys) / len(ys) for ys in rates]
+    steady = all(min(ys) > 0.1 * max(ys) for ys in rates)
+    return steady and max(means, default=0.0) > 8 * min(means, default=0.0) > 0
+
+
+def _drawn(trace: Figure) -> list[float]:
+    """Return the values of a trace without the gaps of NaN and infinity."""
+    return [y for y in trace["y"] if y is not None]

@@ -38,6 +38,7 @@ def evaluate(job: Job) -> Result:
 def _evaluate(job: Job, stop: StopSignal) -> Result:
     assert job.source_checkpoint is not None
     assert job.run is not None
+    job.run.metrics.truncate(0)  # an interrupted evaluation begins again
     start_trackers(job)
     write_data_facts(job)
     restore_weights(job, job.source_checkpoint)

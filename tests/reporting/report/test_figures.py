@@ -20,6 +20,7 @@ from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_run import lr_figure, metric_figures
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_page import make_run_page
+from runner.rundir.json_files import dumps
 from tests.reporting.report.run_directories import make_grid, make_run
 
 
@@ -62,6 +63,19 @@ def test_a_train_loss_of_another_scale_has_a_figure_of_its_own(tmp_path):
 def test_a_rate_that_was_logged_once_has_no_figure(tmp_path):
     rows = [{"split": "train", "step": 10, "loss": 0.5, "lr/dense": 0.1}]
     assert lr_figure(read_curves(run_with(tmp_path / "run", rows, {}))) is None
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.2), ("NaN", 0.2), ("NaN", "Infinity")])
+def test_rates_that_are_no_numbers_are_gaps(tmp_path, rates):
+    rows = [
+        {"split": "train", "step": step, "lr/dense": rate, "lr/tables": 10 * float(rate)}
+        for step, rate in zip((10, 20), rates)
+    ]
+    path = run_with(tmp_path / "run", json.loads(dumps(rows)), {})
+    figure = lr_figure(read_curves(path))
+    expected = [None if isinstance(rate, str) else rate for rate in rates]
+    assert figure["data"][0]["y"] == expected
+    assert figure["layout"]["yaxis"].get("type") == (None if expected == [None, None] else "log")
 
 
 def test_gain_and_labels_are_the_shares_counted_by_hand():
