@@ -16,6 +16,7 @@ import torch
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import TableSpec, make_layout
+from runner.machine import cpu_name
 from runner.optim.settings import SparseSettings
 
 SLOW_FROM_S = 120e-9  # a row; our own row updates take 60 to 120 ns
@@ -27,12 +28,15 @@ def prefers_fbgemm(kind: str, specs: Iterable[TableSpec]) -> bool:
     """Return whether FBGEMM's CPU kernel of an optimizer updates tables, and not our own code.
 
     Of row-wise Adagrad both give the same bits, so that the faster one may, but for a table that
-    several features share: such tables are left to ours, or a resume could differ by rounding.
-    Adagrad is scalar code in FBGEMM, which takes 1.1 to 1.5 times as long as ours.
+    several features share: for such tables the processor's name decides, since a busy machine can
+    measure either and a resume could differ by rounding. Adagrad is scalar code in FBGEMM, which
+    takes 1.1 to 1.5 times as long as ours.
     """
     if kind != "rowwise_adagrad":
         return kind == "sgd"
-    return all(len(spec.features) == 1 for spec in specs) and adagrad_row_s() < SLOW_FROM_S
+    if any(len(spec.features) > 1 for spec in specs):
+        return "AMD" in cpu_name()
+    return adagrad_row_s() < SLOW_FROM_S
 
 
 @cache

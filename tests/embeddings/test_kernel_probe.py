@@ -54,9 +54,13 @@ def test_the_faster_code_updates_the_rows(kind, row_s, engine, monkeypatch):
 
 
 @pytest.mark.parametrize("row_s", [20e-9, 380e-9])
-def test_a_table_of_several_features_has_one_code_whatever_was_measured(row_s, monkeypatch):
+@pytest.mark.parametrize(("name", "engine"), [("AMD EPYC", FbgemmTables), ("Intel", CpuTables)])
+def test_a_table_of_several_features_has_one_code_whatever_was_measured(
+    row_s, name, engine, monkeypatch
+):
     """The two round differently there, and a busy machine can measure either."""
     times = {"sgd": 0.0, "rowwise_adagrad": 512 * row_s}
     monkeypatch.setattr(kernel_probe, "_update_s", lambda tables, *_: times[tables.settings.kind])
+    monkeypatch.setattr(kernel_probe, "cpu_name", lambda: name)
     specs, settings = [TableSpec("t", 10, 4, ("f", "g"))], SparseSettings("rowwise_adagrad", 0.1)
-    assert type(build_tables(specs, ["f", "g"], settings, seed=0, device=CPU)) is CpuTables
+    assert type(build_tables(specs, ["f", "g"], settings, seed=0, device=CPU)) is engine
