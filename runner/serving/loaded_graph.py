@@ -102,6 +102,7 @@ class TorchGraph:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._weights = dict(module.named_parameters()) | dict(module.named_buffers())
+        weakref.finalize(self, _drop_weights, module).atexit = False
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         import torch
@@ -127,6 +128,17 @@ class TorchGraph:
             memo[id(old)] = new
         with without_tree_warning():
             return TorchGraph(copy.deepcopy(self._module, memo))
+
+
+def _drop_weights(module: Any) -> None:
+    """Free the weights of a graph that is no longer used.
+
+    Its module refers to itself, so that they would stay until Python's garbage collector looks at
+    them, which it never does for what was loaded before `end_imports`.
+    """
+    for part in module.modules():
+        part._parameters.clear()
+        part._buffers.clear()
 
 
 @contextlib.contextmanager

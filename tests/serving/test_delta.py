@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from runner.errors import UserError
 from runner.serving import delta
@@ -86,6 +88,22 @@ def test_every_answer_is_that_of_one_version_while_deltas_arrive(delivered, form
     for version, answer in answers:
         allowed = [expected[version]] if version != "any" else list(expected.values())
         assert any(np.allclose(answer, x, rtol=tolerance, atol=0) for x in allowed)
+
+
+def test_the_weights_of_a_version_are_freed_with_its_last_answer(delivered):
+    def num_weights() -> int:
+        return sum(issubclass(type(found), torch.nn.Parameter) for found in gc.get_objects())
+
+    scorer = Scorer.load(delivered.base)
+    gc.collect()
+    gc.disable()  # it never looks at what a server has loaded at its start
+    try:
+        before = num_weights()
+        for number in range(3):
+            scorer.apply_delta(delivered.folder / f"delta-{number:03d}")
+        assert num_weights() == before
+    finally:
+        gc.enable()
 
 
 def test_a_delta_on_another_version_is_refused_with_both_named(delivered, tmp_path):

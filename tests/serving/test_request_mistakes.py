@@ -66,6 +66,12 @@ def test_a_length_of_the_json_that_is_none_is_refused():
         parse_request(b"{}", "9")
 
 
+def test_an_id_that_is_null_is_none():
+    given = {"inputs": [AGE]}
+    for id_, expected in ((None, ""), ("7", "7"), (0, "0")):
+        assert parse_request(json.dumps({**given, "id": id_}).encode(), None).id == expected
+
+
 def tensor(name: str, values: list[Any], kind: pa.DataType, datatype: str, *shape: int) -> Tensor:
     return Tensor(name, datatype, shape or (len(values),), pa.array(values, kind))
 

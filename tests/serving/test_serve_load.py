@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from runner.serving.server import workers
 from runner.serving.server.settings import ServeSettings, bind
+from tests.conftest import ROOT
 from tests.serving.client import (
     HalfSent,
     infer,
@@ -156,6 +158,27 @@ def test_workers_that_die_are_replaced_and_all_end_together(runner, clicks_model
         assert server.stop() == 143
     with pytest.raises(OSError):
         request(server.address, "/v2/health/live")
+
+
+# Python imports it at the start of a process
+TOLD_AT_EXIT = """
+import atexit, gc
+tell = lambda: print("frozen", gc.get_freeze_count() > 200_000, gc.get_threshold(), flush=True)
+atexit.register(tell)
+"""
+
+
+@pytest.mark.slow
+def test_the_collectors_of_workers_leave_out_what_they_have_imported(
+    runner, clicks_model, tmp_path
+):
+    (tmp_path / "sitecustomize.py").write_text(TOLD_AT_EXIT)
+    words = ("serve", str(clicks_model), "--port", "0", "--workers", "2")
+    process = runner.start(*words, env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    wait_for_workers(process, 2)
+    process.kill(signal.SIGTERM)
+    assert process.wait() == 143
+    assert process.text.count(f"frozen True {gc.get_threshold()}") == 2
 
 
 class Life:

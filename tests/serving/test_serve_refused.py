@@ -94,6 +94,10 @@ BAD: dict[str, tuple[Any, str]] = {
         {"inputs": [*GOOD.values()], "parameters": {"graph": "modle"}},
         "parameters.graph=modle: must be one of model; nearest: 'model'",
     ),
+    "half a character": (
+        {"inputs": [*GOOD.values()], "parameters": {"top_\ud800": 3}},
+        r"parameters.top_\\ud800: there is no such parameter; nearest: 'top_k'",
+    ),
     "prepared": (
         {"inputs": [*GOOD.values()], **PREPARED},
         "tensor 'age': no input of graph model",
@@ -175,7 +179,7 @@ def test_what_is_too_large_or_leads_nowhere_is_refused_with_its_status(server):
     assert request(server.address, infer_path)[0] == 405
     status, _, answer = request(server.address, infer_path, b"", {"Content-Encoding": "gzip"})
     assert status == 415 and "gzip" in answer["error"]
-    for length in ("-1", "5", "x"):
+    for length in ("-1", "5", "x", "9" * 5000):
         header = {"Inference-Header-Content-Length": length}
         status, _, answer = request(server.address, infer_path, b"{}", header)
         assert status == 400 and "inference-header-content-length" in answer["error"]

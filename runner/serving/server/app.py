@@ -205,7 +205,8 @@ async def _answer(service: Service, request: Request) -> Response:
     except ClientDisconnect:
         return Response(status_code=408)
     except DataError as error:
-        return JSONResponse({"error": str(error)}, 400, headers)
+        about = str(error).encode(errors="backslashreplace").decode()  # half characters
+        return JSONResponse({"error": about}, 400, headers)
     except Exception:
         LOG.exception("a request failed")
         return JSONResponse({"error": "the server failed; its log says more"}, 500, headers)

@@ -105,11 +105,12 @@ def parse_request(body: bytes, header_length: str | None) -> InferRequest:
         _name(spec, "outputs"): bool(_parameters(spec, "outputs").get("binary_data", binary))
         for spec in _objects(content, "outputs")
     }
-    return InferRequest(str(content.get("id", "")), parameters, inputs, outputs, binary)
+    id_ = content.get("id")
+    return InferRequest("" if id_ is None else str(id_), parameters, inputs, outputs, binary)
 
 
 def _parse_length(text: str, at_most: int) -> int:
-    if not text.isdecimal() or int(text) > at_most:
+    if not text.isdecimal() or len(text) > 20 or int(text) > at_most:
         raise DataError(f"{HEADER_LENGTH}: {text[:40]!r} is no length within the {at_most} bytes")
     return int(text)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
+from runner.machine import postpone_full_collections
 from runner.serving.server.counters import Counters
 from runner.serving.server.settings import ServeSettings
 
@@ -109,6 +110,7 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
 
 def _run_worker(parent: int, *arguments: Any) -> None:
     """Serve as `serve` does, in a process that ends with its parent."""
+    postpone_full_collections()
     os.setpgid(0, 0)  # it gets the terminal's Ctrl-C once, through the parent
     die_with_parent(parent, signal.SIGTERM)
     from runner.serving.server.worker import serve
