@@ -24,7 +24,11 @@ def require_sparse_feature(schema: Schema) -> None:
         ValueError: if the schema has no sparse feature.
     """
     if not schema.sparse:
-        raise ValueError("needs at least one sparse feature; the dataset has none")
+        raise ValueError(
+            "needs at least one sparse feature; the dataset has none. Of a table, a number in "
+            "buckets is one: categorical: {NAME_bucket: {column: NAME, encode: bucketise, "
+            "buckets: 10}}"
+        )
 
 
 def require_two_vectors(schema: Schema) -> None:

@@ -32,6 +32,7 @@ def growing(**settings):
         ({"split": 7}, "s.yaml.split=7: expected one of random"),
         ({"split": {"random": {"train": float("nan")}}}, "split.random.train=nan: must be a share"),
         ({"split": {"random": {"train": "much"}}}, "split.random.train=much: must be a share"),
+        ({"split": {"group": "user", "train": 0.8}}, "split: shares add up to 0.8"),
         ({"split": {"random": {"train": 1}, "tset": 1}}, "split.tset: no such split"),
         ({"split": {"column": ["a"], "train": [0]}}, "split.column=['a']: expected the name"),
         (
@@ -158,4 +159,4 @@ def test_the_declaration_and_the_splits_in_the_docs_have_none():
     tables = [page.split("\n## Splits")[1].split("\n## ")[0] for page in pages]
     splits = re.findall(r"^\| `([^`]+)` \|", "".join(tables), re.MULTILINE)
     kinds = {parse_split(yaml.safe_load(split)).kind for split in splits}
-    assert kinds == {"time", "random", "column", "leave_out", "user"}
+    assert kinds == {"time", "random", "column", "group", "leave_out", "user"}

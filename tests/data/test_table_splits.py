@@ -76,6 +76,25 @@ def test_a_split_by_column(path, capsys):
     assert told in capsys.readouterr().err
 
 
+def test_a_split_by_groups_keeps_all_rows_of_a_value_together_in_any_file_and_format(tmp_path):
+    group = pa.array([(n * 7919) % 200 for n in range(ROWS)])
+    table = clicks(ROWS).append_column("query", group)
+    split = {"group": "query", "train": 0.7, "validation": 0.2, "test": 0.1}
+    names = ("train", "validation", "test")
+    found = []
+    for num_files, type_, seed in ((1, pa.int64(), 0), (3, pa.string(), 0), (1, pa.int64(), 1)):
+        column = table.schema.get_field_index("query")
+        typed = table.set_column(column, "query", group.cast(type_))
+        path = write_parquet(tmp_path / f"{num_files}{type_}{seed}", typed, num_files)
+        data = open_dataset(path=path, split=split, split_seed=seed)
+        found.append([ids(data, name) for name in names])
+    first, same, other = found
+    assert first == same != other
+    groups = [{(n * 7919) % 200 for n in rows} for rows in first]
+    assert sum(map(len, groups)) == 200 and sum(map(len, first)) == ROWS
+    assert [len(g) / 200 for g in groups] == pytest.approx([0.7, 0.2, 0.1], abs=0.1)
+
+
 @pytest.mark.parametrize("written", [None, "True", "true", "TRUE"])
 def test_a_split_by_true_and_false_takes_them_however_they_are_written(tmp_path, written):
     is_test = pa.array([n % 5 == 0 for n in range(ROWS)])

@@ -207,6 +207,18 @@ def test_a_quantity_has_thousands_where_few_of_its_texts_do():
     assert guess_amount_form(pa.array(["1,2", "3,4"]), is_quantity=True) == ""
 
 
+@pytest.mark.parametrize("none", ["", " ", "-"])
+def test_texts_without_an_amount_are_missing_ones_in_every_format(tmp_path, none):
+    texts = [none if n % 10 == 3 else f"${n * 37:,.2f}" for n in range(ROWS)]
+    path = str(tmp_path / "x.parquet")
+    pandas.DataFrame({"label": labels(), "bid": texts}).to_parquet(path)
+    ((column, role),) = propose_schema(path).with_role("numeric")
+    assert (column.name, role.settings["input"]) == ("bid", "amount")
+    schema = {"labels": ["label"], "numeric": {"bid": {"input": "amount", "default": -1}}}
+    batch = next(open_dataset(path=path, mix=False, schema=schema).batches("train", batch_size=5))
+    assert batch.dense_BD[:, 0].tolist() == [0, 37, 74, -1, 148]
+
+
 @pytest.mark.parametrize("form", ["amount", "amount_comma"])
 def test_prices_of_which_few_have_thousands_are_read_as_the_numbers_that_they_are(tmp_path, form):
     rng = np.random.default_rng(0)

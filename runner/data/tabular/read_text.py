@@ -262,7 +262,7 @@ def _parse_csv(
             column_types=dict(types or {}),
             decimal_point=format_.decimal,
             include_columns=list(types or ()),
-            null_values=["", *MISSING_NUMBERS],
+            null_values=list(MISSING_NUMBERS),
             strings_can_be_null=False,  # NA may be a name, such as that of a country
             quoted_strings_can_be_null=True,
         ),

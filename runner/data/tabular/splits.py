@@ -1,4 +1,4 @@
-"""Splits of a table's rows: at random, by the values of a column, or by time."""
+"""Splits of a table's rows: at random, by the values of a column, by groups, or by time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.core.transforms import splitmix64
 from runner.data.prepare.recipe import SPLITS
+from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
 from runner.data.tabular.times import (
     TEXT_DATES,
@@ -33,9 +35,9 @@ MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this nu
 EVENT_SPLITS = ("leave_out", "user")  # kinds that need the events of users
 LEAVE_ONE_OUT, LEAVE_K_OUT = "leave_one_out", "leave_k_out"
 _FORMS = (
-    "one of random: {train: 0.8, ...}, column: NAME with train: [...], time: NAME with "
-    "test: LAST or DATE (and input: FORM); or, of interactions, leave_one_out, "
-    "leave_k_out: NUMBER or user: {train: 0.8, ...}"
+    "one of random: {train: 0.8, ...}, column: NAME with train: [...], group: NAME with "
+    "train: 0.8, ..., time: NAME with test: LAST or DATE (and input: FORM); or, of "
+    "interactions, leave_one_out, leave_k_out: NUMBER or user: {train: 0.8, ...}"
 )
 
 
@@ -44,14 +46,15 @@ class Split:
     """How the rows of `dataset.path` are split.
 
     What `of` maps a split to depends on `kind`. random: its share of the rows. column: the values
-    of the column. time: its share, or its length in seconds, counted from the end, or the second
-    that it begins at: the test split comes last, the validation split before it. user: its share of
-    the users. leave_out: how many of the last events of each user. The repr enters signatures.
+    of the column. group: its share of the column's values, whose rows stay together. time: its
+    share, or its length in seconds, counted from the end, or the second that it begins at: the test
+    split comes last, the validation split before it. user: its share of the users. leave_out: how
+    many of the last events of each user. The repr enters signatures.
 
     `input` says how the column's numbers or texts stand for times, as of `times.parse_times`.
     """
 
-    # random, column, time, user, leave_out, or whole: all rows belong to the train split
+    # random, column, group, time, user, leave_out, or whole: all rows belong to the train split
     kind: str
     of: Mapping[str, Any] = field(default_factory=lambda: {"train": 1.0})
     column: str | None = None
@@ -107,7 +110,7 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
         return _leave_out(setting[LEAVE_K_OUT], f"{key}.{LEAVE_K_OUT}")
     if not setting:
         return Split("whole")
-    kinds = [k for k in ("random", "user", "column", "time") if k in setting]
+    kinds = [k for k in ("random", "user", "column", "group", "time") if k in setting]
     if len(kinds) != 1:
         raise ConfigError(f"{key}: expected {_FORMS}")
     kind = kinds[0]
@@ -115,22 +118,23 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
     if form and form not in TIME_FORMS:
         raise ConfigError(unknown_choice(f"{key}.input", form, TIME_FORMS))
     own = (kind, "input") if kind == "time" else (kind,)
-    of_shares = kind in ("random", "user")
-    of = setting[kind] if of_shares else {k: v for k, v in setting.items() if k not in own}
+    has_column = kind in ("column", "group", "time")
+    of = {k: v for k, v in setting.items() if k not in own} if has_column else setting[kind]
     if not isinstance(of, Mapping):
         raise ConfigError(f"{key}.{kind}={of!r}: expected split: share")
-    more = [k for k in setting if k != kind] if of_shares else []
+    more = [] if has_column else [k for k in setting if k != kind]
     for name in [*of, *more]:
         if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
     of = {name: value for name, value in of.items() if value not in (None, 0, [], ())}
-    if of_shares:
+    if kind in ("random", "user", "group"):
+        where = key if has_column else f"{key}.{kind}"
         for name, share in of.items():
             is_number = isinstance(share, int | float) and not isinstance(share, bool)
             if not is_number or not 0 <= share <= 1:
-                raise ConfigError(f"{key}.{kind}.{name}={share}: must be a share from 0 to 1")
+                raise ConfigError(f"{where}.{name}={share}: must be a share from 0 to 1")
         if abs(sum(map(float, of.values())) - 1) > 1e-9:
-            raise ConfigError(f"{key}.{kind}: shares add up to {sum(of.values()):g}, not to 1")
+            raise ConfigError(f"{where}: shares add up to {sum(of.values()):g}, not to 1")
     elif kind == "time":
         of = {name: _parse_length(value, f"{key}.{name}") for name, value in of.items()}
         if "train" in of or not of:
@@ -145,13 +149,11 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
             for n, v in of.items()
         }
-    if not of_shares and (
-        isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)
-    ):
+    if has_column and (isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)):
         raise ConfigError(f"{key}.{kind}={setting[kind]!r}: expected the name of a column")
     if kind != "time" and "train" not in of:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
-    return Split(kind, of, None if of_shares else str(setting[kind]), form)
+    return Split(kind, of, str(setting[kind]) if has_column else None, form)
 
 
 def _leave_out(count: Any, key: str) -> Split:
@@ -295,7 +297,7 @@ class SplitAssigner:
         file_number: int,
         first_row: int,
     ) -> None:
-        self._split, self._split_starts = split, split_starts
+        self._split, self._seed, self._split_starts = split, seed, split_starts
         bits = np.random.PCG64(np.random.SeedSequence([seed, file_number, DRAWS]))
         self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
 
@@ -318,17 +320,24 @@ class SplitAssigner:
     def _assign_without_times(self, chunk: RowChunk) -> dict[str, np.ndarray]:
         split, num_rows = self._split, chunk.num_rows
         if split.kind == "random":
-            ends = np.cumsum([float(split.of[s]) for s in split.splits])[:-1]
-            split_R = np.searchsorted(ends, self._rng.random(num_rows), side="right")
-            return {name: split_R == n for n, name in enumerate(split.splits)}
+            return self._assign_by_share(self._rng.random(num_rows))
         if split.kind in ("whole", *EVENT_SPLITS) or chunk.table is None:
             return {"train": np.ones(num_rows, bool)}
         texts = single_array(chunk.table, str(split.column)).cast(pa.string())
+        if split.kind == "group":
+            hash_R = hash_texts(texts.fill_null("")).view(np.uint64)
+            return self._assign_by_share(splitmix64(hash_R, self._seed) / 2.0**64)
         masks = {
             name: pa.compute.is_in(texts, pa.array(_with_spellings(values), pa.string()))
             for name, values in split.of.items()
         }
         return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
+
+    def _assign_by_share(self, drawn_R: np.ndarray) -> dict[str, np.ndarray]:
+        splits = self._split.splits
+        ends = np.cumsum([float(self._split.of[s]) for s in splits])[:-1]
+        split_R = np.searchsorted(ends, drawn_R, side="right")
+        return {name: split_R == n for n, name in enumerate(splits)}
 
 
 def _is_number(type_: pa.DataType) -> bool:

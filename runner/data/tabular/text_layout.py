@@ -35,7 +35,6 @@ ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in 
 NUM_LINES = 50
 SHORT_BYTES = 1 << 16  # of a file that may have names alone
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
-MISSING = ("", *MISSING_NUMBERS)
 
 
 def with_rows(files: Sequence[DataFile], format_: str) -> list[DataFile]:
@@ -195,7 +194,7 @@ def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[s
     whole = [row for row in rows[1:] if len(row) == len(rows[0])]
     found = []
     for column, name in enumerate(rows[0] if len(whole) > 1 else ()):
-        cells = [row[column].strip() for row in whole if row[column].strip() not in MISSING]
+        cells = [row[column].strip() for row in whole if row[column].strip() not in MISSING_NUMBERS]
         if all(re.fullmatch(rf"[+-]?\d*[{decimal}]?\d+", cell) for cell in cells) and any(
             re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$", cell) for cell in cells
         ):
@@ -216,8 +215,8 @@ def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         return True
     whole = [row for row in rows if len(row) == len(first)]
     for column, cell in enumerate(first):
-        below = [row[column] for row in whole if row[column].strip() not in MISSING]
-        is_text = cell.strip() not in MISSING and not _is_number(cell)
+        below = [row[column] for row in whole if row[column].strip() not in MISSING_NUMBERS]
+        is_text = cell.strip() not in MISSING_NUMBERS and not _is_number(cell)
         if is_text and len(below) > 1 and all(map(_is_number, below)):
             return True
     return False
@@ -276,7 +275,7 @@ def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[st
     found = set()
     for name in names:
         texts = single_array(chunk.table, name)
-        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING))))
+        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING_NUMBERS))))
         if pc.all(pc.match_substring_regex(texts, whole)).as_py():
             found.add(name)
     return found

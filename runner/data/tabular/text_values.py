@@ -14,9 +14,9 @@ NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
 # What programs write for a missing number: pandas, R, SAS, Hive, databases, and Excel's errors;
-# and spaces, as columns of a fixed width have them
+# nothing; and spaces, as columns of a fixed width have them
 MISSING_NUMBERS = (
-    *(" " * width for width in range(1, 21)),
+    *(" " * width for width in range(21)),
     *("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "NAN", "-nan"),
     *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
     *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
