@@ -141,7 +141,7 @@ def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> st
     warmup = scheduler.get("warmup") or 0
     if not changed & {"trainer.max_steps", "trainer.max_epochs"}:
         return ""
-    if kind == "constant" and not 0 < warmup < 1:
+    if kind == "constant" and (isinstance(warmup, str) or not 0 < warmup < 1):
         return ""
     return (
         f"the schedule ({kind}) is that of a run of the new length from the next update on: the "

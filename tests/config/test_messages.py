@@ -86,6 +86,9 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer.device=gpu"], ["trainer.device=gpu: must be one of auto, cpu, cuda"]),
         (["scheduler.kind=cosin"], ["nearest: 'cosine'"]),
         (["scheduler.warmup=50", "trainer.max_steps=10"], ["longer than the run"]),
+        (["scheduler.warmup=2ep", "trainer.max_steps=10", "trainer.log_every=0"],
+         ["error: trainer.log_every=0"]),  # an epoch's length is not known yet
+        (["scheduler.warmup=1e999", "trainer.max_steps=10"], ["error: scheduler.warmup=inf: must"]),
         (["optimizer.sparse.kind=adm"], ["must be one of sgd", "nearest: 'adam'"]),
         (["optimizer=sgd", "optimizer.sparse.momentum=0.9"], ["would ignore it"]),
         (["+optimizer.sparse.weight_decay=0.1"], ["ignore it on CPU"]),

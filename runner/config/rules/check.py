@@ -227,8 +227,8 @@ def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[s
 
 
 def _check_warmup(config: Config) -> Iterator[str]:
-    warmup, steps = get_key(config, "scheduler.warmup") or 0, get_key(config, "trainer.max_steps")
-    if steps is not None and warmup > steps:
+    warmup, steps = get_key(config, "scheduler.warmup"), get_key(config, "trainer.max_steps")
+    if steps is not None and isinstance(warmup, int) and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
     elif (
         steps is not None
