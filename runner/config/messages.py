@@ -17,8 +17,6 @@ from runner.config.option_fields import key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
-HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode", "hydra.searchpath")
-
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield every key below a node, groups of keys included."""
@@ -109,13 +107,6 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
             f"`python -m runner explain {key} {first}` says what that is"
         )
     return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
-
-
-def idle_hydra_key(override: Override) -> str:
-    """Say that an override of Hydra's own node has no effect, and which have one."""
-    *names, last = (key.removeprefix("hydra.") for key in HYDRA_KEYS)
-    listed = f"{', '.join(names)} and {last}"
-    return f"{override.input_line}: has no effect; of Hydra's keys, {listed} have one"
 
 
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
