@@ -11,10 +11,11 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from runner.config.declarations import choices_by_key
+from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
+from runner.config_key import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 
@@ -145,7 +146,10 @@ def _may_hold(key: str, config: DictConfig) -> bool:
     group = key.rpartition(".")[0]
     node = find_value(config, group) if group else config
     if node is None:
-        return _may_hold(group, config)
+        declared = dict(all_declarations()).get(group)
+        return _may_hold(group, config) or (
+            declared is not None and matches_type({}, declared.hint)
+        )
     is_empty = isinstance(node, DictConfig) and not node
     return group in (*FREELY_NAMED_NODES, "metrics.own") or is_empty
 

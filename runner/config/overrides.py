@@ -188,7 +188,10 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
 def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
     """Return the nearest key above that has a value, and this; None if it is a group of keys."""
     while group := key.rpartition(".")[0]:
-        if (held := find_value(config, group)) is not None:
+        above, _, name = group.rpartition(".")
+        node = find_value(config, above)
+        if isinstance(node, DictConfig) and name in node:
+            held = find_value(config, group)
             return None if isinstance(held, DictConfig) else (group, held)
         key = group
     return None
