@@ -160,7 +160,11 @@ def test_resume_refuses_what_would_be_another_run(command, change):
 
 
 @pytest.mark.parametrize(
-    "word", ["loop=eval", "loop=debug", "run=x", "hydra.run.dir=elsewhere", "-m", "--cfg=job"]
+    "word",
+    [
+        *("loop=eval", "loop=debug", "run=x", "hydra.run.dir=elsewhere", "-m", "--cfg=job"),
+        "checkpoint.step=2",
+    ],
 )
 def test_resume_is_the_same_run_in_the_same_place(command, word):
     command("hydra.run.dir=run")
