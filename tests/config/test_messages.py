@@ -255,6 +255,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["resume", "nowhere"], ["nowhere: no such run directory"]),
         (["dataset=csv"], ["runner schema PATH --out schema.yaml` proposes one"]),
         (["ls", "optimiser"], ["no such group", "nearest: 'optimizer'"]),
+        (["-m", "seed=range(1e10)"], ["lists 1e+10 values; a key of a sweep has at most 100,000"]),
+        (["-m", "seed=1", "hydra.mode=FOO"], ["hydra.mode=FOO: must be one of RUN, MULTIRUN"]),
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
     ],
 )  # fmt: skip
