@@ -26,7 +26,7 @@ from runner.config.overrides import (
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.config.settings.trainer import LENGTH_KEYS
-from runner.errors import raise_combined
+from runner.errors import ConfigError, raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
 from runner.reporting.report.terminal import make_console
 from runner.sweep.hydra_launcher import choose_launcher, parse_launcher
@@ -77,10 +77,20 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
 
 
 def _with_options(override: Override, config_dirs: Sequence[str]) -> Override:
-    """Let an override with a glob(...) know the options of the groups, which it chooses from."""
-    if not isinstance(override.value(), Glob):
+    """Return an override with the options of its group that its glob(...) matches, if it has one.
+
+    Raises:
+        ConfigError: if none matches.
+    """
+    value = override.value()
+    if not isinstance(value, Glob):
         return override
-    return replace(override, config_loader=load_groups((), config_dirs).repository)
+    repository = load_groups((), config_dirs).repository
+    names = value.filter(repository.get_group_options(override.key_or_group))
+    if not names:
+        raise ConfigError(f"{override.input_line}: a sweep over nothing")
+    [listed] = parse_overrides([f"{str(override.input_line).partition('=')[0]}={','.join(names)}"])
+    return listed
 
 
 def multirun(

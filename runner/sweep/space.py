@@ -148,8 +148,8 @@ def listed_values(override: Override) -> list[str]:
         ConfigError: for values that Hydra cannot list, and for more than `MOST_VALUES` in a range.
     """
     value = override.value()
-    if isinstance(value, RangeSweep) and value.step and None not in (value.start, value.stop):
-        count = (value.stop - value.start) / value.step
+    if isinstance(value, RangeSweep) and value.step:
+        count = ((value.stop or 0) - (value.start or 0)) / value.step
         if not count <= MOST_VALUES:
             raise ConfigError(
                 f"{override.input_line}: lists {count:.3g} values; a key of a sweep has at most "

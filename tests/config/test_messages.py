@@ -440,7 +440,7 @@ def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_fa
         (["search=tpe", "search.space={seed: choice(1,2)}"], "or optimizer.dense.lr=interval(0.00"),
         (["trainer={max_step: 5}"], "there is no key 'trainer.max_step'; nearest: 'trainer.max_st"),
         (["-m", "seed=range(1,2,0)"], "its values cannot be listed (range() arg 3 must not be z"),
-        (["-m", "model=glob(*)"], "name them, as in model=a,b, or give their range"),
+        (["-m", "model=glob(zz*)"], "model=glob(zz*): a sweep over nothing"),
         (["--cfg", "job", "--package", "trainr"], "no such group of keys; nearest: 'trainer'"),
         (["remote=ray", "loop=debug"], "is for loop=train and loop=online; leave it out"),
         (["metrics.leave_seen_out=true"], "metrics.leave_seen_out=true: is about rankings of all"),
