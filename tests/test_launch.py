@@ -140,9 +140,10 @@ def test_resume_with_a_longer_run_extends_a_finished_one(command):
 
 
 def test_resume_with_epochs_displaces_the_updates_of_the_run(command):
-    command("hydra.run.dir=run", "trainer.max_steps=5")
+    command("hydra.run.dir=run", "trainer.max_steps=5", "scheduler.warmup=1ep")
     code, _, err = command("resume", "run", "trainer.max_epochs=2")
     assert code == 0
+    assert "the schedule" not in err  # the rates of so many epochs do not follow from the length
     assert "trainer.max_epochs from the command line displaces trainer.max_steps=5" in err
     assert command.jobs.last.config["trainer"]["max_steps"] is None
 
@@ -158,7 +159,11 @@ def test_resume_refuses_what_would_be_another_run(command, change):
 
 
 @pytest.mark.parametrize(
-    "word", ["loop=eval", "loop=debug", "run=x", "hydra.run.dir=elsewhere", "-m", "--cfg=job"]
+    "word",
+    [
+        *("loop=eval", "loop=debug", "run=x", "hydra.run.dir=elsewhere", "-m", "--cfg=job"),
+        "checkpoint.step=2",
+    ],
 )
 def test_resume_is_the_same_run_in_the_same_place(command, word):
     command("hydra.run.dir=run")

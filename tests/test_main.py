@@ -160,6 +160,21 @@ def test_hydras_own_questions_are_hydras(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--info config trainer.max_stps=3", "--info: Could not override 'trainer.max_stps'"),
+        ("--info defaults model=foo", "--info: In 'config': Could not find 'model/foo'"),
+        ("--shell-completion x=y", "--shell-completion: Expecting one subcommand from"),
+    ],
+)
+def test_what_hydra_cannot_answer_is_a_mistake_without_a_traceback(words, said, tmp_path):
+    done = python("-m", "runner", *words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {said}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_said_on_stdout_by_a_plain_run(command):
     _, out, err = command("hydra.run.dir=run", "trainer.max_steps=3")
     assert out == ""

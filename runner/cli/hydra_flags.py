@@ -7,14 +7,16 @@ import sys
 import textwrap
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.cli.commands import VERBS
 from runner.cli.flags import Flags
 from runner.config.compose import compose_job
 from runner.config.groups import register_search_path
 from runner.config.locations import CONF
-from runner.config.messages import dotted_keys
+from runner.config.messages import dotted_keys, hydra_error
 from runner.config.options import list_groups
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
@@ -43,7 +45,11 @@ Where to look next
 
 
 def answer_hydra_flags(flags: Flags) -> int:
-    """Show what the flags ask for; return the exit code."""
+    """Show what the flags ask for; return the exit code.
+
+    Raises:
+        ConfigError: for what Hydra, or `--cfg`, cannot show.
+    """
     if flags.help:
         return show_help(flags)
     if flags.cfg:
@@ -52,7 +58,11 @@ def answer_hydra_flags(flags: Flags) -> int:
     # Without it Hydra prints an error and exits with 1; our own main renders its exceptions.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["runner", *flags.argv]
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_never)()
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_never)()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        flag = next(word for word in flags.argv if word.startswith("-"))
+        raise ConfigError(f"{flag}: {hydra_error(error)}") from error
     return 0
 
 

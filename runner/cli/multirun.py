@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 
 from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
+from runner.config.groups import load_groups
+from runner.config.hydra_keys import find_hydra_problem
 from runner.config.overrides import (
     HIDDEN_WIDTHS,
     name_hidden_widths,
@@ -24,7 +26,7 @@ from runner.config.overrides import (
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings, make_settings
 from runner.config.settings.trainer import LENGTH_KEYS
-from runner.errors import raise_combined
+from runner.errors import ConfigError, raise_combined
 from runner.launch import check_parts, print_status, resolve_automatic, run_spec
 from runner.reporting.report.terminal import make_console
 from runner.sweep.hydra_launcher import choose_launcher, parse_launcher
@@ -43,14 +45,20 @@ MODEL_KEYS = tuple(
 WIDTH_KEYS = {f"model.net.{name}" for name in HIDDEN_WIDTHS}
 
 
-def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
+def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> list[list[str]]:
     """Return the overrides of each job of a grid. As in Hydra the last key varies fastest.
+
+    Args:
+        overrides: of the command line.
+        config_dirs: the user's own folders, whose options a glob(...) may choose, too.
 
     Raises:
         ConfigError: for a grid without a job, or overrides that cannot be read.
     """
     parsed: list[Override] = [
-        o for o in parse_overrides(overrides) if o.key_or_group != "hydra.mode"
+        _with_options(o, config_dirs)
+        for o in parse_overrides(overrides)
+        if o.key_or_group != "hydra.mode" or find_hydra_problem(o)
     ]
     empty = [
         f"{o.input_line}: a sweep over nothing"
@@ -66,6 +74,23 @@ def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
     raise_combined([*empty, *endless])
     batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [list(job) for batch in batches for job in batch]
+
+
+def _with_options(override: Override, config_dirs: Sequence[str]) -> Override:
+    """Return an override with the options of its group that its glob(...) matches, if it has one.
+
+    Raises:
+        ConfigError: if none matches.
+    """
+    value = override.value()
+    if not isinstance(value, Glob):
+        return override
+    repository = load_groups((), config_dirs).repository
+    names = value.filter(repository.get_group_options(override.key_or_group))
+    if not names:
+        raise ConfigError(f"{override.input_line}: a sweep over nothing")
+    [listed] = parse_overrides([f"{str(override.input_line).partition('=')[0]}={','.join(names)}"])
+    return listed
 
 
 def multirun(
@@ -104,7 +129,7 @@ def multirun(
         launcher_plugin=parse_launcher(flags.overrides),
         resume_arguments=[*dirs, *flags.overrides],
     )
-    parsed = parse_overrides(flags.overrides)
+    parsed = [_with_options(o, flags.config_dirs) for o in parse_overrides(flags.overrides)]
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     # a search is chosen by its group, or inside an experiment
     if any(o.key_or_group in ("search", "experiments") for o in parsed):
@@ -112,8 +137,9 @@ def multirun(
         if get_key(base.config, "search"):
             plan, spec = plan_search(*_split_search(base, parsed, allowed), check)
             return run_sweep(plan, options, spec)
+    grid = expand_grid(flags.overrides, config_dirs=flags.config_dirs)
     progress = CheckProgress(make_console())
-    return run_sweep(plan_sweep(expand_grid(flags.overrides), check, progress=progress), options)
+    return run_sweep(plan_sweep(grid, check, progress=progress), options)
 
 
 def _split_search(

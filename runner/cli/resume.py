@@ -127,6 +127,12 @@ def _check_flags(folder: Path, flags: Flags) -> None:
         key = word.split("=", 1)[0].lstrip("+~")
         if key == "hydra.run.dir":
             raise UserError(f"{word}: resume continues in {folder} itself")
+        if key == "checkpoint.step" and not word.endswith("=last"):
+            raise UserError(
+                f"{word}: resume goes on from the newest whole checkpoint; "
+                f"checkpoint.init_from={folder}/checkpoints/step-N starts a new run from the "
+                "weights of another one"
+            )
         if key in ("run", "loop", "loop._target_"):
             raise UserError(
                 f"{word}: resume continues the training; `python -m runner loop=eval run={folder}` "
@@ -141,7 +147,7 @@ def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> st
     warmup = scheduler.get("warmup") or 0
     if not changed & {"trainer.max_steps", "trainer.max_epochs"}:
         return ""
-    if kind == "constant" and not 0 < warmup < 1:
+    if kind == "constant" and (isinstance(warmup, str) or not 0 < warmup < 1):
         return ""
     return (
         f"the schedule ({kind}) is that of a run of the new length from the next update on: the "

@@ -23,18 +23,17 @@ from runner.config.base_config import (
 )
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
+from runner.config.hydra_keys import find_hydra_problem
 from runner.config.interpolation import (
     find_value,
     resolve_interpolations,
     resolve_text,
 )
-from runner.config.messages import idle_hydra_key
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
     drop_displaced_length,
     drop_unsupported_arguments,
-    is_idle_hydra_key,
     name_hidden_widths,
     parse_job_overrides,
     replaces_part,
@@ -188,8 +187,9 @@ def compose(
     from_run = from_run and from_run.absolute()
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
-    problems += [idle_hydra_key(o) for o in parsed if is_idle_hydra_key(o)]
-    hydra_overrides = [o for o in parsed if o.is_hydra_override() and not is_idle_hydra_key(o)]
+    judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
+    problems += [problem for _, problem in judged if problem is not None]
+    hydra_overrides = [o for o, problem in judged if problem is None]
     places = find_places(hydra_overrides)
     for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
     groups = load_groups(for_hydra, config_dirs)

@@ -11,13 +11,12 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from runner.config.declarations import choices_by_key
+from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
+from runner.config_key import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
-
-HYDRA_KEYS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode", "hydra.searchpath")
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -111,13 +110,6 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
     return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
 
 
-def idle_hydra_key(override: Override) -> str:
-    """Say that an override of Hydra's own node has no effect, and which have one."""
-    *names, last = (key.removeprefix("hydra.") for key in HYDRA_KEYS)
-    listed = f"{', '.join(names)} and {last}"
-    return f"{override.input_line}: has no effect; of Hydra's keys, {listed} have one"
-
-
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
     """Say why Hydra could not apply an override."""
     text, key = str(override.input_line), override.key_or_group
@@ -154,7 +146,10 @@ def _may_hold(key: str, config: DictConfig) -> bool:
     group = key.rpartition(".")[0]
     node = find_value(config, group) if group else config
     if node is None:
-        return _may_hold(group, config)
+        declared = dict(all_declarations()).get(group)
+        return _may_hold(group, config) or (
+            declared is not None and matches_type({}, declared.hint)
+        )
     is_empty = isinstance(node, DictConfig) and not node
     return group in (*FREELY_NAMED_NODES, "metrics.own") or is_empty
 

@@ -5,7 +5,6 @@ They are applied one by one, so that every mistake among them is reported, not o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,14 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import messages
 from runner.config.declarations import read_declarations, settings_of
 from runner.config.interpolation import find_value
-from runner.config.messages import HYDRA_KEYS
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
 from runner.errors import raise_combined
 from runner.optim.dense_arguments import accepted_arguments
 
-OPEN_HYDRA_NODES = ("launcher", "sweeper")
 DENSE_KEY = "optimizer.dense"
 SPLIT_KEY = "dataset.split"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
@@ -99,17 +96,6 @@ def drop_displaced_length(
         return list(parsed), None
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(chosen[0])]
     return [*parsed, *parse_overrides([f"{other}=null"])], chosen[0]
-
-
-def is_idle_hydra_key(override: Override) -> bool:
-    """Return whether an override is for Hydra's own node, and nobody reads what it sets.
-
-    Launchers and sweepers of plugins have keys of their own.
-    """
-    key = override.key_or_group
-    _, *below = re.split(r"[./]", key)
-    is_read = key in HYDRA_KEYS or (bool(below) and below[0] in OPEN_HYDRA_NODES)
-    return override.is_hydra_override() and (override.is_delete() or not is_read)
 
 
 def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:
@@ -202,7 +188,10 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
 def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
     """Return the nearest key above that has a value, and this; None if it is a group of keys."""
     while group := key.rpartition(".")[0]:
-        if (held := find_value(config, group)) is not None:
+        above, _, name = group.rpartition(".")
+        node = find_value(config, above)
+        if isinstance(node, DictConfig) and name in node:
+            held = find_value(config, group)
             return None if isinstance(held, DictConfig) else (group, held)
         key = group
     return None

@@ -14,6 +14,7 @@ from runner.config.overrides import parse_overrides
 from runner.errors import ConfigError, raise_combined
 
 _DIGITS = 6  # of a chosen number, so that a person can read it; sampler and job get the same
+MOST_VALUES = 100_000  # of one key: more would fill the memory before the first job
 _STEP_DIGITS = 12  # of one that steps lead to: all that are written, none of those of rounding
 _FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1e-4, 1))"
 
@@ -144,8 +145,16 @@ def listed_values(override: Override) -> list[str]:
     """Return the values of an override that has several, as they are written in one of a job.
 
     Raises:
-        ConfigError: for values that Hydra cannot list.
+        ConfigError: for values that Hydra cannot list, and for more than `MOST_VALUES` in a range.
     """
+    value = override.value()
+    if isinstance(value, RangeSweep) and value.step:
+        count = ((value.stop or 0) - (value.start or 0)) / value.step
+        if not count <= MOST_VALUES:
+            raise ConfigError(
+                f"{override.input_line}: lists {count:.3g} values; a key of a sweep has at most "
+                f"{MOST_VALUES:,}"
+            )
     try:
         return [str(value) for value in override.sweep_string_iterator()]
     except Exception as error:  # Hydra raises errors of many kinds here

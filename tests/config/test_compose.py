@@ -133,6 +133,16 @@ def test_composing_again_is_not_touched_by_what_was_done_to_the_first():
     assert compose([]).config["seed"] == 0
 
 
+def test_a_glob_of_a_grid_chooses_among_the_options_of_its_group(tmp_path):
+    assert expand_grid(["optimizer=glob(ada*,exclude=adam*)"]) == [["optimizer=adagrad"]]
+    write_config_folder(tmp_path, optimizer__adamine="# mine\nlr: 1\n")
+    jobs = expand_grid(["optimizer=glob(adam*)", "seed=1"], config_dirs=[str(tmp_path)])
+    names = ("adam", "adamine", "adamw")
+    assert jobs == [[f"optimizer={name}", "seed=1"] for name in names]
+    with pytest.raises(ConfigError, match=r"optimizer=glob\(zz\*\): a sweep over nothing"):
+        expand_grid(["optimizer=glob(zz*)"])
+
+
 def test_a_grid_expands_as_in_hydra_the_last_key_fastest():
     jobs = expand_grid(["optimizer=adam,sgd", "seed=range(2)", "model.net.top=[8,4]"])
     assert jobs == [

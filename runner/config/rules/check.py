@@ -15,6 +15,7 @@ from runner.config.rules.hardware import (
     check_pipeline,
     check_precision,
 )
+from runner.config.rules.idle_keys import check_idle_keys
 from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
@@ -75,6 +76,7 @@ def check_config(
     rules: tuple[Rule, ...] = (
         *CONFIG_RULES,
         partial(check_loop, from_run=from_run),
+        partial(check_idle_keys, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),
         partial(check_warm_start_sources, from_run=from_run),
         partial(check_loss_row_scope, from_run=from_run),
@@ -222,13 +224,23 @@ def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[s
         ours = ("torch.nn", "torchmetrics", "runner")
         if is_in_packages(target, ours) and not is_in_packages(target, ("runner.optim",)):
             yield f"optimizer.dense._target_={target}: not an optimizer; a class of torch.optim"
+        elif target == "torch.optim.SparseAdam":
+            yield (
+                f"optimizer.dense._target_={target}: takes sparse gradients only, and the dense "
+                "half has none; optimizer=adam updates only the rows of the batch in tables"
+            )
     elif target is None:
         yield "optimizer.dense._target_: is missing; a class of torch.optim"
+    if get_key(config, "optimizer.dense.differentiable"):
+        yield (
+            "optimizer.dense.differentiable=true: is for gradients of an update itself, which no "
+            "loop takes; leave it out"
+        )
 
 
 def _check_warmup(config: Config) -> Iterator[str]:
-    warmup, steps = get_key(config, "scheduler.warmup") or 0, get_key(config, "trainer.max_steps")
-    if steps is not None and warmup > steps:
+    warmup, steps = get_key(config, "scheduler.warmup"), get_key(config, "trainer.max_steps")
+    if steps is not None and isinstance(warmup, int) and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
     elif (
         steps is not None

@@ -1,0 +1,52 @@
+"""Overrides of Hydra's own node: which keys of it have an effect, and what each may hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+
+from runner.config_key import wrong_type
+from runner.errors import unknown_choice
+
+FOLDER_KEYS = ("hydra.run.dir", "hydra.sweep.dir")
+HYDRA_KEYS = (*FOLDER_KEYS, "hydra.mode", "hydra.searchpath")
+OPEN_HYDRA_NODES = ("launcher", "sweeper")  # those of plugins have keys of their own
+
+
+def find_hydra_problem(override: Override) -> str | None:
+    """Return what is wrong with an override of Hydra's node, if anything is."""
+    key, text = override.key_or_group, override.input_line
+    _, *below = re.split(r"[./]", key)
+    if key not in HYDRA_KEYS or override.is_delete():
+        if below[:1] and below[0] in OPEN_HYDRA_NODES and not override.is_delete():
+            return None
+        if meant := [known for known in HYDRA_KEYS if known.startswith(f"{key}.")]:
+            return f"{text}: a value is given to a key: {meant[0]}=DIR"
+        *names, last = (known.removeprefix("hydra.") for known in HYDRA_KEYS)
+        return f"{text}: has no effect; of Hydra's keys, {', '.join(names)} and {last} have one"
+    value = override.value()
+    if key in FOLDER_KEYS:
+        return _find_folder_problem(key, value)
+    if key == "hydra.mode":
+        modes = [mode.name for mode in RunMode]
+        return None if value in (None, *modes) else unknown_choice(key, value, modes)
+    if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
+        return wrong_type(key, value, "list of text")
+    missing = [p for p in value if not p.startswith("pkg://") and not _is_folder(p)]
+    return f"{text}: no such folder: {', '.join(missing)}" if missing else None
+
+
+def _find_folder_problem(key: str, value: Any) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return None  # a folder such as 3
+    if not isinstance(value, str):
+        return wrong_type(key, value, "text, a folder")
+    return None if value else f"{key}=: names no folder; {key}=. is the folder that you are in"
+
+
+def _is_folder(path: str) -> bool:
+    return "${" in path or Path(path.removeprefix("file://")).is_dir()
