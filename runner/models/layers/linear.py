@@ -139,10 +139,17 @@ class _Product(torch.autograd.Function):
             )
             if needs_x
             else None,
-            grad_BW.t() @ x_BC if needs_weight else None,
+            _weight_gradient(grad_BW, x_BC) if needs_weight else None,
             grad_BW.sum(0) if ctx.has_bias else None,
             None,
         )
+
+
+def _weight_gradient(grad_BW: Tensor, x_BC: Tensor) -> Tensor:
+    """Return [W, C], which is written with room after each row, too, and has the same bits."""
+    if torch.is_grad_enabled():  # what is written into has no gradient of its own
+        return grad_BW.t() @ x_BC
+    return multiply(grad_BW.t(), x_BC.t(), None, by_onednn=False).contiguous()
 
 
 class StackedLinear(Linear):

@@ -80,7 +80,7 @@ def test_an_input_that_is_no_part_of_the_graph_and_one_with_strides(either):
     x = torch.randn(12, 9).t()
     for layer in (ours, plain):
         layer(x).sum().backward()
-    assert len(either) == 1
+    assert len(either) == 2, "forward, and the gradient of the weight"
     torch.testing.assert_close(ours.weight.grad, plain.weight.grad)
     torch.testing.assert_close(ours.bias.grad, plain.bias.grad)
 
@@ -94,6 +94,23 @@ def test_rows_of_a_padded_product_begin_at_aligned_addresses(monkeypatch):
     aligned = linear.multiply(x[..., :400], weight[:, :400], None, by_onednn=False)
     assert aligned.stride() == (8 * 432, 432, 1), "the width of the result decides"
     assert linear.multiply(x, weight[:400], None, by_onednn=False).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "outputs"), [(64, 429, 400), (64, 429, 131), (1, 131, 7)]
+)
+def test_the_gradient_of_a_weight_has_the_bits_of_pytorchs_product(
+    rows, width, outputs, monkeypatch
+):
+    monkeypatch.setattr(linear, "has_faster_onednn", lambda: False)
+    monkeypatch.setattr(linear, "LEAST_PRODUCT", 1)
+    torch.manual_seed(0)
+    layer, x = Linear(width, outputs), torch.randn(rows, width)
+    out = layer(x)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    assert torch.equal(layer.weight.grad, grad.t() @ x)
+    assert layer.weight.grad.is_contiguous()
 
 
 def test_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):
