@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.embeddings.join_rows import join_rows
-
 BLOCK_ROWS = 1 << 18  # that are quantised at once
 
 
@@ -78,6 +76,19 @@ def make_rows(weight_RD: Tensor, quantise: str | None, *, for_onnx: bool = False
     return IntegerRows(weight_RD, int(quantise.removeprefix("int")), for_onnx=for_onnx)
 
 
+def _join_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all parts, [R, D], without a copy if they lie one behind the other."""
+    first, storage = parts[0], parts[0].untyped_storage().data_ptr()
+    starts = [part.data_ptr() for part in parts]
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    are_pieces = all(
+        part.is_contiguous() and part.untyped_storage().data_ptr() == storage for part in parts
+    )
+    if not are_pieces or starts[1:] != ends[:-1]:
+        return torch.cat(list(parts))
+    return first.as_strided((sum(map(len, parts)), first.shape[1]), first.stride())
+
+
 class StackedTables(nn.Module):
     """Pooled look-ups in tables of one width, which lie one behind the other in one weight.
 
@@ -102,7 +113,7 @@ class StackedTables(nn.Module):
         for_onnx: bool = False,
     ) -> None:
         super().__init__()
-        self.rows = make_rows(join_rows(weights), quantise, for_onnx=for_onnx)
+        self.rows = make_rows(_join_rows(weights), quantise, for_onnx=for_onnx)
         self.dim: int = weights[0].shape[1]
         self.is_whole, self.for_onnx, self.any_mean = quantise is None, for_onnx, any(mean)
         first = [0]
