@@ -335,6 +335,18 @@ def test_all_mistakes_of_flags_at_once(write):
         assert part in str(caught.value)
 
 
+def test_spaces_are_the_delimiter_where_nothing_else_is_one(tmp_path, propose):
+    rows = ["click hour user"] + [f"{n % 2} {n % 7} u{n % 11}" for n in range(200)]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join(rows))
+    proposed, shown = propose(str(path))
+    assert proposed["delimiter"] == " " and "its columns stand between spaces" in shown
+    assert list(proposed["labels"]) == ["click"] and proposed["groups"] == ["user"]
+    path.write_text("\n".join(["click,user", *(f"{n % 2},u {n % 11}" for n in range(200))]))
+    proposed, _ = propose(str(path))
+    assert "delimiter" not in proposed and list(proposed["categorical"]) == ["user"]
+
+
 def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propose):
     rows = [f"{n % 2}\t{n % 7}\tu{n % 11}" for n in range(200)]
     (tmp_path / "x.csv").write_text("\n".join(rows))

@@ -31,6 +31,7 @@ from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
+SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of the others is one
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 SHORT_BYTES = 1 << 16  # of a file that may have names alone
@@ -69,7 +70,7 @@ def find_layout(
     if delimiter is None:
         delimiter = _find_delimiter(file, text, usual.delimiter)
         if delimiter != usual.delimiter:
-            notes.append(f"its columns stand between {DELIMITERS[delimiter]}")
+            notes.append(f"its columns stand between {(DELIMITERS | SPACE)[delimiter]}")
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
@@ -153,6 +154,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
         if not steady:
+            if " " in _steady_delimiters(rows[:NUM_LINES], " "):
+                return " "
             _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
