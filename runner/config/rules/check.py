@@ -14,8 +14,8 @@ from runner.config.rules.hardware import (
     check_num_processes,
     check_pipeline,
     check_precision,
+    check_tf32,
 )
-from runner.config.rules.idle_keys import check_idle_keys
 from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
@@ -76,7 +76,7 @@ def check_config(
     rules: tuple[Rule, ...] = (
         *CONFIG_RULES,
         partial(check_loop, from_run=from_run),
-        partial(check_idle_keys, from_run=from_run),
+        partial(check_tf32, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),
         partial(check_warm_start_sources, from_run=from_run),
         partial(check_loss_row_scope, from_run=from_run),

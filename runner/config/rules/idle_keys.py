@@ -1,11 +1,10 @@
-"""Rules for settings that change nothing, since another key turns off what they are about."""
+"""Settings that change nothing, since another key turns off what they are about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from runner.config.declarations import all_declarations
-from runner.config.rules.hardware import runs_on_cpu
 from runner.config.rules.keys import Config, get_key
 
 # key -> the keys of which one must be on
@@ -24,12 +23,14 @@ NEEDED = {
 }
 
 
-def check_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
-    """Yield a message for each key that is not at its default and has no effect.
+def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
+    """Yield a sentence for each key that is not at its default and has no effect.
+
+    They are no mistakes: of the jobs of a sweep over the other key, only some turn it off.
 
     Args:
-        config: a composed configuration.
-        from_run: whether it comes from a run, which may have such settings; a loop's are new.
+        config: a composed configuration without mistakes.
+        from_run: whether it comes from a run, which has been told; a loop's keys are new.
     """
     declared = dict(all_declarations())
     for key, needed in NEEDED.items():
@@ -37,13 +38,11 @@ def check_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
         is_new = key.startswith("loop.") or not from_run
         if is_new and value not in (None, default) and not any(get_key(config, k) for k in needed):
             shown = str(value).lower() if isinstance(value, bool) else value
-            yield f"{key}={shown}: does nothing without {' or '.join(needed)}"
-    if not from_run and get_key(config, "trainer.tf32") and runs_on_cpu(config):
-        yield "trainer.tf32=true: is of CUDA devices, and this job runs on CPU"
+            yield f"{key}={shown} has no effect without {' or '.join(needed)}"
     bins = get_key(config, "metrics.ece_bins")
     if (
         not from_run
         and bins not in (None, declared["metrics.ece_bins"].default)
         and not any(str(name).split("/")[0] == "ece" for name in get_key(config, "metrics.eval"))
     ):
-        yield f"metrics.ece_bins={bins}: is of ece, which metrics.eval does not list"
+        yield f"metrics.ece_bins={bins} has no effect, since metrics.eval lists no ece"

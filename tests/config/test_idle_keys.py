@@ -1,0 +1,43 @@
+"""Settings that another key turns off are told before a run starts, and stop no sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.composed_checks import check_composed, notes_before_start
+from runner.config.rules.idle_keys import find_idle_keys
+from runner.config.targets import allowed_packages
+
+
+@pytest.mark.parametrize(
+    ("word", "needed", "with_it"),
+    [
+        ("trainer.amp_dtype=fp16", "trainer.amp", "trainer.amp=true"),
+        ("trainer.clip.tables=false", "trainer.clip.value or", "trainer.clip.global_norm=1"),
+        ("trainer.ema.warmup=false", "trainer.ema.decay", "trainer.ema.decay=0.9"),
+        ("trainer.ema.evaluate=false", "trainer.ema.decay", "trainer.ema.decay=0.9"),
+        ("trainer.profile.after=3", "trainer.profile.updates", "trainer.profile.updates=2"),
+        ("metrics.max_slices=3", "metrics.slice_by", "metrics.slice_by=C0"),
+    ],
+)
+def test_a_setting_is_told_where_the_key_that_it_needs_is_off(word, needed, with_it):
+    composed = compose([word])
+    check_composed(composed, allowed_packages(()))
+    [note] = [n for n in notes_before_start(composed) if n.startswith(word)]
+    assert note.startswith(f"{word} has no effect without {needed}")
+    assert not [*find_idle_keys(compose([word, with_it]).config, from_run=False)]
+    assert not [*find_idle_keys(composed.config, from_run=True)], "its first start has told it"
+
+
+def test_bins_of_ece_are_told_where_it_is_not_measured():
+    [note] = find_idle_keys(compose(["metrics.ece_bins=3"]).config, from_run=False)
+    assert note == "metrics.ece_bins=3 has no effect, since metrics.eval lists no ece"
+    config = compose(["metrics.ece_bins=3", "metrics.eval=[auc,ece]"]).config
+    assert not [*find_idle_keys(config, from_run=False)]
+
+
+def test_keys_of_a_loop_are_told_of_a_run_too():
+    config = compose(["loop=eval", "loop.pick=latest"]).config
+    [note] = find_idle_keys(config, from_run=True)
+    assert note == "loop.pick=latest has no effect without loop.follow"
