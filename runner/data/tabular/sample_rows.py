@@ -122,6 +122,8 @@ def _sample_file(
             malformed += [f"{file}: line {n}: {problem}" for n, problem in chunk.malformed_lines]
             if chunk.table is not None:
                 yield chunk.table, chunk.invalid_values
+            if len(malformed) >= SAMPLE_ROWS:  # it is written in another way
+                return
         return
     found = {}
     with open_parquet_file(file) as opened:
