@@ -1,7 +1,7 @@
 # make setup | run | test | test-all | test-gpu | lint | docs | bench | bench-gpu | bench-check | clean   (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
-LONG_TESTS ?= quarter
+LONG_TESTS ?= eighth
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)

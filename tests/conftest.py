@@ -48,19 +48,19 @@ TINY = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Work out which quarter of the long tests is run; all are without LONG_TESTS."""
+    """Work out which eighth of the long tests is run; all are without LONG_TESTS."""
     which = os.environ.get("LONG_TESTS", "")
-    if which == "quarter":  # another one with each commit, and the same one for the same commit
+    if which == "eighth":  # another one with each commit, and the same one for the same commit
         command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-        which = os.environ["LONG_TESTS"] = str(int(commit or "0", 16) % 4)
-    if which not in ("", "0", "1", "2", "3"):
-        raise pytest.UsageError(f"LONG_TESTS={which}: it is quarter, 0, 1, 2, 3 or empty")
+        which = os.environ["LONG_TESTS"] = str(int(commit or "0", 16) % 8)
+    if which not in ("", *"01234567"):
+        raise pytest.UsageError(f"LONG_TESTS={which}: it is eighth, a digit from 0 to 7 or empty")
 
 
 def pytest_report_header() -> str:
     which = os.environ.get("LONG_TESTS", "")
-    return f"long tests: quarter {which} of 0 to 3 (LONG_TESTS= runs all)" if which else ""
+    return f"long tests: eighth {which} of 0 to 7 (LONG_TESTS= runs all)" if which else ""
 
 
 @pytest.hookimpl(trylast=True)
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not (which := os.environ.get("LONG_TESTS", "")):
         return
     is_left_out = lambda item: (
-        item.get_closest_marker("long") and zlib.crc32(item.nodeid.encode()) % 4 != int(which)
+        item.get_closest_marker("long") and zlib.crc32(item.nodeid.encode()) % 8 != int(which)
     )
     left_out = [item for item in items if is_left_out(item)]
     items[:] = [item for item in items if not is_left_out(item)]
