@@ -110,7 +110,7 @@ def _measure(
     arrays: dict[str, np.ndarray] = {}
     for format_ in settings.formats:
         found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
-        gc.collect()  # as after writing
+        gc.collect()  # a loaded graph holds itself, too
         measured["formats"][format_] = found
         arrays |= inputs
     write_example(folder, settings.formats, arrays)
