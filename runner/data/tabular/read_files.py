@@ -138,6 +138,51 @@ def check_same_schema(
                 )
 
 
+def promote_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+    """Give a column one type that holds its values in all files, where there is one.
+
+    Programs choose a type by the values of one part: pandas writes null where all are missing, and
+    float64 for whole numbers of which one is. `cast_columns` casts what is read.
+
+    Args:
+        schemas: path -> the types in that file.
+    """
+    found: dict[str, dict[pa.DataType, None]] = {}
+    for schema in schemas.values():
+        for column in schema:
+            found.setdefault(column.name, {})[column.type] = None
+    common = {}
+    for name, types in found.items():
+        if len(types) > 1:
+            plain = [pa.schema([(name, unpacked_type(type_))]) for type_ in types]
+            try:
+                unified = pa.unify_schemas(plain, promote_options="permissive")
+            except pa.ArrowException:  # texts and numbers: `check_same_schema` tells
+                continue
+            common[name] = unified.field(name).type
+    return {
+        path: pa.schema([f.with_type(common.get(f.name, f.type)) for f in schema])
+        for path, schema in schemas.items()
+    }
+
+
+def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast columns to the types of a schema, as `promote_types` returns it, without loss.
+
+    Raises:
+        ArrowInvalid: naming the column, for a value that its type cannot hold.
+    """
+    for index, column in enumerate(table.schema):
+        wanted = unpacked_type(schema.field(column.name).type)
+        if unpacked_type(column.type) != wanted:
+            try:
+                cast = table[column.name].cast(wanted)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {column.name!r}: {first_line(error)}") from error
+            table = table.set_column(index, column.name, cast)
+    return table
+
+
 def _delimiter_hint(column: str, names: Sequence[str]) -> str:
     """Return how a text is read whose names stand between another delimiter; empty for others."""
     for delimiter in ",;|\t":

@@ -10,7 +10,11 @@ import pyarrow as pa
 from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.partitions import is_partition, with_partitions
-from runner.data.tabular.read_files import check_same_schema, read_parquet_schema
+from runner.data.tabular.read_files import (
+    check_same_schema,
+    promote_types,
+    read_parquet_schema,
+)
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_guesses
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
@@ -101,7 +105,7 @@ def _first_schema(
     *,
     are_guesses: bool = False,
 ) -> pa.Schema:
-    """Return the columns of the first file, and of its folders.
+    """Return the columns of the first file, as which those of all are read, and of its folders.
 
     Args:
         schemas: path -> the columns of that file.
@@ -112,7 +116,7 @@ def _first_schema(
     Raises:
         DataError: for files that differ.
     """
-    schemas = with_partitions(schemas, files)
+    schemas = with_partitions(schemas if are_guesses else promote_types(schemas), files)
     first = next(iter(schemas.values()))
     unnamed = len(first.get_all_field_indices(""))
     if unnamed > 1:  # of a single one it is known later whether it holds anything

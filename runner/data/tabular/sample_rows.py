@@ -12,7 +12,7 @@ from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.column_statistics import Sample
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
-from runner.data.tabular.read_files import open_parquet_file, unpack_columns
+from runner.data.tabular.read_files import decode_dictionaries, open_parquet_file, unpack_columns
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.text_values import NUMBER_PATTERN
 
@@ -52,6 +52,8 @@ def sample_rows(
         return sample_rows(files, format_, text_format, schema)
     if not tables:
         return Sample(schema.empty_table(), {})
+    if len({table.schema for table in tables}) > 1:
+        tables = [decode_dictionaries(table) for table in tables]
     joined = pa.concat_tables(tables, promote_options="permissive")
     return Sample(joined, wrong_texts, malformed)
 

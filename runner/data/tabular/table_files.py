@@ -34,8 +34,10 @@ from runner.data.tabular.partitions import (
 )
 from runner.data.tabular.read_files import (
     RowChunk,
+    cast_columns,
     check_same_schema,
     find_absent,
+    promote_types,
     read_parquet_chunks,
     read_parquet_schema,
 )
@@ -51,7 +53,7 @@ from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.splits import EVENT_SPLITS, Split, check_split_type, parse_split
 from runner.data.tabular.text_parts import TextIndex, index_texts
 from runner.data.tabular.times import TEXT_DATES
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, first_line
 
 TEXT_FORMATS = ("csv", "tsv", "jsonl")
 SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
@@ -189,13 +191,15 @@ class TableFiles:
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
-        """Path -> the types of a file's columns; for text files, the types as which they are read.
+        """Path -> the types as which the columns of a file are read.
 
         Raises:
             DataError: where no file has rows, and as `check_same_schema` does.
         """
         schemas = self._schemas_in_files
-        if self.format in TEXT_FORMATS:
+        if self.format not in TEXT_FORMATS:
+            schemas = promote_types(schemas)
+        else:
             schemas, types = unify_guesses(schemas), self.text_types
             if self.format != "jsonl":  # 12 may be 12.0 in some files, and no double holds all ids
                 fields = [field for schema in schemas.values() for field in schema]
@@ -257,6 +261,15 @@ class TableFiles:
         if not schemas:
             raise DataError(f"{self._all_files[0]}: has no rows")
         return schemas
+
+    @property
+    def has_cast_columns(self) -> bool:
+        """Whether a column that is read has another type in one of the files than in others."""
+        return any(
+            self.schemas[path].field(name).type != own.field(name).type
+            for path, own in self._schemas_in_files.items()
+            for name in columns_in_file(self.schemas[path], self.columns_read)
+        )
 
     @cached_property
     def _footers(self) -> dict[str, tuple[pa.Schema, list[int]]]:
@@ -368,9 +381,23 @@ class TableFiles:
             return
         for chunk in self._read_file(file, columns_in_file(schema, columns), row_groups):
             if chunk.table is not None:
-                table = append_partitions(chunk.table, file, schema, columns)
+                table = append_partitions(self._cast(chunk, schema), file, schema, columns)
                 chunk = replace(chunk, table=table)
             yield chunk
+
+    def _cast(self, chunk: RowChunk, schema: pa.Schema) -> pa.Table:
+        """Return the rows of a chunk, whose types may be those of one file of several.
+
+        Raises:
+            DataError: naming the column and the value that the type of all files cannot hold.
+        """
+        assert chunk.table is not None
+        if self.format in TEXT_FORMATS:
+            return chunk.table
+        try:
+            return cast_columns(chunk.table, schema)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{chunk.describe_row(0)}: {first_line(error)}") from error
 
     def _read_file(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None

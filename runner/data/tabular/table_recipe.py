@@ -106,6 +106,7 @@ class TableRecipe(TableFiles):
             and direct_columns(self.declared, first) is not None
             and not any(is_nested(first, name) for name in self.columns_read)
             and not self.partitions_read
+            and not self.has_cast_columns
         )
 
     @property
