@@ -30,6 +30,21 @@ def test_a_setting_is_told_where_the_key_that_it_needs_is_off(word, needed, with
     assert not [*find_idle_keys(composed.config, from_run=True)], "its first start has told it"
 
 
+@pytest.mark.parametrize(
+    ("word", "off"),
+    [
+        ("trainer.early_stop.patience=2", "trainer.eval_every=null"),
+        ("trainer.early_stop.threshold=0.0", "trainer.eval_every=null"),
+        ("trainer.lr_on_plateau.patience=2", "trainer.eval_every=null"),
+        ("checkpoint.save_every=1ep", "checkpoint.keep=0"),
+    ],
+)
+def test_a_setting_is_told_where_another_key_turns_it_off(word, off):
+    [note] = find_idle_keys(compose([word, off]).config, from_run=False)
+    assert note == f"{word} has no effect without {off.partition('=')[0]}"
+    assert not [*find_idle_keys(compose([word]).config, from_run=False)]
+
+
 def test_bins_of_ece_are_told_where_it_is_not_measured():
     [note] = find_idle_keys(compose(["metrics.ece_bins=3"]).config, from_run=False)
     assert note == "metrics.ece_bins=3 has no effect, since metrics.eval lists no ece"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.config.declarations import all_declarations
+from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.rules.keys import Config, get_key
 
 # key -> the keys of which one must be on
@@ -16,6 +17,9 @@ NEEDED = {
     "trainer.ema.warmup": ("trainer.ema.decay",),
     "trainer.ema.evaluate": ("trainer.ema.decay",),
     "trainer.profile.after": ("trainer.profile.updates",),
+    "trainer.early_stop.threshold": ("trainer.eval_every",),
+    **{f"trainer.{rule}.patience": ("trainer.eval_every",) for rule in PATIENCE_RULES},
+    "checkpoint.save_every": ("checkpoint.keep",),
     "metrics.max_slices": ("metrics.slice_by",),
     "loop.pick": ("loop.follow",),
     "loop.poll_s": ("loop.follow",),
