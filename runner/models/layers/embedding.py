@@ -19,6 +19,11 @@ LINEAR_SUFFIX = ":linear"
 LINEAR_COLUMNS = 4  # equal columns that stand for the only one of a first-order table: FirstOrder
 
 
+def count_equal_columns(table: str) -> int:
+    """Return how many equal columns of a table, known by its name, stand for each of its values."""
+    return LINEAR_COLUMNS if table.endswith(LINEAR_SUFFIX) else 1
+
+
 def make_table_specs(
     features: Sequence[SparseFeature],
     dim: TableWidths,

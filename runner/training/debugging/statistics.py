@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.embedding import TableLookup
+from runner.models.layers.embedding import TableLookup, count_equal_columns
 from runner.training.debugging.hooks import Observer, iter_float_tensors
 from runner.training.debugging.lookups import looked_up_ids, lookup_weights, pooled_columns
 
@@ -155,9 +155,10 @@ class ActivationStatistics(Observer):
             return
         usages = self.tables[part]
         for table, columns in pooled_columns(module).items():
+            step = count_equal_columns(table)
             for column in columns:
                 if column.stop <= gradient.shape[1]:  # behind them are the columns of sequences
-                    usages[table].gradient.add(gradient[:, column])
+                    usages[table].gradient.add(gradient[:, column.start : column.stop : step])
 
     def _add_ids(self, part: str, lookup: TableLookup, ids_by_table: Mapping[str, Tensor]) -> None:
         usages = self.tables.setdefault(part, {spec.name: TableUsage() for spec in lookup.specs})
@@ -170,7 +171,8 @@ def compute_rows_norm(lookup: TableLookup, table: str, rows: set[int]) -> float:
     """Return the norm of some rows of a table. Synchronises."""
     weight_RD = lookup_weights(lookup)[table]
     index_U = torch.tensor(sorted(rows), dtype=torch.int64, device=weight_RD.device)
-    return float(weight_RD.index_select(0, index_U).double().norm())
+    rows_UD = weight_RD[:, :: count_equal_columns(table)].index_select(0, index_U)
+    return float(rows_UD.double().norm())
 
 
 def _concatenated_shape(shape: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Layout, feature_columns
-from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX
+from runner.models.layers.embedding import count_equal_columns
 from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import ClipSettings
 
@@ -155,10 +155,8 @@ def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor
 @lru_cache(maxsize=8)
 def _column_shares(layout: Layout, width: int, device: torch.device) -> Tensor:
     """Return [E], what each column counts for. Cached as `_table_of_column` is."""
-    is_linear = [
-        layout.tables[t].name.endswith(LINEAR_SUFFIX) for t in _tables_of_columns(layout, width)
-    ]
-    shares = [1 / LINEAR_COLUMNS if linear else 1.0 for linear in is_linear]
+    tables = _tables_of_columns(layout, width)
+    shares = [1 / count_equal_columns(layout.tables[t].name) for t in tables]
     return torch.tensor(shares or [1.0] * width, device=device)
 
 

@@ -18,6 +18,7 @@ from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
 from runner.machine import available_memory_share
+from runner.models.deepfm import DeepFM
 from runner.reporting.console import View
 from runner.training.callbacks import check_callback
 from runner.training.callbacks.loss_guard import LossGuard
@@ -26,7 +27,7 @@ from runner.training.callbacks.watch.throughput import Throughput
 from runner.training.callbacks.watch.time_limit import TimeLimit
 from runner.training.callbacks.watch.weights import Weights, row_norms, sample_row_ids
 from runner.training.update.task import StepOutput
-from tests.tiny import CPU, make_context
+from tests.tiny import CPU, SCHEMA, make_context
 
 NAN = float("nan")
 
@@ -301,6 +302,19 @@ def test_statistics_of_weights_are_those_of_numpy():
     assert row["tables/a/row_norm_max"] == pytest.approx(norms.max())
     assert "tables/m/row_norm_max" not in row
     assert "dense/bottom.0.bias/mean" in row and "dense/bottom.0.weight/mean" not in row
+
+
+def test_norms_of_rows_are_those_of_the_weight_for_which_equal_columns_stand():
+    context = make_context(model=DeepFM(SCHEMA, embedding_dim=4, deep=[8]))
+    weight_RD = context.tables.state()["a:linear/weight"]
+    weight_RD.copy_(torch.randn(len(weight_RD), 1).expand_as(weight_RD))
+    watch = Weights(every=1, tables=[{"pattern": "a:linear", "statistics": ["max"]}])
+    training = FakeTraining(context=context)
+    watch.on_run_start(training)
+    training.advance()
+    watch.on_update(training, None)
+    largest = float(weight_RD[:, 0].abs().max())
+    assert training.rows[0]["tables/a:linear/row_norm_max"] == pytest.approx(largest)
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_naming_the_nearest():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from runner.config.settings import TrainerSettings
+from runner.models.deepfm import DeepFM
 from runner.training.debugging import hooks
 from runner.training.debugging.formatting import (
     describe_non_finite,
@@ -22,7 +24,7 @@ from runner.training.debugging.statistics import Moments
 from runner.training.debugging.text_tables import count_own_parameters
 from runner.training.loops.debug import debug
 from runner.training.update.loss_scale import LossScale
-from tests.tiny import CPU, make_context
+from tests.tiny import CPU, SCHEMA, make_context
 from tests.tiny_job import Rows, make_job, output
 
 
@@ -120,6 +122,25 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
         assert part == format_percent(len(set(ids.tolist())) / int(num_rows))
         read = context.tables.state()[f"{name}/weight"][ids.unique()]
         assert float(norm_read) == pytest.approx(float(read.norm()), rel=0.01)
+        assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
+
+
+def test_norms_count_the_equal_columns_of_a_first_order_weight_once():
+    model = DeepFM(SCHEMA, embedding_dim=4, deep=[8])
+    context, twin = make_context(model=deepcopy(model)), make_context(model=model)
+    job = make_job(context, max_steps=1, statistics=True)
+    assert debug(job).status == "completed"
+    tables = rows_of(output(job), "tables of embedding in step 1")
+    batch = next(Rows().batches("train", batch_size=32))
+    boundary = twin.model.embed(batch).detached()
+    loss_B = twin.loss(twin.model.dense(boundary, batch))["click"]
+    (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
+    first_order = boundary.pooled_BE.grad[:, 12::4]
+    for number, name in enumerate("abm"):
+        read = context.tables.state()[f"{name}:linear/weight"][batch.sparse[name].values().unique()]
+        *_, norm_read, norm_gradient = tables[f"{name}:linear"]
+        assert float(norm_read) == pytest.approx(float(read[:, 0].norm()), rel=0.01)
+        gradient = first_order[:, number]
         assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
 
 

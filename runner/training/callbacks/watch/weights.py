@@ -18,6 +18,7 @@ from runner.config_key import Key, check_arguments, check_value
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards, rows_in_shard
 from runner.errors import ConfigError
+from runner.models.layers.embedding import count_equal_columns
 from runner.training.callbacks.watch.histograms import (
     LastGradients,
     make_histogram,
@@ -119,6 +120,7 @@ class Weights:
         for name, statistics in match_statistics(self.tables, weights, "tables").items():
             rows_N = sample_row_ids(name, weights[name].shape[0], self.sample_rows)
             norms_N = row_norms(weights[name], rows_N, training.ranks)
+            norms_N /= count_equal_columns(name) ** 0.5
             for s in statistics:
                 values[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
         training.log("weights", values)
