@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan, plan_sweep
 from runner.sweep.run import SweepOptions, run_sweep
 from runner.sweep.search import plan_search
-from runner.sweep.space import Space, listed_values, read_space
+from runner.sweep.space import MOST_VALUES, Space, listed_values, read_space
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
 MODEL_KEYS = tuple(
@@ -53,18 +54,20 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         config_dirs: the user's own folders, whose options a glob(...) may choose, too.
 
     Raises:
-        ConfigError: for a grid without a job, or overrides that cannot be read.
+        ConfigError: for a grid without a job or of more than `MOST_VALUES`, or overrides that
+            cannot be read.
     """
     parsed: list[Override] = [
         _with_options(o, config_dirs)
         for o in parse_overrides(overrides)
         if o.key_or_group != "hydra.mode" or find_hydra_problem(o)
     ]
-    empty = [
-        f"{o.input_line}: a sweep over nothing"
+    counts = {
+        str(o.input_line): len(listed_values(o))
         for o in parsed
-        if o.is_sweep_override() and not o.is_interval_sweep() and not listed_values(o)
-    ]
+        if o.is_sweep_override() and not o.is_interval_sweep()
+    }
+    empty = [f"{line}: a sweep over nothing" for line, count in counts.items() if not count]
     endless = [
         f"{o.input_line}: an interval has no end of values; choice(...) or range(...) makes a "
         "grid, search=random (or another; `python -m runner ls search`) chooses from it"
@@ -72,6 +75,11 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         if o.is_interval_sweep()
     ]
     raise_combined([*empty, *endless])
+    if (num_jobs := math.prod(counts.values())) > MOST_VALUES:
+        raise ConfigError(
+            f"{' '.join(counts)}: {num_jobs:,} jobs; a grid has at most {MOST_VALUES:,}, and "
+            "search=random (or another; `python -m runner ls search`) chooses from more"
+        )
     batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [list(job) for batch in batches for job in batch]
 

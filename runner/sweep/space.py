@@ -14,7 +14,7 @@ from runner.config.overrides import parse_overrides
 from runner.errors import ConfigError, raise_combined
 
 _DIGITS = 6  # of a chosen number, so that a person can read it; sampler and job get the same
-MOST_VALUES = 100_000  # of one key: more would fill the memory before the first job
+MOST_VALUES = 100_000  # of a key, and jobs of a grid: more would fill the memory before the first
 _STEP_DIGITS = 12  # of one that steps lead to: all that are written, none of those of rounding
 _FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1e-4, 1))"
 

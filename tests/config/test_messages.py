@@ -249,6 +249,10 @@ def command(monkeypatch, capsys, tmp_path):
         (["-m", "seed=range(1e10)"], ["lists 1e+10 values; a key of a sweep has at most 100,000"]),
         (["-m", "seed=1", "hydra.mode=FOO"], ["hydra.mode=FOO: must be one of RUN, MULTIRUN"]),
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
+        (
+            ["-m", "seed=range(0,3000)", "run.name=range(0,3000)"],
+            ["seed=range(0,3000) run.name=range(0,3000): 9,000,000 jobs; a grid has at most"],
+        ),
     ],
 )  # fmt: skip
 @pytest.mark.parity("T18", "E5", "N4")
