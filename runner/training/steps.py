@@ -9,7 +9,12 @@ from contextlib import contextmanager, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
-from runner.data.core.dataset_check import check_first_batch, is_of_ones_own, is_stream
+from runner.data.core.dataset_check import (
+    check_epoch,
+    check_first_batch,
+    is_of_ones_own,
+    is_stream,
+)
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks
 from runner.embeddings.step_counts import initial_step_count
@@ -206,17 +211,24 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
     cursor, trainer = state.cursor, job.trainer
     batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
     for epoch in itertools.count(cursor.epoch):
+        start = cursor if epoch == cursor.epoch else DataPosition(epoch, 0)
         batches = job.dataset.batches(
             "train",
             batch_size=batch_size,
             seed=job.seed,
-            start=cursor if epoch == cursor.epoch else DataPosition(epoch, 0),
+            start=start,
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
             **({} if job.context.growing is None else {"grow": True}),
         )
-        if is_stream(job.dataset) and is_of_ones_own(job.dataset):
-            batches = check_first_batch(batches, job.dataset.schema, batch_size)
+        if is_of_ones_own(job.dataset):
+            batches = (
+                check_first_batch(batches, job.dataset.schema, batch_size)
+                if is_stream(job.dataset)
+                else check_epoch(
+                    batches, job.dataset, start, batch_size * job.context.ranks.world_size
+                )
+            )
         if is_stream(job.dataset) and job.context.ranks.is_distributed:
             batches = agree_on_end(batches, job.context.ranks)
         yield from batches

@@ -15,8 +15,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.dataset import Dataset, DatasetWrapper
-from runner.data.core.dataset_check import check_dataset, check_first_batch
-from runner.errors import ConfigError
+from runner.data.core.dataset_check import check_dataset, check_epoch, check_first_batch
+from runner.errors import ConfigError, DataError
 from tests.conftest import ROOT, Zygote
 from tests.test_readme import write_clicks
 from tests.whole.compare_runs import fingerprint, newest_checkpoint
@@ -231,6 +231,20 @@ def test_a_stream_of_ones_own_is_not_read_ahead_and_its_first_batch_is_checked(c
     assert [b.size for b in islice(checked, 3)] == [64] * 3
     with pytest.raises(ConfigError, match="first batch of the stream: has 64 rows, not 32"):
         next(check_first_batch(batches("train", batch_size=64), clicks.schema, 32))
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("start", [DataPosition(0, 0), DataPosition(3, 128)])
+def test_an_epoch_that_ends_before_its_rows_is_told(clicks, kept, start):
+    def batches() -> Iterator[Any]:
+        return clicks.batches("train", batch_size=64, seed=0, start=start)
+
+    whole = [batch.cursor for batch in batches()]
+    assert [b.cursor for b in check_epoch(batches(), clicks, start, 64)] == whole
+    shorter = check_epoch(islice(batches(), kept), clicks, start, 64)
+    ended = start.offset + kept * 64
+    with pytest.raises(DataError, match=f"epoch {start.epoch} ended at row {ended}, and num_rows"):
+        list(shorter)
 
 
 def test_a_class_without_batches_or_whose_batches_gives_none_is_told(clicks):

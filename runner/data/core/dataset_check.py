@@ -18,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature
 from runner.data.core.argument_types import LAST_BATCH_POLICIES
 from runner.data.core.dataset import Dataset, epoch_end_offset
-from runner.errors import nearest_hint, raise_combined
+from runner.errors import DataError, nearest_hint, raise_combined
 
 SPLITS = ("train", "validation", "test")
 ARGUMENTS = ("batch_size", "seed", "start", "rank", "world_size")
@@ -88,6 +88,26 @@ def check_first_batch(batches: Iterator[Batch], schema: Schema, batch_size: int)
         yield batch
         break
     yield from batches
+
+
+def check_epoch(
+    batches: Iterator[Batch], dataset: Dataset, start: DataPosition, global_batch: int
+) -> Iterator[Batch]:
+    """Yield the batches of an epoch of a user's own dataset, which must reach its end.
+
+    Raises:
+        DataError: if they end before, since the epochs would be shorter than all else counts.
+    """
+    position = start
+    for batch in batches:
+        position = batch.cursor
+        yield batch
+    end = epoch_end_offset(dataset, start.offset, global_batch)
+    if position.epoch == start.epoch and position.offset < end:
+        raise DataError(
+            f"dataset: the train batches of epoch {start.epoch} ended at row {position.offset:,}, "
+            f"and num_rows says that there are {end:,}"
+        )
 
 
 def is_of_ones_own(dataset: object) -> bool:
