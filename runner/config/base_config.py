@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def base_of_new_run(
     good = [str(o.input_line) for o in group_choices if id(o) not in bad]
     base = groups.compose(good) if good else default
     plain = base
-    config = deepcopy(base.config)
+    config = base.copy_config()
     notes: tuple[str, ...] = ()
     if experiment := base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
@@ -65,7 +64,7 @@ def base_of_new_run(
             [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
         )
         notes += drop_unfit_arguments(config, without.config, recipe)
-    return BaseConfig(config, plain.resolved_config, base.choices, base.hydra, notes=notes)
+    return BaseConfig(config, plain.resolved_config, dict(base.choices), base.hydra, notes=notes)
 
 
 def base_of_saved_run(

@@ -8,6 +8,7 @@ afterwards.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,12 +48,21 @@ class GroupComposition:
     hydra: DictConfig
 
     @cached_property
+    def _pickled_config(self) -> bytes:
+        return pickle.dumps(self.config)
+
+    def copy_config(self) -> DictConfig:
+        """Return the job's own part to be changed; `deepcopy` takes eight times as long."""
+        copied: DictConfig = pickle.loads(self._pickled_config)
+        return copied
+
+    @cached_property
     def resolved_config(self) -> dict[str, Any]:
         """The job's own part, resolved as far as that is possible without the overrides."""
         return resolve_interpolations(self.config)[0]
 
-    @property
-    def choices(self) -> dict[str, str | None]:
+    @cached_property
+    def choices(self) -> Mapping[str, str | None]:
         chosen = self.hydra.runtime.choices
         return {k: v for k, v in chosen.items() if not k.startswith("hydra/")}
 
