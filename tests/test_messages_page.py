@@ -94,9 +94,7 @@ UNNAMED = {"sparse": [{"name": "a"}]}
 
 
 EVIL_SERVER = SimpleNamespace(
-    _served=SimpleNamespace(has_transforms=True),
-    act=lambda *_: [b"evil\n"],
-    claim=lambda _: None,
+    _served=SimpleNamespace(has_transforms=True), act=lambda *_: [b"evil\n"], claim=lambda _: None
 )
 SEENLESS = SimpleNamespace(dataset=SimpleNamespace(num_rows={}), _reading_seen=nullcontext())
 RUN_WITH_MORE = SimpleNamespace(run_id="a", step=1, files={"gone.json": None})
