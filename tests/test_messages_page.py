@@ -26,7 +26,8 @@ from runner.data.streaming.settings import load_declaration
 from runner.data.tabular import text_blocks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter
-from runner.data.tabular.splits import Split, read_seconds
+from runner.data.tabular.split_setting import Split
+from runner.data.tabular.splits import read_seconds
 from runner.errors import UserError, raise_combined
 from runner.launch.job import is_follow_evaluation
 from runner.reporting.report.feature_importance import importance_figure

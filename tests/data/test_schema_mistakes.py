@@ -10,7 +10,7 @@ import yaml
 
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_yaml
-from runner.data.tabular.splits import parse_split
+from runner.data.tabular.split_setting import parse_split
 from runner.errors import ConfigError
 from tests.conftest import ROOT
 
