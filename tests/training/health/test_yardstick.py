@@ -31,7 +31,11 @@ from runner.training.health.linear_regression import (
     fit_numbers,
     judge_numbers,
 )
-from runner.training.health.logistic_regression import Columns, _fit_scale, fit_logistic_regression
+from runner.training.health.logistic_regression import (
+    Columns,
+    _fit_scale,
+    fit_logistic_regression,
+)
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
