@@ -26,7 +26,8 @@ from runner.data.streaming.settings import load_declaration
 from runner.data.tabular import text_blocks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter
-from runner.data.tabular.splits import Split, read_seconds
+from runner.data.tabular.split_setting import Split
+from runner.data.tabular.splits import read_seconds
 from runner.errors import UserError, raise_combined
 from runner.launch.job import is_follow_evaluation
 from runner.reporting.report.feature_importance import importance_figure
@@ -94,9 +95,7 @@ UNNAMED = {"sparse": [{"name": "a"}]}
 
 
 EVIL_SERVER = SimpleNamespace(
-    _served=SimpleNamespace(has_transforms=True),
-    act=lambda *_: [b"evil\n"],
-    claim=lambda _: None,
+    _served=SimpleNamespace(has_transforms=True), act=lambda *_: [b"evil\n"], claim=lambda _: None
 )
 SEENLESS = SimpleNamespace(dataset=SimpleNamespace(num_rows={}), _reading_seen=nullcontext())
 RUN_WITH_MORE = SimpleNamespace(run_id="a", step=1, files={"gone.json": None})

@@ -30,10 +30,7 @@ def random_batch(size: int, seed: int = 0, num_tasks: int = 1) -> Batch:
     """Two single-valued features and one with 0 to 3 ids a row."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.cat(
-        (
-            torch.ones(2 * size, dtype=torch.int64),
-            torch.randint(0, 4, (size,), generator=g),
-        )
+        (torch.ones(2 * size, dtype=torch.int64), torch.randint(0, 4, (size,), generator=g))
     )
     counts = [size, size, int(lengths[2 * size :].sum())]
     ids = [torch.randint(0, f.num_rows, (n,), generator=g) for f, n in zip(SCHEMA.sparse, counts)]

@@ -126,7 +126,7 @@ def become_runner(request: dict) -> None:
     """Never returns: exits with the command's exit code."""
     code = 70
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

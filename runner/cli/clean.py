@@ -56,7 +56,7 @@ def _age(text: str) -> float:
     Raises:
         UserError: if the text is no age.
     """
-    from runner.data.tabular.splits import parse_duration
+    from runner.data.tabular.split_setting import parse_duration
 
     if (seconds := parse_duration(text)) is None:
         raise UserError(f"clean --older-than {text}: an age such as 30min, 12h, 7d or 4w")

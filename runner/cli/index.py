@@ -62,11 +62,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _evaluate(
-    config: Mapping[str, Any],
-    model: Path,
-    format_: str,
-    allowed: Sequence[str],
-    index: ItemIndex,
+    config: Mapping[str, Any], model: Path, format_: str, allowed: Sequence[str], index: ItemIndex
 ) -> dict[str, Any]:
     from runner.serving.evaluate_index import evaluate_index  # torch enters here
 

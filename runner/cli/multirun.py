@@ -18,12 +18,7 @@ from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.groups import load_groups
 from runner.config.hydra_keys import find_hydra_problem
-from runner.config.overrides import (
-    HIDDEN_WIDTHS,
-    name_hidden_widths,
-    own_key,
-    parse_overrides,
-)
+from runner.config.overrides import HIDDEN_WIDTHS, name_hidden_widths, own_key, parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings, make_settings
 from runner.config.settings.trainer import LENGTH_KEYS

@@ -24,11 +24,7 @@ from runner.config.base_config import (
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
-from runner.config.interpolation import (
-    find_value,
-    resolve_interpolations,
-    resolve_text,
-)
+from runner.config.interpolation import find_value, resolve_interpolations, resolve_text
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class ConfigGroups:
         value = None if override.is_sweep_override() else override.value()
         return self.repository.group_exists(override.key_or_group) and not isinstance(value, dict)
 
-    def check_choice(self, override: Override, config: Mapping[str, Any]) -> str | None:
+    def check_choice(self, override: Override, config: DictConfig) -> str | None:
         """Return a message if the chosen option does not exist."""
         group, value, text = override.key_or_group, override.value(), override.input_line
         if override.is_delete():

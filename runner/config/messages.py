@@ -63,9 +63,7 @@ def sweep_needs_multirun(text: str) -> str:
     )
 
 
-def unknown_option(
-    group: str, option: Any, options: Sequence[str], config: Mapping[str, Any]
-) -> str:
+def unknown_option(group: str, option: Any, options: Sequence[str], config: DictConfig) -> str:
     """Say that a group has no such option, and which key may have been meant."""
     listed = ", ".join(options) or "none"
     text = f"{group}={option}: no such option of {group}{nearest_hint(option, options)}"
@@ -77,7 +75,7 @@ def unknown_option(
     number_keys = isinstance(option, int) and [
         k
         for k in dotted_keys(config)
-        if k.startswith(f"{group}.") and type(OmegaConf.select(_conf(config), k)) is int
+        if k.startswith(f"{group}.") and type(find_value(config, k)) is int
     ]
     if Path("conf", group, f"{option}.yaml").is_file():
         text += "; ./conf has it: add --config-dir conf"
@@ -166,7 +164,3 @@ def hydra_error(error: BaseException) -> str:
             if line.strip() and line.strip() not in lines:
                 lines.append(line.strip())
     return "; ".join(lines)
-
-
-def _conf(config: Mapping[str, Any]) -> DictConfig:
-    return config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))

@@ -151,7 +151,8 @@ class TorchRecTables(EmbeddingTables):
         for kernel, _ in self._kernels() if self._counts_steps else ():
             set_kernel_step(kernel, self._step)
         # TorchRec's pipeline has the ids already, and the forward that it sets ignores its input
-        pooled = module(kjt if _is_pipelined(module) else self.torchrec_inputs(kjt)[0])
+        is_pipelined = isinstance(module.forward, BaseForward)
+        pooled = module(kjt if is_pipelined else self.torchrec_inputs(kjt)[0])
         if self._column_orders is None:
             # TorchRec returns the columns in the order of its plan
             self._column_orders = column_orders(
@@ -159,10 +160,6 @@ class TorchRecTables(EmbeddingTables):
             )
         pooled_BE = permute_columns(pooled.values()[:size], *self._column_orders)
         return self._apply_mean_pooling(pooled_BE, kjt)
-
-
-def _is_pipelined(module: nn.Module) -> bool:
-    return isinstance(module.forward, BaseForward)
 
 
 def _collection(layout: Layout) -> EmbeddingBagCollection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -224,6 +225,7 @@ def _run_dir_template(composed: ComposedConfig, loop: str) -> str:
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
     """Run the job in this process or on ranks of its own, and record how it ended."""
     set_threads(composed)
+    _stop_with_terminal()
     size = composed.config["trainer"]["num_processes"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
@@ -232,6 +234,12 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     else:
         outcome = run_job(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
+
+
+def _stop_with_terminal() -> None:
+    """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:

@@ -34,12 +34,7 @@ class DeepFM(DeepModel):
     has_first_order = True
 
     def __init__(
-        self,
-        schema: Schema,
-        *,
-        embedding_dim: Width,
-        deep: Widths,
-        **shared: Any,
+        self, schema: Schema, *, embedding_dim: Width, deep: Widths, **shared: Any
     ) -> None:
         super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)

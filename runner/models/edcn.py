@@ -14,13 +14,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
-from runner.models.argument_types import (
-    BridgeKind,
-    Count,
-    InnerNorm,
-    Positive,
-    Width,
-)
+from runner.models.argument_types import BridgeKind, Count, InnerNorm, Positive, Width
 from runner.models.layers.bridge import Bridge, CrossStep, Regulation
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import FieldEmbeddings

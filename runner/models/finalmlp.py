@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_key import check_arguments
 from runner.errors import nearest_hint
-from runner.models.argument_types import (
-    Count,
-    DropoutRate,
-    TwoContexts,
-    TwoStreams,
-    Width,
-    Widths,
-)
+from runner.models.argument_types import Count, DropoutRate, TwoContexts, TwoStreams, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import init_linear_layers, mlp

@@ -35,13 +35,7 @@ class XDeepFM(DeepModel):
     has_first_order = True
 
     def __init__(
-        self,
-        schema: Schema,
-        *,
-        embedding_dim: Width,
-        cin: SomeWidths,
-        deep: Widths,
-        **shared: Any,
+        self, schema: Schema, *, embedding_dim: Width, cin: SomeWidths, deep: Widths, **shared: Any
     ) -> None:
         super().__init__(schema, embedding_dim, **shared)
         num_tasks = len(schema.tasks)

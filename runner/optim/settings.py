@@ -54,9 +54,7 @@ class SparseSettings:
     lr: float = setting(MISSING, "learning rate of the tables, which the schedule multiplies", ge=0)
     # at 0 a row whose gradient is zero would become 0 / 0
     eps: float = setting(
-        1e-8,
-        "added to the root of the squares, by which a gradient is divided",
-        gt=0,
+        1e-8, "added to the root of the squares, by which a gradient is divided", gt=0
     )
     betas: tuple[float, float] = setting(
         (0.9, 0.999),

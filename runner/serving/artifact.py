@@ -145,9 +145,7 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
     return kinds | {column: f"time ({form})" for column, form in declared.time_forms.items()}
 
 
-def read_schema(
-    folder: Path,
-) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], Transforms]:
+def read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], Transforms]:
     """Read `schema.json` and the vocabularies beside it, whose hashes were verified.
 
     Raises:

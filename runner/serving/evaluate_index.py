@@ -34,11 +34,7 @@ MRR_DEPTH = 100  # items that are searched for mrr, which has no cutoff; later r
 
 
 def evaluate_index(
-    config: Mapping[str, Any],
-    model: Path,
-    format: str,
-    index: ItemIndex,
-    allowed: Sequence[str],
+    config: Mapping[str, Any], model: Path, format: str, index: ItemIndex, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """Measure the rankings of a split exactly and through an index.
 

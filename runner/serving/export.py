@@ -83,9 +83,7 @@ def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) 
     specs = []
     for format_ in settings.formats:
         choice = TableChoice(
-            settings.quantise,
-            for_onnx=format_ == "onnx",
-            num_rows=source.table_rows,
+            settings.quantise, for_onnx=format_ == "onnx", num_rows=source.table_rows
         )
         with job.context.evaluation_weights():
             graphs = build_graphs(model, schema, choice)

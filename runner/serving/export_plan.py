@@ -153,13 +153,9 @@ def _compose_with_rows(
     reading = {name: value for name, value in reading.items() if f"dataset.{name}" not in given}
     paths = [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in rows]
     own = {k: v for k, v in schema.items() if k not in (*LOCATION_KEYS, *TEXT_KEYS)}
+    reading |= {"path": paths, "test_path": paths, "schema": own, "mix": False}
     for values in (composed.config, composed.saved_config):
-        values["dataset"] |= reading | {
-            "path": paths,
-            "test_path": paths,
-            "schema": own,
-            "mix": False,
-        }
+        values["dataset"] |= reading
     return composed
 
 

@@ -108,9 +108,7 @@ class PlainLookup(nn.Module):
         self.sequences = tuple(sequences)
         self.sequence_rows = nn.ModuleList(
             make_rows(
-                tables.weight(tables.spec(f"{s.name}:0")),
-                choice.quantise,
-                for_onnx=choice.for_onnx,
+                tables.weight(tables.spec(f"{s.name}:0")), choice.quantise, for_onnx=choice.for_onnx
             )
             for s in self.sequences
         )

@@ -55,10 +55,7 @@ class ItemIndex:
         return cls(items.ids, items.rows_I, partial(search_exactly, items.vectors_ID))
 
     def find(
-        self,
-        query_RD: np.ndarray,
-        top_k: int,
-        seen: tuple[np.ndarray, np.ndarray] | None = None,
+        self, query_RD: np.ndarray, top_k: int, seen: tuple[np.ndarray, np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the best items, best first.
 

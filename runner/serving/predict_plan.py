@@ -233,10 +233,7 @@ def compose_for_prediction(
 
 
 def _input_table(
-    dataset: Mapping[str, Any],
-    transforms: Transforms,
-    inputs: Sequence[str],
-    keep: tuple[str, ...],
+    dataset: Mapping[str, Any], transforms: Transforms, inputs: Sequence[str], keep: tuple[str, ...]
 ) -> InputTable:
     return InputTable(
         path=list(inputs),

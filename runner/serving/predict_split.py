@@ -91,11 +91,7 @@ def _select_rows(chunk: RowChunk, mask_R: np.ndarray, *, gets_lines: bool) -> It
 
 
 def open_split(
-    dataset: Mapping[str, Any],
-    transforms: Transforms,
-    run: Path,
-    split: str,
-    keep: tuple[str, ...],
+    dataset: Mapping[str, Any], transforms: Transforms, run: Path, split: str, keep: tuple[str, ...]
 ) -> SplitTable:
     """Return the rows of a split of a run's dataset.
 

@@ -148,11 +148,7 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
     declared, fitted = raw.declared, raw.fitted
     ids = tuple(
         replace(
-            spec,
-            encode="vocabulary",
-            num_rows=num_rows[spec.table_name],
-            min_count=1,
-            evict=None,
+            spec, encode="vocabulary", num_rows=num_rows[spec.table_name], min_count=1, evict=None
         )
         if spec.encode == "growing"
         else spec

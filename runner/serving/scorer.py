@@ -38,10 +38,7 @@ class Scorer:
     """
 
     def __init__(
-        self,
-        artifact: Artifact,
-        graphs: Mapping[str, LoadedGraph],
-        index: ItemIndex | None = None,
+        self, artifact: Artifact, graphs: Mapping[str, LoadedGraph], index: ItemIndex | None = None
     ) -> None:
         self._now = _Version(artifact, dict(graphs), index)  # replaced as one
         self._delta_lock = Lock()

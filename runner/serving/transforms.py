@@ -16,7 +16,7 @@ from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.column_types import id_types, text_column_types
-from runner.data.tabular.splits import parse_split
+from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, UserError
 from runner.rundir.readers import read_optional_json

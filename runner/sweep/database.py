@@ -233,8 +233,7 @@ class SweepDatabase:
             self._trials = (new_study(db, name, metric, direction), 0)
 
     def add_trials(
-        self,
-        ended: Iterable[tuple[Mapping[str, str], Mapping[str, GridAxis], tuple[Any, Any]]],
+        self, ended: Iterable[tuple[Mapping[str, str], Mapping[str, GridAxis], tuple[Any, Any]]]
     ) -> None:
         """Enter jobs that have ended as trials of the grid's Optuna study.
 

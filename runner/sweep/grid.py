@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from runner.sweep.database import SweepDatabase
 from runner.sweep.optuna_schema import GridAxis
 from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import Outcome
-
-if TYPE_CHECKING:
-    from runner.sweep.sweep_state import SweepState
+from runner.sweep.sweep_state import SweepState
 
 
 class GridJobs:

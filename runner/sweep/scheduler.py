@@ -16,12 +16,7 @@ from runner.machine import count_oom_kills
 from runner.rundir.readers import last_line
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, TryResult
 from runner.sweep.live_view import LiveView
-from runner.sweep.local_process import (
-    JOB_LOG_FILE,
-    JobStarter,
-    LocalProcess,
-    process_start_ticks,
-)
+from runner.sweep.local_process import JOB_LOG_FILE, JobStarter, LocalProcess, process_start_ticks
 from runner.sweep.plan import SweepJob
 from runner.sweep.run_index import DONE_STATUSES, read_result_if_whole
 from runner.sweep.stop_signal import StopRequest

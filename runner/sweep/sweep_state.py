@@ -82,11 +82,7 @@ class SweepState:
 
 
 def load_sweep_state(
-    plan: SweepPlan,
-    database: SweepDatabase,
-    warn: Callable[[str], None],
-    *,
-    rerun: bool = False,
+    plan: SweepPlan, database: SweepDatabase, warn: Callable[[str], None], *, rerun: bool = False
 ) -> SweepState:
     """Read from the run directories what is done, and bring the database up to date.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from runner.errors import ConfigError
 from runner.metrics.protocol import Metrics
 from runner.optim.dense import create_dense_states, dense_state_tensors, dense_state_values
 from runner.rundir.checkpoint import Checkpoint, load_tensors, read_tensors, tensor_shapes
+from runner.training.job import Job
 from runner.training.rng_state import (
     RNG_PREFIX,
     restore_rng_state,
@@ -30,9 +31,6 @@ from runner.training.update.parameters import (
     table_prefixes,
     trained_parameters,
 )
-
-if TYPE_CHECKING:
-    from runner.training.job import Job
 
 GROWING_PREFIX = "growing/"  # before the names of the maps from ids to rows in a checkpoint
 EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint

@@ -27,10 +27,7 @@ ROWS, GROUP_ROWS = 200, 50
 PLAIN: dict[str, Any] = {  # such files are read as they are
     "labels": ["click"],
     "numeric": {"price": {"log1p": True, "clip": [0, None], "default": 0.0}, "rating": {}},
-    "categorical": {
-        "user": {"num_rows": 100},
-        "history": {"num_rows": 40, "list": True},
-    },
+    "categorical": {"user": {"num_rows": 100}, "history": {"num_rows": 40, "list": True}},
 }
 UNSCALED = {  # if rows were left out, a fitted mean and all values would change
     **SCHEMA,

@@ -215,11 +215,7 @@ def test_a_bad_row_is_named_with_its_file_and_place(tmp_path, suffix):
     table = table.set_column(table.schema.names.index("click"), "click", pa.array(values))
     path = tmp_path / f"x{suffix}"
     write(path, table)
-    place = {
-        ".arrow": "record batch 3, row 42",
-        ".orc": r"stripe \d+, row \d+",
-        ".avro": "row 342",
-    }
+    place = {".arrow": "record batch 3, row 42", ".orc": r"stripe \d+, row \d+", ".avro": "row 342"}
     with pytest.raises(DataError, match=rf"x{suffix}: {place[suffix]}"):
         open_dataset(format=format_, path=str(path))
     data = open_dataset(format=format_, path=str(path), on_bad_rows="skip", mix=False)

@@ -255,11 +255,7 @@ def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, serv
     memory = fsspec.filesystem("memory")
     for name in names:
         memory.pipe_file(f"/{tmp_path.name}/{name}", (folder / name).read_bytes())
-    schema = {
-        "labels": ["click"],
-        "categorical": {"user": {"num_rows": 100}},
-        "carried": ["id"],
-    }
+    schema = {"labels": ["click"], "categorical": {"user": {"num_rows": 100}}, "carried": ["id"]}
     places = [
         str(folder),
         f"{folder}/part-*.{format_}",

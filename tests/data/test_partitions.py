@@ -261,11 +261,7 @@ def test_a_schema_is_proposed_of_all_folders_with_a_split_by_their_dates(
     assert 50 <= column.num_distinct <= 101 and column.num_rows <= 1000
     assert role.reason == "a time"
     assert found.places["split"] == {"time": "dt", "validation": 0.1, "test": 0.1}
-    declared = {
-        "labels": ["click"],
-        "categorical": {"item_id": {"num_rows": 9}},
-        "carried": ["dt"],
-    }
+    declared = {"labels": ["click"], "categorical": {"item_id": {"num_rows": 9}}, "carried": ["dt"]}
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
     table = recipe(str(tmp_path / "hive"), format_, schema=declared, split=found.places["split"])
     table.check()

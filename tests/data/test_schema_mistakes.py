@@ -10,7 +10,7 @@ import yaml
 
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_yaml
-from runner.data.tabular.splits import parse_split
+from runner.data.tabular.split_setting import parse_split
 from runner.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -68,10 +68,7 @@ def growing(**settings):
         ({"split": {"time": "t"}}, "split: a split by time needs the lengths of validation and t"),
         ({"split": {"time": "t", "input": "x"}}, "s.yaml.split.input=x: must be one of "),
         ({"interactions": 7}, "s.yaml.interactions=7: expected {user: COLUMN, item: COLUMN"),
-        (
-            {"interactions": {"user": "u", "item": 7, "time": "t"}},
-            "interactions.item=7: expected",
-        ),
+        ({"interactions": {"user": "u", "item": 7, "time": "t"}}, "interactions.item=7: expected"),
         (
             {"interactions": {**USER_ITEM_TIME, "rating": "r", "positive": "x"}},
             "interactions.positive='x': expected a number",

@@ -347,17 +347,11 @@ def test_learning_leaves_bad_rows_out(tmp_path):
     [
         (b"PAR1 and more", "is a Parquet file: dataset=parquet"),
         ("y,c\n1,2\n".encode("utf-16"), "has bytes of value 0; if it is UTF-16, iconv -f UTF-16"),
-        (
-            b"y,c\n1,caf\xe9\n",
-            "byte 0xe9 at 9; its encoding is not known: iconv -f cp1252",
-        ),
+        (b"y,c\n1,caf\xe9\n", "byte 0xe9 at 9; its encoding is not known: iconv -f cp1252"),
         (b"y,c\n1,caf\xe9\n", "right for Western, and -f cp1250 for Central European texts"),
         ("y,c\n1,нет\n2,да\n".encode("cp1251"), "not known: iconv -f cp1251 -t utf-8"),
         ("y,c\n1,中文字\n".encode("gb18030"), "for Russian, and -f gb18030 for Chinese texts"),
-        (
-            b"y,c\n1,\x93caf\xe9\x94\n",
-            "UTF-8: byte 0x93 at 6; its encoding is not known",
-        ),
+        (b"y,c\n1,\x93caf\xe9\x94\n", "UTF-8: byte 0x93 at 6; its encoding is not known"),
         (pickle.dumps([0, "a"]), "is a pickle: write its table as Parquet"),
         (b"y;c\n1;2\n", """; its names stand between ';', which 'dataset.delimiter=";"' says"""),
         (b"y\tc\n1\t2\n", r"""'\t', which $'dataset.delimiter="\t"' says"""),

@@ -64,10 +64,7 @@ def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path)
             "what optimizer.parts[0].sparse.kind=lamb does",
         ),
         (("sharding.tables={C1: table_wse}",), "nearest: 'table_wise'"),
-        (
-            ("optimizer=adam", "sharding.inter_host_gb_per_s=1"),
-            "our own exchange has all tables",
-        ),
+        (("optimizer=adam", "sharding.inter_host_gb_per_s=1"), "our own exchange has all tables"),
         (
             ("optimizer=adam", LAMB_ON_C1, "trainer.pipeline=sparse_dist"),
             "optimizer.sparse.kind=adam, optimizer.parts[0].sparse.kind=lamb",

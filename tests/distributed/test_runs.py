@@ -194,10 +194,7 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
 @pytest.mark.parity("L19")
 def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number, code):

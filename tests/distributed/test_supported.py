@@ -20,12 +20,7 @@ from runner.embeddings.factory import build_uninitialized_tables
 from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, FbgemmTables
 from runner.embeddings.interface import TableSpec
 from runner.embeddings.sharding_rules import TableRules, early_plan_problems
-from runner.embeddings.sharding_settings import (
-    FBGEMM_CPU_KINDS,
-    PLANS,
-    check_sharding,
-    engine_name,
-)
+from runner.embeddings.sharding_settings import FBGEMM_CPU_KINDS, PLANS, check_sharding, engine_name
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "ranks.md"

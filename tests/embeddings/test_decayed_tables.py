@@ -87,8 +87,7 @@ def test_weights_alone_are_taken_over_where_a_load_says_so():
     assert torch.equal(ours.state()["a/weight"], kept)
     assert set(ours.resume_state()["a/scale"].tolist()) == {1.0}
     torch.testing.assert_close(
-        ours(jagged(1)).split([10, 4, 7, 10], 1)[0],
-        source(jagged(1)).split([10, 4, 7, 10], 1)[0],
+        ours(jagged(1)).split([10, 4, 7, 10], 1)[0], source(jagged(1)).split([10, 4, 7, 10], 1)[0]
     )
 
 

@@ -101,11 +101,7 @@ def test_every_rule_equals_its_float64_twin_on_every_row(kind, specs):
     decay = settings_of(kind).weight_decay
     tables = tables_of(kind, specs)
     tables = build_tables(
-        specs,
-        FEATURES,
-        replace(tables.settings, weight_decay=decay),
-        seed=0,
-        device=CPU,
+        specs, FEATURES, replace(tables.settings, weight_decay=decay), seed=0, device=CPU
     )
     twin = EveryRowTwin(tables.state(), tables.settings, specs)
     for step, (seed, size) in enumerate([(1, 5), (2, 2), (3, 3)], start=1):

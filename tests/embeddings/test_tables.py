@@ -38,11 +38,7 @@ ENGINES = [
     *((engine, kind, CPU) for engine, kind in ON_CPU),
     *(pytest.param(FbgemmTables, kind, CUDA, marks=ON_GPU) for kind in SPARSE_KINDS),
 ]
-LOOK_UPS = [
-    (FbgemmTables, CPU),
-    (CpuTables, CPU),
-    pytest.param(FbgemmTables, CUDA, marks=ON_GPU),
-]
+LOOK_UPS = [(FbgemmTables, CPU), (CpuTables, CPU), pytest.param(FbgemmTables, CUDA, marks=ON_GPU)]
 
 
 def settings_of(kind: str) -> SparseSettings:

@@ -18,11 +18,7 @@ FILE = Path(__file__).with_name("signatures.json")
 ROOT = Path(__file__).resolve().parents[2]
 FINGERPRINT = "0123456789abcdef"  # stands for the data's own, which would need the data
 # What an option needs beside itself, to be composed at all.
-BESIDE = {
-    "search": ["search.space.seed='range(3)'"],
-    "model=own": [],
-    "scheduler=own": [],
-}
+BESIDE = {"search": ["search.space.seed='range(3)'"], "model=own": [], "scheduler=own": []}
 
 
 def commands() -> Iterator[str]:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from runner.models.losses import (
-    BCE,
-    AuxiliaryBCE,
-    InBatchSoftmax,
-    SampledSoftmax,
-)
+from runner.models.losses import BCE, AuxiliaryBCE, InBatchSoftmax, SampledSoftmax
 from runner.training.update.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import SCHEMA
-from tests.models.sequence_twins import (
-    STATES,
-)
+from tests.models.sequence_twins import STATES
 from tests.tiny import make_context
 
 SMALL = {
@@ -47,12 +40,7 @@ def make(name, kind="sgd", *, loss=None, micro=1 << 20, lr=0.1, schema=SCHEMA, a
     for parameter in model.parameters():  # no weight at a value that hides a mistake, such as 0
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
     context = make_context(
-        kind,
-        lr=lr,
-        micro_batch_size=micro,
-        model=model,
-        loss=loss or LOSSES[name](schema),
-        amp=amp,
+        kind, lr=lr, micro_batch_size=micro, model=model, loss=loss or LOSSES[name](schema), amp=amp
     )
     for tensor_name, tensor in context.tables.state().items():
         if tensor_name.endswith("/weight"):

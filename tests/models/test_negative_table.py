@@ -10,14 +10,7 @@ import torch
 
 from runner.models.losses import SampledSoftmax
 from tests.models.sequence_scene import NUM_ITEMS, SCHEMA, batch_of, ids_of
-from tests.models.test_negatives import (
-    SMALL,
-    WITH_HARD,
-    from_yaml,
-    make,
-    update,
-    with_refused,
-)
+from tests.models.test_negatives import SMALL, WITH_HARD, from_yaml, make, update, with_refused
 
 NUM_USERS, LISTS = (
     20,

@@ -17,14 +17,7 @@ from tests.models.fault_same_seed import (
     covering_pairs,
     train_alike,
 )
-from tests.models.test_same_twice import (
-    HISTORY,
-    LOSSES,
-    MODELS,
-    OPTIMIZERS,
-    RETRIEVAL,
-    losses_of,
-)
+from tests.models.test_same_twice import HISTORY, LOSSES, MODELS, OPTIMIZERS, RETRIEVAL, losses_of
 
 MODULE = "tests.models.fault_same_seed"
 

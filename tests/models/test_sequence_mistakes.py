@@ -10,19 +10,10 @@ import yaml
 import runner.models
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
 from runner.models.layers.sequences import single_ids
-from runner.models.losses import (
-    BCE,
-    BPR,
-    InBatchSoftmax,
-    check_loss_inputs,
-)
+from runner.models.losses import BCE, BPR, InBatchSoftmax, check_loss_inputs
 from runner.models.misfits import find_misfits
 from tests.models.scene import CONF, from_yaml
-from tests.models.sequence_models import (
-    READ_BY_ITEM,
-    SMALL,
-    make,
-)
+from tests.models.sequence_models import READ_BY_ITEM, SMALL, make
 from tests.models.sequence_scene import SCHEMA, batch_of, jagged
 
 
@@ -36,18 +27,8 @@ def with_list(name):
 
 OTHER_TABLE = (SequenceFeature("history", 50, 5),)
 REFUSED = {
-    "no sequence": (
-        READ_BY_ITEM,
-        replace(SCHEMA, sequences=()),
-        {},
-        "needs a sequence",
-    ),
-    "nothing that reads its table": (
-        READ_BY_ITEM,
-        without("item"),
-        {},
-        "table.*'item'",
-    ),
+    "no sequence": (READ_BY_ITEM, replace(SCHEMA, sequences=()), {}, "needs a sequence"),
+    "nothing that reads its table": (READ_BY_ITEM, without("item"), {}, "table.*'item'"),
     "sequence of another table": (
         ["sasrec"],
         replace(SCHEMA, sequences=OTHER_TABLE),
@@ -99,10 +80,7 @@ REFUSED = {
     ),
     "several sequences of features": (
         ["sasrec"],
-        replace(
-            SCHEMA,
-            sequences=(*SCHEMA.sequences, SequenceFeature("users", 20, 5, "user")),
-        ),
+        replace(SCHEMA, sequences=(*SCHEMA.sequences, SequenceFeature("users", 20, 5, "user"))),
         {},
         "several sequences; there are history, users",
     ),

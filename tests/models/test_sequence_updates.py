@@ -11,23 +11,11 @@ from torch.nn import functional
 
 from runner.batch import DataPosition
 from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
-from runner.models.losses import (
-    BPR,
-    SampledBCE,
-    SampledSoftmax,
-)
+from runner.models.losses import BPR, SampledBCE, SampledSoftmax
 from runner.training.update.task import Supervised
-from tests.models.sequence_models import (
-    CAUSAL,
-    SMALL,
-    leaves,
-    make,
-    step,
-)
+from tests.models.sequence_models import CAUSAL, SMALL, leaves, make, step
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
-from tests.models.sequence_twins import (
-    STATES,
-)
+from tests.models.sequence_twins import STATES
 from tests.tiny import snapshot
 
 

@@ -10,13 +10,7 @@ import torch
 from torch.nn import functional
 
 from runner.models.layers.sequences import SequenceLookup
-from tests.models.sequence_models import (
-    CAUSAL,
-    assert_step_equals,
-    leaves,
-    make,
-    step,
-)
+from tests.models.sequence_models import CAUSAL, assert_step_equals, leaves, make, step
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
 from tests.models.sequence_twins import (
     bert4rec_row_losses,

@@ -15,12 +15,7 @@ import pytest
 from runner.rundir import secrets
 from runner.rundir.json_files import JsonlFile, read_json, write_json
 from runner.rundir.masked_streams import MaskingBuffer
-from runner.rundir.secrets import (
-    SecretMaskingFormatter,
-    mask_secrets,
-    mask_values,
-    note_reference,
-)
+from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, mask_values, note_reference
 
 SECRET = 'sk "canary"/ü+5b1f&0e'
 

@@ -19,12 +19,7 @@ from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import ItemTable, write_item_table
 from runner.serving.item_vectors import make_item_table, write_queries
 from runner.serving.scorer import Scorer
-from runner.serving.server.nearest import (
-    NEAREST,
-    describe_nearest,
-    nearest_items,
-    read_left_out,
-)
+from runner.serving.server.nearest import NEAREST, describe_nearest, nearest_items, read_left_out
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch
 from runner.serving.server.tensors import InferRequest, write_answer
 from tests.models.scene import from_yaml
@@ -222,10 +217,7 @@ def test_a_client_of_triton_gets_the_nearest_items_through_an_index(runner, item
             assert found.as_numpy("top_items").tolist() == ids
             np.testing.assert_allclose(found.as_numpy("top_scores"), scores, rtol=1e-5, atol=1e-6)
             assert found.as_numpy("top_count").tolist() == [5] * 9
-            assert found.get_response()["parameters"] == {
-                "index": "exact",
-                "leaves_out": "history",
-            }
+            assert found.get_response()["parameters"] == {"index": "exact", "leaves_out": "history"}
         assert {"name": "top_items", "datatype": "INT64", "shape": [-1, -1]} in outputs
         body: dict[str, Any] = {"inputs": json_inputs(rows), "parameters": {"top_k": 31}}
         status, _, answer = request(server.address, "/v2/models/towers/infer", body)

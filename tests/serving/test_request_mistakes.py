@@ -17,12 +17,7 @@ from runner.errors import DataError
 from runner.serving.artifact import GraphSpec, LookupGroup, SequenceInput
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
-from runner.serving.server.columns import (
-    ServedColumn,
-    example_request,
-    make_table,
-    served_columns,
-)
+from runner.serving.server.columns import ServedColumn, example_request, make_table, served_columns
 from runner.serving.server.prepared import check_ids, read_arrays
 from runner.serving.server.tensors import Tensor, parse_request
 
@@ -91,10 +86,7 @@ TABLES = [
         "tensor 'b.lengths': expected INT64, a length for each row",
     ),
     (
-        [
-            tensor("b", [[1, 2], None], pa.list_(pa.int64()), "INT64"),
-            ids("b.lengths", [1, 1]),
-        ],
+        [tensor("b", [[1, 2], None], pa.list_(pa.int64()), "INT64"), ids("b.lengths", [1, 1])],
         "tensor 'b.lengths': differs from the lengths of the lists of 'b'",
     ),
     (

@@ -14,14 +14,7 @@ import tritonclient.http as triton
 
 from runner.cli.serve import serve as serve_verb
 from runner.errors import UserError
-from tests.serving.client import (
-    infer,
-    json_inputs,
-    metrics,
-    request,
-    scores,
-    triton_inputs,
-)
+from tests.serving.client import infer, json_inputs, metrics, request, scores, triton_inputs
 from tests.serving.served import click_rows
 
 

@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.client import (
-    infer,
-    json_inputs,
-    request,
-)
+from tests.serving.client import infer, json_inputs, request
 from tests.serving.served import click_rows
 
 GOOD = {t["name"]: t for t in json_inputs(click_rows(2))}
@@ -98,10 +94,7 @@ BAD: dict[str, tuple[Any, str]] = {
         {"inputs": [*GOOD.values()], "parameters": {"top_\ud800": 3}},
         r"parameters.top_\\ud800: there is no such parameter; nearest: 'top_k'",
     ),
-    "prepared": (
-        {"inputs": [*GOOD.values()], **PREPARED},
-        "tensor 'age': no input of graph model",
-    ),
+    "prepared": ({"inputs": [*GOOD.values()], **PREPARED}, "tensor 'age': no input of graph model"),
 }
 
 
@@ -164,11 +157,7 @@ def test_what_is_too_large_or_leads_nowhere_is_refused_with_its_status(server):
         body = (
             (b" " * (1 << 20) + b"x")
             if not more
-            else b"%x\r\n%s\r\n0\r\n\r\n"
-            % (
-                (1 << 20) + 1,
-                b" " * ((1 << 20) + 1),
-            )
+            else b"%x\r\n%s\r\n0\r\n\r\n" % ((1 << 20) + 1, b" " * ((1 << 20) + 1))
         )
         status, _, answer = request(server.address, infer_path, body, more)
         assert status == 413 and "1048576 bytes" in answer["error"]

@@ -25,10 +25,7 @@ from tests.whole.test_online import MODEL, STREAM
 PLAIN = {
     "labels": {"click": {}},
     "numeric": {"price": {"log1p": True, "default": 0.0}},
-    "categorical": {
-        "user": {"encode": "hash", "num_rows": 100},
-        "item": {"num_rows": 90},
-    },
+    "categorical": {"user": {"encode": "hash", "num_rows": 100}, "item": {"num_rows": 90}},
 }
 ENCODED = {
     **PLAIN,

@@ -12,12 +12,7 @@ import torch
 from runner.data.core.fitted import FittedTransforms
 from runner.serving.artifact import Task, graph_file, write_manifest, write_schema
 from runner.serving.delta import WEIGHTS
-from runner.serving.delta_write import (
-    ModelVersion,
-    find_difference,
-    graph_weights,
-    write_delta,
-)
+from runner.serving.delta_write import ModelVersion, find_difference, graph_weights, write_delta
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
 from runner.serving.predict_encode import Transforms

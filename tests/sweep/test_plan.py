@@ -116,10 +116,7 @@ def test_if_the_names_of_jobs_vary_the_directory_is_named_by_the_swept_keys():
     assert found.directory.startswith("outputs/sweeps/sweep-model-seed_")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["hydra.run.dir=x", "hydra.sweep.subdir=x"],
-)
+@pytest.mark.parametrize("text", ["hydra.run.dir=x", "hydra.sweep.subdir=x"])
 def test_keys_of_hydras_own_sweeps_are_refused_instead_of_ignored(text):
     with pytest.raises(ConfigError, match="does not hold with -m"):
         plan([["seed=1", text], ["seed=2", text]])

@@ -88,10 +88,7 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
             f"+metrics.own.x={{_target_: {TORCHMETRICS}.BinaryAURoC}}",
             "has no 'BinaryAURoC'; nearest: 'BinaryAUROC'",
         ),
-        (
-            f"+metrics.own.x={{_target_: {TORCHMETRICS}.BinaryAUROC, treshold: 3}}",
-            "treshold",
-        ),
+        (f"+metrics.own.x={{_target_: {TORCHMETRICS}.BinaryAUROC, treshold: 3}}", "treshold"),
         (f"+metrics.own.auc={{_target_: {TORCHMETRICS}.BinaryAUROC}}", "names a new metric"),
         (
             "+metrics.own.x={_target_: torchmetrics.image.fid.FrechetInceptionDistance}",

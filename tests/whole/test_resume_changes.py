@@ -166,10 +166,7 @@ def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runne
     assert differences(run, whole) == []
 
 
-OTHER_METRIC = (
-    "checkpoint.monitor.metric=validation/log_loss",
-    "checkpoint.monitor.direction=min",
-)
+OTHER_METRIC = ("checkpoint.monitor.metric=validation/log_loss", "checkpoint.monitor.direction=min")
 
 
 def logged(run: Path, metric: str) -> dict[int, float]:

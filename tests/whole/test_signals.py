@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the update, save, say so; the resumed run equals a quiet one."""
+"""Ctrl-C, SIGTERM, SIGHUP: finish the update, save, say so; the resumed run equals a quiet one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 @pytest.mark.parity("L13")
 def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same(

@@ -22,11 +22,7 @@ OPTIONS = {
         "optimizer.sparse.every_row=true",
         "optimizer.sparse.l2_tables=0.001",
     ),
-    "caught up": (
-        "optimizer=sgd",
-        "optimizer.sparse.l2_tables=0.05",
-        "model.net.embedding_dim=10",
-    ),
+    "caught up": ("optimizer=sgd", "optimizer.sparse.l2_tables=0.05", "model.net.embedding_dim=10"),
     "look-ups": ("optimizer=adagrad", "optimizer.sparse.l2_lookups=0.01"),
     "bf16": ("optimizer=adam", "optimizer.sparse.dtype=bf16", "model.net.embedding_dim=10"),
     "disk": ("sharding=disk", "dataset.max_cardinality=5000"),
@@ -130,10 +126,7 @@ def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
             ("optimizer.sparse.every_row=true", "sharding.tables={C1: disk}"),
             "sharding.tables.C1=disk: with optimizer.sparse.every_row=true every update would",
         ),
-        (
-            ("optimizer=sgd", "optimizer.sparse.l2_tables=0.1", "sharding=disk"),
-            "l2_lookups works",
-        ),
+        (("optimizer=sgd", "optimizer.sparse.l2_tables=0.1", "sharding=disk"), "l2_lookups works"),
         (("loop=tune_lr", "sharding=disk"), "the tuning loops keep a copy of all tables"),
         (
             (

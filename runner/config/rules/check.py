@@ -71,7 +71,7 @@ def check_config(
         known_problems: mistakes that were found before.
     """
     problems = check_types(config, default_config, added_keys)
-    reported_keys = {_key_of(p) for p in problems}
+    reported_keys = {re.split(r"[=:\[]", p)[0] for p in problems}
     problems += check_target_names(config, allowed)
     rules: tuple[Rule, ...] = (
         *CONFIG_RULES,
@@ -97,10 +97,6 @@ def check_config(
 def _names_any(problem: str, keys: Collection[str]) -> bool:
     # a key without a dot is a word as well: name=..., and not "name a folder"
     return not set(re.findall(r"\w+(?:\.\w+)+|\w+(?==)", problem)).isdisjoint(keys)
-
-
-def _key_of(problem: str) -> str:
-    return re.split(r"[=:\[]", problem)[0]
 
 
 def _run_rule(rule: Rule, config: Config) -> tuple[list[str], Exception | None]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from runner.config_key import Key, find_field_problems
-from runner.data.tabular.splits import parse_duration
+from runner.data.tabular.split_setting import parse_duration
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import unknown_keys
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.data.core.transforms import splitmix64
 from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.splits import Split
+from runner.data.tabular.split_setting import Split
 
 _TRAIN, _VALIDATION, _TEST = range(3)
 

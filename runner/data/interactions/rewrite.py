@@ -54,7 +54,7 @@ from runner.data.tabular.fit import TransformFitter
 from runner.data.tabular.fit_parts import find_split_starts
 from runner.data.tabular.parts import RewritableTable
 from runner.data.tabular.read_files import decode_dictionaries
-from runner.data.tabular.splits import describe_split
+from runner.data.tabular.split_setting import describe_split
 from runner.errors import DataError
 
 

@@ -53,9 +53,6 @@ class SpilledRows:
     path: Path
     blocks: tuple[tuple[int, int], ...]  # bucket and rows of each block
 
-    def bytes_per_row(self) -> float:
-        return self.path.stat().st_size / sum(rows for _, rows in self.blocks)
-
 
 class RowSpill:
     """Writes rows to one file in blocks, each of rows of one bucket, in their order."""
@@ -157,7 +154,8 @@ def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> 
     found: dict[int, list[tuple[Path, int]]] = defaultdict(list)
     counts, num_bytes = Counter[int](), Counter[int]()
     for rows in spilled:
-        per_row = rows.bytes_per_row() if rows.blocks else 0.0
+        num_rows = sum(count for _, count in rows.blocks)
+        per_row = rows.path.stat().st_size / num_rows if num_rows else 0.0
         for number, (bucket, count) in enumerate(rows.blocks):
             if draws is None:
                 run_bytes = int(count * per_row)

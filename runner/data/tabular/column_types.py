@@ -24,7 +24,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.read_files import is_text, unpacked_type
-from runner.data.tabular.splits import Split
+from runner.data.tabular.split_setting import Split
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_seconds, is_temporal
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from runner.data.core.file_hashes import hash_file
 from runner.data.core.source_files import hash_ends, nearest_path, path_setting
-from runner.data.tabular.remote_files import RemoteFiles, describe_error, find_remote
+from runner.data.tabular.remote_files import RemoteFiles, find_remote, system_reason
 from runner.errors import DataError
 from runner.object_store import StoreError
 
@@ -64,7 +64,7 @@ class DataFile:
         except StoreError as error:
             raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
-            raise DataError(f"{self}: cannot be read: {describe_error(error)}") from error
+            raise DataError(f"{self}: cannot be read: {system_reason(error)}") from error
         self._etags[1:] = [etag]
         if self._etags[0] != etag:
             handle.close()

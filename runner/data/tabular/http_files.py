@@ -60,10 +60,7 @@ class _RangeReader(io.RawIOBase):
         if not count:
             return 0
         end = self._position + count
-        if self._whole:
-            content = self._whole[self._position : end]
-        else:
-            content = self._read_range(end)
+        content = self._whole[self._position : end] if self._whole else self._read_range(end)
         buffer[:count] = content
         self._position = end
         return count

@@ -18,7 +18,8 @@ from runner.data.prepare.engine import Engine
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.splits import Split, SplitAssigner
+from runner.data.tabular.split_setting import Split
+from runner.data.tabular.splits import SplitAssigner
 from runner.errors import DataError
 
 PART_ROWS = 1 << 19

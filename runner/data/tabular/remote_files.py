@@ -193,12 +193,12 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
             f"{where}: needs a package that is not installed ({error}){install}"
         ) from error
     except OSError as error:
-        raise DataError(f"{where}: cannot be read: {describe_error(error)}") from error
+        raise DataError(f"{where}: cannot be read: {system_reason(error)}") from error
     if not names:
         raise DataError(f"{where}: no such path, or no file matches{near}")
     return files, names
 
 
-def describe_error(error: BaseException) -> str:
+def system_reason(error: BaseException) -> str:
     """Return what the system says of an error, or else its text, or else its kind."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

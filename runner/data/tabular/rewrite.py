@@ -33,7 +33,7 @@ from runner.data.tabular.encode_parts import (
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
 from runner.data.tabular.fit_parts import count_parts, find_split_starts, fit_table
 from runner.data.tabular.parts import Part, RewritableTable, find_parts
-from runner.data.tabular.splits import describe_split
+from runner.data.tabular.split_setting import describe_split
 from runner.errors import DataError
 
 SHARD_COPIES = 3  # of the rows of a file, which are in memory while it is written

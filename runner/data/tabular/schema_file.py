@@ -20,7 +20,7 @@ from runner.data.tabular.column_specs import (
     LabelSpec,
     NumericSpec,
 )
-from runner.data.tabular.splits import parse_split
+from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.data.tabular.vectors import expand_vectors
 from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_keys

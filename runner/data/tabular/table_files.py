@@ -50,7 +50,8 @@ from runner.data.tabular.read_text import (
 )
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_yaml import read_schema_file
-from runner.data.tabular.splits import EVENT_SPLITS, Split, check_split_type, parse_split
+from runner.data.tabular.split_setting import EVENT_SPLITS, Split, parse_split
+from runner.data.tabular.splits import check_split_type
 from runner.data.tabular.text_parts import TextIndex, index_texts
 from runner.data.tabular.times import TEXT_DATES
 from runner.errors import ConfigError, DataError, first_line

@@ -129,10 +129,7 @@ class RowSequential(nn.Sequential):
                 x_BC, modules = normed_linear(norm, linear, x_BC), modules[3:]
                 continue
             module, *modules = modules
-            if isinstance(module, BatchNorm | Dice):
-                x_BC = module(x_BC, weights_B)
-            else:
-                x_BC = module(x_BC)
+            x_BC = module(x_BC, weights_B) if isinstance(module, BatchNorm | Dice) else module(x_BC)
         return x_BC
 
 

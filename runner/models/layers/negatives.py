@@ -205,11 +205,7 @@ class NegativeSampler(nn.Module):
         return scores
 
     def _mask(
-        self,
-        scores_PC: Tensor,
-        positive_ids_P: Tensor,
-        ids_C: Tensor,
-        known: KnownPositives | None,
+        self, scores_PC: Tensor, positive_ids_P: Tensor, ids_C: Tensor, known: KnownPositives | None
     ) -> Tensor:
         """Return the scores, MASKED_SCORE where a candidate is no negative of a query."""
         if known is not None:

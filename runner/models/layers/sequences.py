@@ -187,11 +187,7 @@ class SequenceLookup(TableLookup):
         return padded.view(shape), used.view(shape)
 
     def _split_embeddings(
-        self,
-        values_SE: Tensor,
-        size: int,
-        candidates_C: Tensor | None,
-        per_row: dict[str, Tensor],
+        self, values_SE: Tensor, size: int, candidates_C: Tensor | None, per_row: dict[str, Tensor]
     ) -> Embeddings:
         widths = [
             len(self.pooled_features) * self.dim,

@@ -123,14 +123,15 @@ def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[Ru
     def key(run: RunRecord) -> tuple[int, bool, float]:
         place = STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)
         value = finite_or_none(run.metrics.get(metric))
-        rank = math.inf if value is None else sort_value(value, direction)
-        return place, not run.is_pareto_optimal, rank
+        return place, not run.is_pareto_optimal, sort_value(value, direction)
 
     return sorted(runs, key=key)
 
 
-def sort_value(value: float, direction: str) -> float:
-    """Return a number that is the smaller the better the value is."""
+def sort_value(value: float | None, direction: str) -> float:
+    """Return a number that is the smaller the better the value is; infinity if there is none."""
+    if value is None:
+        return math.inf
     return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
 
 
@@ -147,12 +148,7 @@ def group_by_settings(
             of_values = members.setdefault(tuple(format_run_settings(run, keys)), {})
             of_values.setdefault(run.signature or str(run.folder), run)
     groups = [SeedGroup(values, (*of_values.values(),)) for values, of_values in members.items()]
-
-    def key(group: SeedGroup) -> float:
-        mean = group.mean(metric)
-        return math.inf if mean is None else sort_value(mean, direction)
-
-    return sorted(groups, key=key)
+    return sorted(groups, key=lambda group: sort_value(group.mean(metric), direction))
 
 
 def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:

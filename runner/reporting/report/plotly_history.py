@@ -48,7 +48,7 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
             )
         )
     done = (v if r.is_completed else None for _, r, v in measured)
-    best = itertools.accumulate(done, lambda a, b: _better(a, b, direction))
+    best = itertools.accumulate(done, lambda *two: min(two, key=lambda v: sort_value(v, direction)))
     style = {"color": "#64748b", "width": 1.5, "shape": "hv"}
     places = [n for n, _, _ in measured]
     line = scatter("lines", places, [*best], name="best so far", line=style, hoverinfo="skip")
@@ -59,8 +59,3 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
         height=320,
         legend=LEGEND_ABOVE,
     )
-
-
-def _better(first: float | None, second: float | None, direction: str) -> float | None:
-    known = [value for value in (first, second) if value is not None]
-    return min(known, key=lambda v: sort_value(v, direction), default=None)

@@ -164,7 +164,8 @@ def _axis(label: str, raw: Sequence[Any]) -> Figure:
         axis: Figure = {"label": label, "values": to_json_numbers(numbers)}
         return axis | ({"tickvals": distinct} if _are_choices(distinct) else {})
     logs = [math.log10(v) for v in numbers]
-    marks = distinct if _are_choices(distinct) else _decades(logs)
+    powers = range(math.ceil(min(logs)), math.floor(max(logs)) + 1)
+    marks = distinct if _are_choices(distinct) else [10.0**power for power in powers]
     return {
         "label": label,
         "values": to_json_numbers(logs),
@@ -176,7 +177,3 @@ def _axis(label: str, raw: Sequence[Any]) -> Figure:
 def _are_choices(distinct: Sequence[float]) -> bool:
     """Whether the values are few and short, as those of a grid, which all have a mark."""
     return len(distinct) <= _MAX_TICKS and all(len(f"{v:g}") <= _TICK_LENGTH for v in distinct)
-
-
-def _decades(logs: Sequence[float]) -> list[float]:
-    return [10.0**e for e in range(math.ceil(min(logs)), math.floor(max(logs)) + 1)]

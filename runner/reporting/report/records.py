@@ -179,10 +179,7 @@ def _read_result(folder: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _status(
-    folder: Path,
-    result: Mapping[str, Any],
-    damage: str | None,
-    leaderboard_row: Mapping[str, str],
+    folder: Path, result: Mapping[str, Any], damage: str | None, leaderboard_row: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """Return the status, and the last line of the error.
 

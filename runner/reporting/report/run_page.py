@@ -107,17 +107,11 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
 
 
 def _facts(run: RunRecord) -> list[tuple[str, str]]:
-    facts = []
     monitored, _ = run.monitor
-    for name in (monitored, f"test/{monitored.partition('/')[2]}"):
-        if name in run.metrics:
-            facts.append((name, format_number(run.metrics[name])))
-    if run.best_step is not None:
-        facts.append(("best at update", f"{run.best_step:,}"))
-    if run.step is not None:
-        facts.append(("updates", f"{run.step:,}"))
-    if run.examples is not None:
-        facts.append(("examples", f"{run.examples:,}"))
+    names = (monitored, f"test/{monitored.partition('/')[2]}")
+    facts = [(name, format_number(run.metrics[name])) for name in names if name in run.metrics]
+    counts = {"best at update": run.best_step, "updates": run.step, "examples": run.examples}
+    facts += [(name, f"{count:,}") for name, count in counts.items() if count is not None]
     if run.seconds:
         facts.append(("time", format_duration(run.seconds)))
     facts.append(("seed", str(run.seed)))
@@ -212,9 +206,9 @@ def _configuration(run: RunRecord) -> str:
         text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
+    resumes = run.meta.get("resumes") or ()
     starts = [("Given on the command line", run.meta)]
-    for resume in run.meta.get("resumes") or ():
-        starts.append((f"Given to resume on {resume.get('at')}", resume))
+    starts += [(f"Given to resume on {resume.get('at')}", resume) for resume in resumes]
     head = "".join(
         f'<p class="note">{escape(told)}:</p>{render_bullets(start["overrides"])}<br>'
         for told, start in starts

@@ -85,10 +85,7 @@ def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[in
 
 
 def nearest_items(
-    scorer: Scorer,
-    arrays: Sequence[np.ndarray],
-    top_k: int,
-    leave_out: Sequence[int | str] = (),
+    scorer: Scorer, arrays: Sequence[np.ndarray], top_k: int, leave_out: Sequence[int | str] = ()
 ) -> dict[str, np.ndarray]:
     """Find the best items of rows.
 

@@ -204,21 +204,18 @@ class CallbackRunner:
 
     def _note_failure(self, name: str, event: str, error: BaseException) -> None:
         """Let the update be finished and saved, as at SIGTERM, before `raise_failure` raises."""
-        where = f"callbacks.{name} ({type(self._callbacks[name]).__name__})"
-        step = self._state.step
-        saved = f"; the training is saved at step {step:,}" if step else ""
-        self._requests.failed.append(name)
-        if (
-            self._requests.failure is None
-            and event == "on_run_start"
-            and isinstance(error, UserError)
-        ):
-            self._requests.failure = f"callbacks.{name}: {error}"
-            self._requests.is_refusal, self._requests.error = True, error
-        elif self._requests.failure is None:
-            what = f"raised {type(error).__name__}: {error}"
-            self._requests.failure = f"{where} at {event}, step {step:,}: {what}{saved}"
-            self._requests.error = error
+        requests, step = self._requests, self._state.step
+        requests.failed.append(name)
+        if requests.failure is None:
+            requests.error = error
+            requests.is_refusal = event == "on_run_start" and isinstance(error, UserError)
+            if requests.is_refusal:
+                requests.failure = f"callbacks.{name}: {error}"
+            else:
+                where = f"callbacks.{name} ({type(self._callbacks[name]).__name__}) at {event}"
+                what = f"raised {type(error).__name__}: {error}"
+                saved = f"; the training is saved at step {step:,}" if step else ""
+                requests.failure = f"{where}, step {step:,}: {what}{saved}"
         self._stop.request(signal.SIGTERM)
 
 

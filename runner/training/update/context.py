@@ -331,8 +331,7 @@ class Context:
         For tasks of several players, in which a loss leaves gradients in parameters of others.
         """
         for optimizer in self.optimizers().values():
-            for parameter in optimizer_parameters(optimizer):
-                parameter.grad = None
+            optimizer.zero_grad()
 
     def _finalize_gradients(
         self, parameters: Sequence[nn.Parameter], boundary: list[Tensor]

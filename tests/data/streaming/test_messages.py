@@ -68,7 +68,7 @@ def learnt(tmp_path) -> str:
 
     FittedTransforms(
         num_rows={
-            **{"user": 40, "item": 40, "shop": 4, "tags": 4, "both": 50, "hour": 25, "weekday": 8},
+            **{"user": 40, "item": 40, "shop": 4, "tags": 4, "both": 50, "hour": 25, "weekday": 8}
         },
         moments={"price": [2.0, 0.5]},
         id_types={"user": "integer", "item": "string", "shop": "string", "tags": "string"},

@@ -236,8 +236,7 @@ def test_a_narrow_table_folds_its_headers_or_is_transposed():
 
 def test_gain_is_shown_per_task_and_only_where_it_is_known():
     table = result_table(
-        {"test/auc/click": 0.7, "test/auc/buy": 0.6, "test/loss": 0.1},
-        {"test": {"auc/click": 0.9}},
+        {"test/auc/click": 0.7, "test/auc/buy": 0.6, "test/loss": 0.1}, {"test": {"auc/click": 0.9}}
     )
     assert table.rows[1] == ["auc/click gain reached", "50.0%", ""]
     undefined = {"test/auc/click": math.nan, "test/loss": 0.1}  # of labels that are all alike

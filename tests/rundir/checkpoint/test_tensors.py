@@ -138,12 +138,12 @@ def test_states_that_do_not_fit_are_refused_before_any_is_changed(tmp_path: Path
     saved = open_checkpoint(save(tmp_path, 1, state))
     wrong = {
         r"lacks 1 tensors.*'dense/mlp.weigth'; nearest: 'dense/mlp.weight'": {
-            "dense/mlp.weigth": torch.zeros(2, 3),
+            "dense/mlp.weigth": torch.zeros(2, 3)
         },
         r"does not, the first is 'dense/mlp.weight'": {},
         r"'dense/mlp.weight' is \(2, 3\).*\(3, 2\)": {"dense/mlp.weight": torch.zeros(3, 2)},
         r"'dense/mlp.weight' is torch.float32.*torch.float64": {
-            "dense/mlp.weight": torch.zeros(2, 3).double(),
+            "dense/mlp.weight": torch.zeros(2, 3).double()
         },
     }
     for message, part in wrong.items():

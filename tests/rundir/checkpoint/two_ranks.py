@@ -16,10 +16,7 @@ from torch.distributed.tensor import Shard as ByRows
 from runner.rundir.checkpoint import Checkpointer, CheckpointError, load_tensors
 
 ROWS = torch.arange(40.0).view(10, 4)
-CUTS = (
-    [(0, 2), (2, 5)],
-    [(5, 10)],
-)  # by rank; the first has two parts of one table
+CUTS = ([(0, 2), (2, 5)], [(5, 10)])  # by rank; the first has two parts of one table
 
 
 def sharded(rank: int) -> ShardedTensor:

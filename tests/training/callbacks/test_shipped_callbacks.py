@@ -245,10 +245,7 @@ def test_no_warning_comes_where_the_pages_of_files_fill_a_container(tmp_path, mo
         # limit 100 s, margin 10 s; after each update: left <= 10 + the longest gap so far?
         ([1] * 100, 89),  # at 89: 11 left <= 10 + 1
         ([20, 20, 20, 20], 4),  # at 60: 40 > 30; at 80: 20
-        (
-            [1, 1, 1, 30] + [1] * 60,
-            31,
-        ),  # one took 30: 41 left at 30, 40 at 31
+        ([1, 1, 1, 30] + [1] * 60, 31),  # one took 30: 41 left at 30, 40 at 31
         ([89, 1], 1),
     ],
 )

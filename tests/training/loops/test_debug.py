@@ -30,12 +30,7 @@ from tests.tiny import CPU, SCHEMA, make_context, snapshot
 from tests.tiny_job import Rows, make_job, output
 
 NAN, INF = float("nan"), float("inf")
-EVERYTHING = {
-    "anomaly": True,
-    "statistics": True,
-    "summary": True,
-    "stop_at_nonfinite": True,
-}
+EVERYTHING = {"anomaly": True, "statistics": True, "summary": True, "stop_at_nonfinite": True}
 
 
 class Spoil(nn.Module):

@@ -45,9 +45,7 @@ class WithSplits(Rows):
 def job_of(evaluate="5", **callbacks):
     """A job of 2 epochs of 5 updates. Its best weights must be its last: it has no disk."""
     job = make_job(
-        make_context(),
-        dataset=WithSplits(),
-        trainer=TrainerSettings(batch_size=32, max_epochs=2),
+        make_context(), dataset=WithSplits(), trainer=TrainerSettings(batch_size=32, max_epochs=2)
     )
     return replace(
         job,
