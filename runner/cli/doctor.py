@@ -76,12 +76,16 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     yield "memory", f"{available_memory_bytes() / 2**30:.1f} GiB free for this process", None
     begin = time.perf_counter()
     import torch
-    import torchrec  # noqa: F401  its import is timed
+    import torchrec.sparse.jagged_tensor  # noqa: F401  its import is timed
 
     seconds = time.perf_counter() - begin
     packages = shlex.quote(sysconfig.get_path("purelib"))
     slow = f"if bytecode is missing: `python -m compileall -q {packages}`" * (seconds > 10)
-    yield "start", f"{seconds:.1f} s to import torch and torchrec", slow or None
+    yield (
+        "start",
+        f"{seconds:.1f} s to import torch, and of torchrec what a run needs",
+        slow or None,
+    )
     yield "gpu", _gpus(), None
     from runner.training.builder.precision_probe import bf16_speed, describe_bf16
 

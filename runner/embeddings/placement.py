@@ -27,7 +27,6 @@ from runner.embeddings.sharding_settings import (
     engine_name,
     placed_kind,
 )
-from runner.embeddings.torchrec_tables import TorchRecTables
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.optim.settings import SparseSettings
 
@@ -128,6 +127,9 @@ def _shard_stored_tables(
     if sharded and uses_exchange:
         members.append(exchange(layout_of(sharded), plans=plans, row_ranges=row_ranges))
     elif sharded:
+        # which imports all of TorchRec
+        from runner.embeddings.torchrec_tables import TorchRecTables
+
         by_torchrec = TorchRecTables(
             layout_of(sharded),
             settings,

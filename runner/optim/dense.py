@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +29,32 @@ _FUSED = {
     torch.optim.Adagrad: ("cpu",),
 }
 _NOT_WITH_FUSED = ("foreach", "differentiable")
+
+
+# which torch leaves out of what it compiles
+_NOT_COMPILED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+
+
+def postpone_compiler() -> None:
+    """Let the methods of optimizers not import torch's compiler, which takes a second.
+
+    They import it at their first call, to be left out of what it compiles. Where nothing else has
+    imported it, nothing is compiled. A version of torch that does this otherwise is not changed.
+    """
+    for name in _NOT_COMPILED:
+        method = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if method is not None and not hasattr(method, _GUARDED):
+            setattr(method, _GUARDED, partial(_call_guarded, method))
+
+
+_GUARDED = "__dynamo_disable"  # where torch keeps the method that it calls in place of one
+
+
+def _call_guarded(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if "torch._dynamo" not in sys.modules:
+        return method(*args, **kwargs)
+    setattr(method, _GUARDED, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
+    return getattr(method, _GUARDED)(*args, **kwargs)
 
 
 def build_dense_optimizer(
@@ -57,6 +85,7 @@ def build_dense_optimizer(
     options: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }
+    postpone_compiler()
     devices = {p.device.type for p in parameters.values()}
     if (
         cls in _FUSED

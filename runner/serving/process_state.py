@@ -28,6 +28,7 @@ def process_restored() -> Iterator[None]:
     import torch
 
     from runner.training.rng_state import preserve_rng_state
+    from runner.training.update.determinism import set_deterministic
 
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -46,7 +47,7 @@ def process_restored() -> Iterator[None]:
         os.environ.update(environment)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
+        set_deterministic(deterministic)
         logging.getLogger().handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

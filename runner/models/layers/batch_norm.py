@@ -44,6 +44,7 @@ class BatchNorm(UpdateState):
             updates 0.9^n is left: too much where variances are far from 1.
     """
 
+    uncompiled = ("_normalise",)
     running_mean: Tensor
     running_var: Tensor
     num_updates: Tensor | None
@@ -119,7 +120,6 @@ class BatchNorm(UpdateState):
         """Return whether local rows are normalised by the functions of this file, not torch's."""
         return x_BC.is_cpu and x_BC.dtype == self.running_mean.dtype
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's has no types
     def _normalise(self, x_BC: Tensor, weights_B: Tensor | None) -> Tensor:
         normed_BC: Tensor
         if self.takes_local_rows(x_BC, weights_B):

@@ -25,6 +25,7 @@ class ItemMemory(UpdateState):
         warmup: updates before the queue is read, while vectors still move fast.
     """
 
+    uncompiled = ("remember",)
     vectors_MD: Tensor
     ids_M: Tensor  # -1: an empty slot
     num_items: Tensor  # put in so far
@@ -44,7 +45,6 @@ class ItemMemory(UpdateState):
         is_warm = self.num_updates >= self.warmup
         return self.vectors_MD, torch.where(is_warm, self.ids_M, -1)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's has no types
     def remember(self, vectors_ND: Tensor, ids_N: Tensor) -> None:
         """Put items in when the update ends."""
         self.pending.append((vectors_ND.detach().float(), ids_N))

@@ -14,6 +14,7 @@ from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
 from runner.machine import end_imports, keep_freed_memory, usable_cores
+from runner.training.update.determinism import set_deterministic
 
 
 def join_ranks(trainer: TrainerSettings) -> Ranks:
@@ -43,7 +44,7 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     end_imports()
     torch.set_num_threads(trainer.num_threads or per_rank)
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
-    torch.use_deterministic_algorithms(trainer.deterministic)
+    set_deterministic(trainer.deterministic)
     if kind == "cuda":
         torch.cuda.set_device(device)
     return device

@@ -38,6 +38,11 @@ class CompiledDense:
     def __init__(self, model: Recommender, num_rows: int) -> None:
         self._model, self._num_rows = model, num_rows
         self._eager = model.dense
+        for module in model.modules():
+            if isinstance(module, UpdateState):
+                for name in module.uncompiled:  # no decorator, since it would import the compiler
+                    method = getattr(module, name)
+                    setattr(module, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
         self._compiled = torch.compile(model.dense, dynamic=True)
         self._is_traced = False
 

@@ -27,6 +27,15 @@ _ON_CUDA = (
 _KNOWN_PACKAGES = ("runner.", "torch", "fbgemm_gpu.")  # and torchrec
 
 
+def set_deterministic(wanted: bool) -> None:
+    """Refuse nondeterministic kernels or not; asks torch only where that is not so already.
+
+    torch imports its compiler to tell it, which takes a second.
+    """
+    if wanted != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(wanted)
+
+
 class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes sums whose order changes from run to run; `found` describes each once."""
 
