@@ -51,6 +51,12 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
         return 130
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         error = UserError(f"{error.filename}: no file or folder may have a name this long")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        print_error(
+            f"{error.strerror}: {error.filename or 'where this command writes'}; with more room, "
+            "the same command goes on"
+        )
+        return 1
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)
