@@ -118,6 +118,15 @@ def test_a_name_that_is_too_long_is_told_without_a_traceback(words, capsys, tmp_
     assert "Traceback" not in shown
 
 
+def test_a_character_that_the_terminal_lacks_is_printed_otherwise(tmp_path):
+    run = tmp_path / "ü ±"
+    run.mkdir()
+    (run / "data.csv").write_text("label,größe\n1,2.5\n0,3.5\n")
+    done = python("-m", "runner", "schema", str(run / "data.csv"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "gr\\xf6\\xdfe" in done.stdout
+
+
 def test_a_message_finds_a_closed_output(tmp_path):
     shown = f"{sys.executable} -m runner optimizer=adm >&-"
     done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
