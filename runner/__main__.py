@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
+from runner.distributed.world_size import launched_rank
 from runner.errors import UserError, is_interruption, wrap_words
 from runner.machine import postpone_full_collections
 from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
@@ -51,6 +52,14 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
         return 130
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         error = UserError(f"{error.filename}: no file or folder may have a name this long")
+    if isinstance(error, PermissionError) and error.filename:
+        error = UserError(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        print_error(
+            f"{error.strerror}: {error.filename or 'where this command writes'}; with more room, "
+            "the same command goes on"
+        )
+        return 1
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)
@@ -102,7 +111,7 @@ def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int
 
 def print_error(message: str) -> None:
     """Print one message on stderr, coloured on a terminal. Under torchrun only rank 0 prints."""
-    if os.environ.get("RANK", "0") != "0":
+    if launched_rank():
         return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     text = f"error: {message}"

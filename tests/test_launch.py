@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -265,6 +266,16 @@ def test_a_failure_while_running_exits_with_1_and_leaves_its_traceback_in_the_lo
     code, _, err = command("resume", "run", "trainer.traceback=true")
     assert code == 1
     assert "Traceback" in err
+
+
+def test_a_failure_whose_run_was_removed_shows_its_traceback(command):
+    def loop(job):
+        shutil.rmtree("run")
+        raise RuntimeError("nowhere to write")
+
+    command.jobs.do = loop
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 1 and "Traceback" in err and "log.txt" not in err
 
 
 def test_a_failure_says_how_far_the_run_had_come(command):

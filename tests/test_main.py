@@ -1,5 +1,6 @@
 """`python -m runner` as a process: what it imports, what it prints, how it ends."""
 
+import errno
 import json
 import os
 import subprocess
@@ -116,6 +117,30 @@ def test_a_name_that_is_too_long_is_told_without_a_traceback(words, capsys, tmp_
     shown = capsys.readouterr().err
     assert name in shown and "name this long" in shown
     assert "Traceback" not in shown
+
+
+def test_a_file_that_may_not_be_read_is_told_without_a_traceback(monkeypatch, capsys):
+    def read_meta(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", f"{folder}/meta.json")
+
+    monkeypatch.setattr("runner.rundir.find_run.read_meta", read_meta)
+    assert main(["export", "locked", "--out", "model"]) == 2
+    assert capsys.readouterr().err == "error: locked/meta.json: Permission denied\n"
+
+
+def test_a_rank_that_no_launcher_has_set_hides_no_message(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["resume", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_character_that_the_terminal_lacks_is_printed_otherwise(tmp_path):
+    run = tmp_path / "ü ±"
+    run.mkdir()
+    (run / "data.csv").write_text("label,größe\n1,2.5\n0,3.5\n")
+    done = python("-m", "runner", "schema", str(run / "data.csv"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "gr\\xf6\\xdfe" in done.stdout
 
 
 def test_a_message_finds_a_closed_output(tmp_path):

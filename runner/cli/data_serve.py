@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -51,7 +52,7 @@ def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
         return list(words)
     chosen = [word for word in words if word.startswith("dataset=")] or [_dataset_of(schema)]
     rest = [word for word in words if not word.startswith("dataset=")]
-    path = quote_hydra_value(str(schema.expanduser().resolve()))
+    path = quote_hydra_value(os.path.realpath(os.path.expanduser(schema)))
     return [*chosen, f"dataset.schema={path}", *rest]
 
 
@@ -60,7 +61,8 @@ def _dataset_of(schema: Path) -> str:
     from runner.data.tabular.file_list import SUFFIXES
     from runner.data.tabular.schema_yaml import read_schema_file
 
-    path = str(read_schema_file(schema.expanduser()).get("path", "")) if schema.is_file() else ""
+    schema = Path(os.path.expanduser(schema))
+    path = str(read_schema_file(schema).get("path", "")) if schema.is_file() else ""
     known = (f for f, endings in SUFFIXES.items() if path.lower().endswith(endings))
     return f"dataset={next(known, 'parquet')}"
 
@@ -156,7 +158,7 @@ def _run(server: Any, given: Namespace) -> int:
 
 def _read(flag: str, path: Path) -> bytes:
     try:
-        return path.expanduser().read_bytes()
+        return Path(os.path.expanduser(path)).read_bytes()
     except OSError as error:
         raise UserError(f"{flag} {path}: {error.strerror or error}") from error
 

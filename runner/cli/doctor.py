@@ -52,7 +52,7 @@ def doctor(words: Sequence[str], allow: Sequence[str]) -> int:
         print(wrap_words(f"{name:<9}{value}", width, indent=9))
         if problem:
             print(wrap_words(f"{'':<9}! {problem}", width, indent=2))
-            is_ill |= name in ("packages", "disk")
+            is_ill |= name in ("packages", "disk", "cache")
     return int(is_ill)
 
 
@@ -91,7 +91,7 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
 
     torch.set_num_threads(cores)
     yield "bf16", describe_bf16(bf16_speed(cpu_name())), None
-    yield "disk", *_disk(Path("outputs"))
+    yield "disk", *_disk(Path("outputs"), "give another place by hydra.run.dir=...")
     yield "cache", *_cache()
     missing = [name for name, (module, _) in EXTRAS.items() if not is_installed(module)]
     have = ", ".join(name for name in EXTRAS if name not in missing) or "none"
@@ -128,13 +128,13 @@ def _gpus() -> str:
     return f"{listed}, CUDA {torch.version.cuda}"
 
 
-def _disk(folder: Path) -> tuple[str, str | None]:
+def _disk(folder: Path, other_place: str) -> tuple[str, str | None]:
     place = folder.absolute()
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK):
-        return f"{folder}/ cannot be written", "give another place by hydra.run.dir=..."
+        return f"{folder}/ cannot be written", other_place
     short = "checkpoints may not fit; checkpoint.keep and `clean` save space"
     return f"{free / 1e9:.0f} GB free for {folder}/", short if free < _FULL_DISK_BYTES else None
 
@@ -145,5 +145,7 @@ def _cache() -> tuple[str, str | None]:
     root = cache_root()
     files = [path for path in root.rglob("*") if path.is_file()] if root.is_dir() else []
     size = sum(path.stat().st_size for path in files)
-    free = _disk(root)[0].split(" for ")[0]
-    return f"{size / 1e9:.1f} GB of prepared data in {root} ($RUNNER_CACHE), {free}", None
+    other_place = "give another place by the variable RUNNER_CACHE"
+    free, problem = _disk(root, other_place)
+    text = f"{size / 1e9:.1f} GB of prepared data in {root} ($RUNNER_CACHE)"
+    return f"{text}, {free.split(' for ')[0]}", problem if problem == other_place else None

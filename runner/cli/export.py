@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,10 +56,11 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
     if tracked is not None:
         tracked.log(out, read_json(out / "manifest.json")["checkpoint"]["step"], print)
-    apply = f"python -m runner apply {given.since} {out} --out NEW"
-    shown = f"python {out / 'score.py'}" if given.since is None else apply
+    words = ["python", str(out / "score.py")]
+    if given.since is not None:
+        words = ["python", "-m", "runner", "apply", given.since, str(out), "--out", "NEW"]
     use = "shows how it is loaded" if given.since is None else "brings the model on"
-    print_status(f"wrote {out}; `{shown}` {use}")
+    print_status(f"wrote {out}; `{shlex.join(words)}` {use}")
     return 0
 
 

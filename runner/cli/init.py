@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import os
+import shutil
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -34,6 +35,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
 
     Raises:
         UserError: for a name that is no package's, and for a folder that holds something.
+        OSError: if a file cannot be written; the folder is then removed again.
     """
     given = make_parser().parse(words)
     if len(given.name) != 1:
@@ -41,10 +43,14 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
     folder = Path(given.name[0])
     name = folder.name
     _check(folder, name)
-    for path, text in render(name).items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    try:
+        for path, text in render(name).items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)  # it was not there, or empty
+        raise
     print(
         f"made {folder}/: a table of {ROWS:,} clicks, a model, a task and their tests. Next:\n"
         f"  cd {folder}\n"

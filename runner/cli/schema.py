@@ -191,6 +191,7 @@ def write_new_file(path: Path, text: str) -> None:
     except OSError as error:
         if isinstance(error, FileExistsError) and path.exists():
             raise UserError(already_exists("--out", path)) from None
+        path.unlink(missing_ok=True)  # of a full disk
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 

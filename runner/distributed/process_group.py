@@ -12,7 +12,7 @@ from runner.distributed import launcher
 from runner.distributed.collective_order import VARIABLE, check_collective_order
 from runner.distributed.interface import set_gloo_interface
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.errors import UserError
+from runner.errors import UserError, first_line
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
@@ -27,6 +27,7 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
 
     Raises:
         UserError: if nodes have different numbers of ranks.
+        DistError: if not all ranks come.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return current_ranks()
@@ -46,7 +47,14 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
             wait_for_workers=False,
             master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
         )
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    except dist.DistError as error:
+        raise dist.DistError(
+            f"rank {rank}: the {size} ranks of WORLD_SIZE={size} have not met: "
+            f"{first_line(error)} If no launcher has set RANK and WORLD_SIZE, unset them; "
+            f"trainer.rank_timeout_s={timeout_s:g} is how long they wait"
+        ) from error
     ranks = current_ranks()
     per_node = ranks.all_gather_object(ranks.local_world_size)
     if len(set(per_node)) > 1:

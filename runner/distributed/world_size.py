@@ -71,7 +71,8 @@ def resolve_world_size(
     if started_ranks is not None:
         if key in overridden_keys and requested != started_ranks:
             return [
-                f"{key}={requested}: but {started_ranks} ranks have been started; leave it out"
+                f"{key}={requested}: but {started_ranks} ranks have been started, says WORLD_SIZE; "
+                "leave it out, or unset RANK and WORLD_SIZE if no launcher has set them"
             ], []
         trainer["num_processes"] = trainer_record["num_processes"] = started_ranks
     previous = previous_config.get("trainer") or {}

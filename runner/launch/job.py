@@ -265,8 +265,10 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         if get_key(composed.config, "trainer.traceback"):
             print(outcome.trace, file=sys.stderr)
         raise UserError(outcome.message)
-    where = f"; the traceback is in {run.dir / 'log.txt'}" if run and outcome.trace else ""
-    if outcome.trace and (run is None or get_key(composed.config, "trainer.traceback")):
+    log_file = run.dir / "log.txt" if run else None
+    has_log = log_file is not None and log_file.exists()  # unless somebody has removed the run
+    where = f"; the traceback is in {log_file}" if has_log and outcome.trace else ""
+    if outcome.trace and (not has_log or get_key(composed.config, "trainer.traceback")):
         print(outcome.trace, file=sys.stderr)
     print_status(f"failed: {outcome.message}{where}")
     return outcome.code

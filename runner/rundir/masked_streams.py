@@ -109,7 +109,8 @@ def mask_standard_streams() -> Callable[[], None]:
         wrapper = io.TextIOWrapper(
             buffer,
             encoding=stream.encoding,
-            errors=stream.errors,
+            # a name that the terminal's encoding lacks is no reason for a run to fail
+            errors="backslashreplace" if stream.errors == "strict" else stream.errors,
             newline="",  # the stream below has no line breaks of its own left to translate
             line_buffering=stream.line_buffering or name == "stderr",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from runner.serving.onnx_weights import read_initializers
 from runner.serving.pt2_write import save_program
 
 ONNX_OPSET = 20
+GRAPH_BYTES = 4_000_000  # at most, beside its weights
 # Machine code that every x86-64 processor since 2013 runs; the default is that of this machine.
 PORTABLE = {"cpp.march": "x86-64-v3", "cpp.simdlen": 256}
 # Weights lie in a file beside the code, also those of few values, which would otherwise stand in
@@ -45,6 +47,7 @@ def save_graph(
         UserError: for what the format cannot hold, with the reason.
     """
     try:
+        _check_room(program, path)
         if format_ == "pt2":
             save_program(program, path)
         elif format_ == "aoti":
@@ -52,12 +55,30 @@ def save_graph(
             write_weights(path.with_name(weights_file(spec.name)), program_weights(program))
         else:
             _save_onnx(program, spec, path)
+    except UserError:
+        raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
             f"--format {format_}: the graph {spec.name} cannot be written: {type(error).__name__}: "
             f"{first}; try another of {', '.join(FORMATS)}"
         ) from error
+
+
+def _check_room(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Check that a file has room: PyTorch's writer ends the process where a disk gets full.
+
+    Raises:
+        UserError: if it has not.
+    """
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    needed = sum(t.nbytes for t in tensors if torch.is_tensor(t)) + GRAPH_BYTES
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise UserError(
+            f"{path.parent.parent}: no space left on device: the exported model needs up to "
+            f"{needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
+        )
 
 
 def _compile(program: torch.export.ExportedProgram, path: Path, portable: bool) -> None:

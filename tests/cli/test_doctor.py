@@ -55,8 +55,16 @@ def test_extras_are_those_that_the_package_declares():
 def test_a_full_disk_is_told(monkeypatch, tmp_path):
     usage = type("Usage", (), {"free": 1e9})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    value, problem = doctor._disk(tmp_path / "outputs")
+    value, problem = doctor._disk(tmp_path / "outputs", "elsewhere")
     assert value.startswith("1 GB free") and problem is not None and "clean" in problem
+
+
+def test_a_cache_that_cannot_be_written_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    assert doctor._cache()[1] is None
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    value, problem = doctor._cache()
+    assert value.endswith("cannot be written") and problem is not None and "RUNNER_CACHE" in problem
 
 
 @pytest.mark.parametrize("flags", ["fpu avx2 amx_bf16", "fpu avx2"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from runner.__main__ import main
@@ -59,3 +63,14 @@ def test_a_name_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, capsys, n
     assert main(["init", name]) == 2
     assert problem in capsys.readouterr().err
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "file"]
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_of_a_project(tmp_path, monkeypatch, capsys):
+    def write_text(path, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert main(["init", str(tmp_path / "mine")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: No space left on device: ") and "Traceback" not in told
+    assert not any(tmp_path.iterdir())

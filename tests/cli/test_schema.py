@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from runner.cli.schema import schema
+from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.table import open_table
@@ -629,3 +630,14 @@ def test_rows_without_the_time_of_the_split_are_told_and_skipped_by_the_command(
         assert proposed["split"]["time"] == "event_time"
         assert ("event_time: 1 of" in shown and "hold no time" in shown) is bool(number)
         assert ("dataset.on_bad_rows=skip dataset.max_bad_rows" in shown) is bool(number)
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(UserError, match="cannot be written: File too large"):
+            write_new_file(tmp_path / "clicks.yaml", "path: clicks.csv")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not any(tmp_path.iterdir())

@@ -48,6 +48,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["dataset.window_rows=0", "dataset.workers=-1", "dataset.prefetch=-1"],
          ["3 mistakes", "dataset.window_rows=0", "dataset.workers=-1", "dataset.prefetch=-1"]),
         (["trainer.accumulate=100000000000"], ["must be at least 1 and at most 1000000"]),
+        (["trainer.rank_timeout_s=100000000000"], ["must be at least 1 and at most 31536000"]),
         (["trainer.early_stop.threshold=nan"], ["threshold=nan: must be a finite number"]),
         (["sharding.device_memory_gb=nan"], ["device_memory_gb=nan: must be above 0"]),
         (["callbacks=memory", "callbacks.memory.every=30min"],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -102,6 +103,14 @@ def test_the_place_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.cache_root() == tmp_path / ".cache" / "runner"
+
+
+def test_a_user_without_a_home_is_told_which_variable_names_a_folder(monkeypatch):
+    for name in ("RUNNER_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # has no entry in /etc/passwd
+    with pytest.raises(DataError, match=r"user 54321 has no entry in /etc/passwd; RUNNER_CACHE"):
+        cache.cache_root()
 
 
 def test_the_list_of_files_holds_their_sizes(own_cache):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks
 
 
@@ -33,3 +36,13 @@ def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
         "sums": torch.float32,
         "count": torch.int64,
     }
+
+
+def test_a_rank_to_which_no_other_comes_says_which_variables_may_be_left_over(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", **address}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(dist.DistError, match=r"the 2 ranks .* unset them; trainer\.rank_timeout"):
+        join_process_group(torch.device("cpu"), timeout_s=1)

@@ -35,3 +35,8 @@ def test_a_folder_whose_only_run_is_damaged_says_so(tmp_path, capsys):
     with pytest.raises(UserError, match=r"no run directory: it has no meta\.json"):
         find_run(tmp_path)
     assert "it is passed over" in capsys.readouterr().err
+
+
+def test_a_user_whom_nobody_knows_is_a_part_of_a_name_as_in_a_shell():
+    with pytest.raises(UserError, match="~nosuchuser/run"):
+        find_run("~nosuchuser/run")

@@ -260,6 +260,16 @@ def test_a_graph_that_cannot_be_written_names_its_format(clicks_model, tmp_path)
         save_graph(program, SPEC, tmp_path / "none" / "x.pt2", "pt2", portable=False)
 
 
+def test_a_graph_that_has_no_room_is_refused_before_it_is_written(
+    clicks_model, tmp_path, monkeypatch
+):
+    program = torch.export.load(str(clicks_model / "model.pt2"))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Made(free=100_000))
+    with pytest.raises(UserError, match=r"no space left on device: .* and 0\.1 MB are free"):
+        save_graph(program, SPEC, tmp_path / "x.pt2", "pt2", portable=False)
+    assert not any(tmp_path.iterdir())
+
+
 def test_weights_that_were_not_delivered_can_be_exported(tmp_path, capsys):
     (tmp_path / EXPORT_LOG).write_text("error: no room on the disk\n")
     delivery = FolderDelivery(to=str(tmp_path / "to"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -44,3 +45,12 @@ class Poisoned:
         if os.environ.get("POISON_EVALUATION") == "scores":
             prediction = replace(prediction, logits_BT=prediction.logits_BT * float("nan"))
         return prediction, losses
+
+
+class Removing(Poisoned):
+    """Removes the file REMOVE_FILE before its 20th update."""
+
+    def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
+        if self.updates == 19:
+            Path(os.environ["REMOVE_FILE"]).unlink()
+        return super().train_step(ctx, batches)

@@ -65,6 +65,14 @@ def test_fewer_than_the_limit_are_told_and_do_not_fail(runner, tmp_path):
     train(runner, tmp_path / "two", "trainer.max_skipped=null", POISON_UPDATES="2-39").check()
 
 
+def test_metrics_that_are_removed_during_a_run_are_told_with_the_next_checkpoint(runner, tmp_path):
+    run = tmp_path / "run"
+    task = "task._target_=tests.whole.poisoned.Removing"
+    rows = run / "metrics.jsonl"
+    done = train(runner, run, task, "trainer.log_every=5", REMOVE_FILE=str(rows)).check(0)
+    assert f"warning: {rows} is gone, with the " in done.text
+
+
 def test_a_limit_below_one_is_refused(runner, tmp_path):
     done = train(runner, tmp_path / "run", "trainer.max_skipped=0")
     assert done.code == 2 and "trainer.max_skipped=0: must be at least 1" in done.text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from glob import glob
-from pathlib import Path
 
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import STREAM_DATASETS, TUNING_LOOPS
@@ -37,5 +37,5 @@ def check_delivery(config: Config) -> Iterator[str]:
             f"delivery.every={every}: a stream has no test split that the first artifact could be "
             "held against: delivery.rows_from=FILE names labelled rows"
         )
-    if rows is not None and "://" not in str(rows) and not glob(str(Path(str(rows)).expanduser())):
+    if rows is not None and "://" not in str(rows) and not glob(os.path.expanduser(str(rows))):
         yield f"delivery.rows_from={rows}: no such path"

@@ -103,6 +103,7 @@ class TrainerSettings:
         300,
         "a rank that waits longer than this for another one fails",
         ge=1,
+        le=365 * 24 * 3600,
         unit="seconds",
         signed="no",
     )

@@ -26,11 +26,20 @@ _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that end
 
 
 def cache_root() -> Path:
-    """Return `$RUNNER_CACHE` or, if it is not set, `runner/` in the user's cache folder."""
+    """Return `$RUNNER_CACHE` or, if it is not set, `runner/` in the user's cache folder.
+
+    Raises:
+        DataError: if the user has no home, such as one without an entry in /etc/passwd.
+    """
     if root := os.environ.get("RUNNER_CACHE"):
-        return Path(root).expanduser()
-    user_cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(user_cache) if user_cache else Path.home() / ".cache") / "runner"
+        return Path(os.path.expanduser(root))
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if user_cache.startswith("~"):
+        raise DataError(
+            f"there is no folder for prepared data: HOME is not set, and user {os.getuid()} has no "
+            "entry in /etc/passwd; RUNNER_CACHE names one"
+        )
+    return Path(user_cache) / "runner"
 
 
 def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:

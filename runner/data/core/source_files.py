@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -65,7 +66,7 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], download
         raise DataError(
             f"dataset.path is not set, for example dataset.path={example}; {download_hint}"
         )
-    location = Path(path).expanduser()
+    location = Path(os.path.expanduser(path))
     start = f"dataset.path={path}"
     if not location.exists():
         raise DataError(f"{start}: no such path{nearest_path(location)}; {download_hint}")

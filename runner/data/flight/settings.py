@@ -81,7 +81,7 @@ class FlightRecipe:
         if self.tls_roots is None:
             return None
         try:
-            return Path(self.tls_roots).expanduser().read_bytes()
+            return Path(os.path.expanduser(self.tls_roots)).read_bytes()
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"dataset.tls_roots={self.tls_roots}: {reason}") from error

@@ -7,6 +7,7 @@ the one before it for validation, the others are for training. `negatives` are r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,8 @@ class Amazon:
         self._file()
 
     def _file(self) -> Path:
-        if self.path and Path(self.path).expanduser().is_file():
-            return Path(self.path).expanduser()
+        if self.path and Path(os.path.expanduser(self.path)).is_file():
+            return Path(os.path.expanduser(self.path))
         folder = check_path(
             self.path, example="data/beauty", files=(REVIEWS_FILE,), download_hint=DOWNLOAD_HINT
         )

@@ -67,7 +67,7 @@ def synthetic(
     """Open the dataset of the option `synthetic`; settings are the fields of `Synthetic`."""
     planted = recipe(**settings)
     if write_to:
-        export_dataset(planted, Path(write_to).expanduser())
+        export_dataset(planted, Path(os.path.expanduser(write_to)))
     return open_recipe(
         planted, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )

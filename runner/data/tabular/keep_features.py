@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,4 +69,4 @@ def _keep(declared: Any, names: Collection[str]) -> dict[str, Any]:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+    return path if "://" in path else str(Path(os.path.expanduser(path)).absolute())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ class TableFiles:
         """
         if isinstance(self.schema, Mapping):
             return parse_schema(self.schema)
-        return parse_schema(self.schema_content, str(Path(str(self.schema)).expanduser()))
+        return parse_schema(self.schema_content, os.path.expanduser(str(self.schema)))
 
     @cached_property
     def schema_content(self) -> Mapping[str, Any]:
@@ -108,7 +109,7 @@ class TableFiles:
             )
         if isinstance(self.schema, Mapping):
             return self.schema
-        return read_schema_file(Path(str(self.schema)).expanduser())
+        return read_schema_file(Path(os.path.expanduser(str(self.schema))))
 
     @cached_property
     def declared_in_files(self) -> Declared:
@@ -424,6 +425,6 @@ class TableFiles:
         """Resolve paths in a schema file, which are relative to its folder."""
         if isinstance(self.schema, Mapping):
             return paths
-        folder = Path(str(self.schema)).expanduser().parent
+        folder = Path(os.path.expanduser(str(self.schema))).parent
         several = [paths] if isinstance(paths, str) else list(paths)
-        return [p if "://" in p else str(folder / Path(p).expanduser()) for p in several]
+        return [p if "://" in p else str(folder / os.path.expanduser(p)) for p in several]

@@ -25,11 +25,11 @@ class PlainSurface:
         self._stream, self._errors = stream, errors
 
     def write_line(self, text: str) -> None:
-        _ignore_closed_stream(self._stream, lambda: print(text, file=self._stream, flush=True))
+        ignore_closed_stream(self._stream, lambda: print(text, file=self._stream, flush=True))
 
     def warn(self, text: str) -> None:
         message = f"warning: {text}"
-        _ignore_closed_stream(self._errors, lambda: print(message, file=self._errors, flush=True))
+        ignore_closed_stream(self._errors, lambda: print(message, file=self._errors, flush=True))
 
     def write_table(self, title: str, table: TextTable) -> None:
         self.write_line("\n".join([title, *("  " + line for line in table.lines())]))
@@ -118,12 +118,12 @@ class TerminalSurface:
                 bar.start()
                 self._console.show_cursor(True)  # a killed run must not leave the cursor hidden
 
-        _ignore_closed_stream(self._stream, draw)
+        ignore_closed_stream(self._stream, draw)
 
     def end_progress(self) -> None:
         if self._bar is not None:
             bar, self._bar = self._bar, None
-            _ignore_closed_stream(self._stream, bar.stop)
+            ignore_closed_stream(self._stream, bar.stop)
 
     def _begin(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -144,10 +144,10 @@ class TerminalSurface:
         def draw() -> None:
             self._console.print(text, markup=False, soft_wrap=True, **style)
 
-        _ignore_closed_stream(self._stream, draw)
+        ignore_closed_stream(self._stream, draw)
 
 
-def _ignore_closed_stream(stream: TextIO, draw: Callable[[], None]) -> None:
+def ignore_closed_stream(stream: TextIO, draw: Callable[[], object]) -> None:
     """Draw, and go on without output if the reader is gone, as with `| head` or a lost terminal."""
     try:
         draw()

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TextIO, cast
 
 from rich import box
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.reporting.console.format import format_number
+from runner.reporting.console.surfaces import ignore_closed_stream
 from runner.reporting.report.importance import ParameterImportance
 from runner.reporting.report.leaderboard import Leaderboard, format_run_settings
 from runner.reporting.report.overview import Overview
@@ -38,7 +40,21 @@ _STYLES = {
 def make_console() -> Console:
     """Return a console of the terminal's width, and a wide one for files and pipes."""
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=_FILE_WIDTH if is_free else None)
+    file = cast(TextIO, _LastingOutput())
+    return Console(file=file, highlight=False, width=_FILE_WIDTH if is_free else None)
+
+
+class _LastingOutput:
+    """Standard output, and nothing once its reader is gone: a sweep goes on, as a run does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    def write(self, text: str) -> None:
+        ignore_closed_stream(sys.stdout, lambda: sys.stdout.write(text))
+
+    def flush(self) -> None:
+        ignore_closed_stream(sys.stdout, lambda: sys.stdout.flush())
 
 
 def show_overview(out: Console, overview: Overview) -> None:

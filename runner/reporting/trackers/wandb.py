@@ -38,7 +38,8 @@ class WandB:
     Args:
         project: the project of the run.
         entity: the user or team; None for the default of the key.
-        mode: online, offline, or auto, which is online if there is a key and the server answers.
+        mode: online, offline, or auto, which is online if there is a key and the server answers,
+            unless WANDB_MODE is offline or disabled.
         tags: tags of the run.
         notes: what the run is for, in words.
         artifact: best or last: that checkpoint becomes an artifact of type `model` when the run

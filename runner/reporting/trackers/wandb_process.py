@@ -100,8 +100,9 @@ def log_tables(run: Any, tables: Mapping[str, Any], step: int) -> None:
 
 
 def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
-    """Start the wandb run, offline if online fails."""
-    if options["mode"] != "offline":
+    """Start the wandb run; `auto` is what WANDB_MODE says, or offline if online fails."""
+    mode = os.environ.get("WANDB_MODE") if options["mode"] == "auto" else options["mode"]
+    if mode not in ("offline", "disabled"):
         try:
             return init_run(options, "online")
         except Exception as error:
@@ -111,10 +112,10 @@ def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
             import wandb
 
             wandb.teardown()  # else the failed run would keep the id
-    return init_run(options, "offline")
+    return init_run(options, "disabled" if mode == "disabled" else "offline")
 
 
-def init_run(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
+def init_run(options: Mapping[str, Any], mode: Literal["online", "offline", "disabled"]) -> Any:
     """Start the wandb run in one mode; raises what wandb raises."""
     import wandb
 

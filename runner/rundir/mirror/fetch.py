@@ -39,7 +39,7 @@ def local_run(place: str | Path) -> Path:
         UserError: if its folder here has another run, or is being written.
     """
     if not is_store_url(place):
-        return Path(place).expanduser()
+        return Path(os.path.expanduser(place))
     url = str(place).rstrip("/")
     name = f"{posixpath.basename(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
     folder = (FETCHED / name).absolute()

@@ -196,6 +196,8 @@ class Recorder:
             started = time.perf_counter()
             metrics_bytes, metrics_sha256 = job.run.metrics.position()
             job.run.metrics.sync()  # the checkpoint refers to the rows before it
+            if lost := job.run.metrics.find_damage(metrics_bytes, None):
+                job.view.warn(f"{lost}; the run goes on, and a resume will ask about these rows")
             protected: tuple[int, ...] = () if state.best is None else (state.best.step,)
             deliver = None
             if job.delivery is not None:

@@ -142,6 +142,17 @@ def test_without_a_key_it_is_offline_and_says_how_to_send_it(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_the_mode_of_the_environment_sends_nothing(tmp_path, server, monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    tracker = started(tmp_path)
+    tracker.log("train", 1, {"loss": 0.5})
+    tracker.finish("completed")
+    assert (tracker.messages(), server.runs, server.history) == ([], [], [])
+    assert (recorded(tmp_path, "train/loss", "offline-") >= 1) == (mode == "offline")
+
+
+@pytest.mark.long
 def test_with_a_refused_key_it_is_offline(tmp_path, server):
     server.refuse_key = True
     tracker = started(tmp_path)
