@@ -168,6 +168,29 @@ def test_a_folder_of_two_tables_is_told_to_name_one(tmp_path):
         schema([str(tmp_path)], ())
 
 
+def test_files_without_an_ending_are_read_by_a_glob_which_a_folder_of_them_is_told(
+    tmp_path, propose
+):
+    for part in range(3):
+        rows = [f"{n % 2},u{n % 7},{n % 5}\n" for n in range(part, 300, 3)]
+        (tmp_path / f"part-0000{part}").write_text("".join(rows))
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(UserError, match=r"no file has an ending .*part-00001.*: name one") as error:
+        schema([str(tmp_path)], ())
+    [pattern] = shlex.split(str(error.value).split(" or ")[1].partition(" for all")[0])
+    proposed, _ = propose(pattern)
+    assert proposed["path"] == pattern and list(proposed["labels"]) == ["c0"]
+
+
+def test_the_tables_of_a_folder_come_before_notes_beside_them(tmp_path, propose):
+    for name in ("train", "valid", "test"):
+        rows = "".join(f"{n % 2},u{n % 7}\n" for n in range(99))
+        (tmp_path / f"{name}.csv").write_text("click,user\n" + rows)
+    (tmp_path / "feature_map.json").write_text('{"num_fields": 2}')
+    proposed, _ = propose(str(tmp_path))
+    assert list(proposed["labels"]) == ["click"] and proposed["test_path"].endswith("test.csv")
+
+
 def test_texts_of_two_values_are_labels(write, propose):
     incomes = np.where(np.arange(ROWS) % 4 == 0, "50000+.", "- 50000.")
     path = write(income=incomes, sex=np.where(binary(), "m", "f"))
