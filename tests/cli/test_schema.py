@@ -393,6 +393,39 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
         schema([str(tmp_path / "x.xlsx")], ())
 
 
+def test_a_first_line_of_texts_is_a_row_where_the_columns_go_on_as_they_begin(tmp_path, propose):
+    path = tmp_path / "x.tsv"
+    rows = [f"u_{n // 9}\t2009-05-04T23:{n % 60:02}:57Z\tartist_{n % 31}" for n in range(200)]
+    path.write_text("\n".join(rows))
+    assert propose(str(path))[0]["column_names"] == ["c0", "c1", "c2"]
+    for names in ("user\ttime\tartist", "u\tu_0\tartist"):  # a name may be a value, too
+        path.write_text("\n".join([names, *rows]))
+        assert "column_names" not in propose(str(path))[0]
+
+
+def test_tables_of_different_widths_without_names_are_told_to_name_one(tmp_path, propose):
+    (tmp_path / "a.csv").write_text("1,u1,7\n0,u2,5\n" * 50)
+    (tmp_path / "b.csv").write_text("u1,7\nu2,5\n" * 50)
+    with pytest.raises(DataError, match=r"b.csv: has 2 columns, and .*a.csv has 3; of two tables"):
+        propose(str(tmp_path))
+    (tmp_path / "b.csv").write_text("1,u1\n" + "1,u1,7\n0,u2,5\n" * 50)  # one short line
+    assert propose(str(tmp_path))[0]["column_names"] == ["c0", "c1", "c2"]
+
+
+def test_headings_between_rows_are_told_with_a_command_that_makes_a_column_of_them(
+    tmp_path, propose
+):
+    parts = [f"{m}:\n" + "".join(f"u{n},{n % 5}\n" for n in range(60)) for m in range(9)]
+    path = tmp_path / "x.txt"
+    path.write_text("".join(parts))
+    with pytest.raises(DataError, match="lines such as '0:' are headings") as error:
+        propose(str(path))
+    [convert] = re.findall(r"(awk .*) makes a column", str(error.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (540, "0,u0,0", "8,u59,4")
+
+
 def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):
     path = tmp_path / "x.csv"
     path.write_text("user,click\n" + "".join(f"u{n % 7},{n % 2},\n" for n in range(99)))

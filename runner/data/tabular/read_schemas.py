@@ -16,7 +16,7 @@ from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_g
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.text_blocks import find_binary_format
-from runner.data.tabular.text_layout import find_layout, read_codes_as_texts
+from runner.data.tabular.text_layout import check_same_width, find_layout, read_codes_as_texts
 from runner.errors import UserError
 
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
@@ -94,6 +94,7 @@ def read_schemas(
         schemas = leave_out_empty(schemas, files, format_) or schemas
         return _first_schema(schemas, files, notes), None, None, notes
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
+    check_same_width(files, layout)
     schemas = unify_guesses({str(file): infer_text_schema(file, layout) for file in files})
     guessed = _first_schema(schemas, files, notes, are_guesses=True)
     schema, more = read_codes_as_texts(files[0], layout, guessed)

@@ -28,6 +28,7 @@ from runner.data.tabular.read_text import (
 from runner.data.tabular.schema_file import is_delimiter
 from runner.data.tabular.text_blocks import MAX_LINE_BYTES
 from runner.data.tabular.text_values import MISSING_NUMBERS
+from runner.data.tabular.times import guess_time_form
 from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
@@ -74,12 +75,7 @@ def find_layout(
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
-    csv.field_size_limit(MAX_LINE_BYTES)
-    try:
-        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        rows = list(itertools.islice(reader, NUM_LINES))
-    except csv.Error as error:
-        raise DataError(f"{file}: {error}") from error
+    rows = _split_rows(file, text, delimiter)
     first = rows[0] if rows else []
     if commas := _columns_of_fractions(rows, ","):
         if points := _columns_of_fractions(rows, "."):
@@ -107,6 +103,31 @@ def find_layout(
         )
         return replace(layout, column_names=names), notes
     return layout, notes
+
+
+def _split_rows(file: DataFile, text: str, delimiter: str) -> list[list[str]]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        return list(itertools.islice(reader, NUM_LINES))
+    except csv.Error as error:
+        raise DataError(f"{file}: {error}") from error
+
+
+def check_same_width(files: Sequence[DataFile], layout: TextFormat) -> None:
+    """Check that files without a line of names may be parts of one table.
+
+    Raises:
+        DataError: naming a file whose rows all have another number of columns than the first's.
+    """
+    width = len(layout.column_names)
+    for file in files[1:] if width else ():
+        rows = _split_rows(file, read_first_rows(file), layout.delimiter)
+        if rows and width not in map(len, rows):
+            raise DataError(
+                f"{file}: has {len(rows[0])} columns, and {files[0]} has {width}; of two tables, "
+                "name one"
+            )
 
 
 def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
@@ -181,6 +202,14 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
             delimiter = max(steady, key=lambda d: steady[d])
             if any(delimiter in row.removeprefix("sep=" + delimiter) for row in rows[:count]):
                 return  # `sep=;` is a line that Excel writes
+            shape = re.sub(r"\d+", "0", rows[0])
+            if any(re.sub(r"\d+", "0", row) == shape for row in rows[count:]):
+                raise DataError(
+                    f"{file}: lines such as {rows[0]!r} are headings of the lines below them: awk "
+                    f'-F{shlex.quote(delimiter)} \'NF == 1 {{h = $1; sub(/:$/, "", h); next}} '
+                    f"{{print h FS $0}}' {shlex.quote(str(file))} > table.csv makes a column of "
+                    "them"
+                )
             first = "line is" if count == 1 else f"{count} lines are"
             raise DataError(
                 f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
@@ -212,17 +241,28 @@ def _convert(delimiter: str) -> str:
 def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether the first line has names.
 
-    It has if it has no number, or a text above a column of numbers, or 0, 1, 2 and so on.
+    It has if it has a text above a column of numbers, or 0, 1, 2 and so on, or no number, unless
+    columns hold their first value again, or are times that begin with one.
     """
-    if list(first) == [str(n) for n in range(len(first))] or not any(map(_is_number, first)):
+    if list(first) == [str(n) for n in range(len(first))]:
         return True
     whole = [row for row in rows if len(row) == len(first)]
-    for column, cell in enumerate(first):
-        below = [row[column] for row in whole if row[column].strip() not in MISSING_NUMBERS]
+    columns = [
+        (cell, [row[n] for row in whole if row[n].strip() not in MISSING_NUMBERS])
+        for n, cell in enumerate(first)
+    ]
+    for cell, below in columns:
         is_text = cell.strip() not in MISSING_NUMBERS and not _is_number(cell)
         if is_text and len(below) > 1 and all(map(_is_number, below)):
             return True
-    return False
+    if any(map(_is_number, first)):
+        return False
+    like_below = [
+        cell in below or guess_time_form(pa.array([cell, *below])) != ""
+        for cell, below in columns
+        if below
+    ]
+    return list(first) in rows or sum(like_below) < min(2, len(first) / 2)
 
 
 def _is_number(cell: str) -> bool:
