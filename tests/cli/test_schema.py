@@ -426,6 +426,40 @@ def test_headings_between_rows_are_told_with_a_command_that_makes_a_column_of_th
     assert (len(lines), lines[0], lines[-1]) == (540, "0,u0,0", "8,u59,4")
 
 
+def test_rows_of_libsvm_are_told_with_a_command_that_makes_columns(tmp_path, propose):
+    rows = [f"{n % 2}" + "".join(f" {m}:1" for m in range(n % 3, 9, 2)) for n in range(200)]
+    path = tmp_path / "a9a"
+    path.write_text("\n".join(rows))
+    with pytest.raises(UserError, match="has the rows of LibSVM") as error:
+        propose(str(path))
+    [convert] = re.findall(r"(cat .*) makes a column", str(error.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    proposed, _ = propose(str(tmp_path / "rows.tsv"))
+    assert list(proposed["labels"]) == ["c0"] and list(proposed["categorical"]) == ["c1"]
+
+
+def test_one_object_of_columns_is_told_and_no_list_of_columns_is_endless(tmp_path, propose):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"click": {n: n % 2 for n in range(99)}}))
+    with pytest.raises(
+        DataError, match=r"click.11 \(the same in every row\), \.\.\.; it has one obj"
+    ):
+        propose(str(path))
+
+
+def test_parts_between_control_characters_are_lists(write, propose):
+    rng = np.random.default_rng(0)
+    tags = ["\x03".join(map(str, rng.integers(0, 20, 1 + n % 4))) for n in range(ROWS)]
+    proposed, _ = propose(write(click=rng.integers(0, 2, ROWS), tags=tags))
+    assert proposed["categorical"]["tags"]["separator"] == "\x03"
+
+
+def test_a_rating_that_is_mostly_0_is_told(write, propose):
+    rating = np.where(np.arange(ROWS) % 2, 0, np.arange(ROWS) % 6)
+    assert "is 0 in 66.7% of the rows; where 0 says" in propose(write(rating=rating))[1]
+    assert "where 0 says" not in propose(write(rating=np.arange(ROWS) % 5 + 1))[1]
+
+
 def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):
     path = tmp_path / "x.csv"
     path.write_text("user,click\n" + "".join(f"u{n % 7},{n % 2},\n" for n in range(99)))

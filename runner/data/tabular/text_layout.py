@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from runner.data.tabular.read_text import (
     read_text_chunks,
 )
 from runner.data.tabular.schema_file import is_delimiter
-from runner.data.tabular.text_blocks import MAX_LINE_BYTES
+from runner.data.tabular.text_blocks import MAX_LINE_BYTES, unpack_command
 from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.data.tabular.times import guess_time_form
 from runner.errors import DataError, UserError
@@ -36,6 +35,7 @@ SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of 
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 SHORT_BYTES = 1 << 16  # of a file that may have names alone
+LIBSVM_ROW = r"[+-]?[\d.]+( +\d+(:\d+)?:\S+)+\s*"  # with :\d+ those of LibFFM
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 
 
@@ -99,7 +99,8 @@ def find_layout(
         names = tuple(f"c{n}" for n in range(len(first)))
         notes.append(
             "its first line is a row, not names: the columns are called "
-            f"{names[0]} to {names[-1]}; --columns a,b,c gives them names"
+            f"{names[0]} to {names[-1]}; --columns a,b,c gives them names, and those such as "
+            "user_id, rating or timestamp tell their roles"
         )
         return replace(layout, column_names=names), notes
     return layout, notes
@@ -145,11 +146,9 @@ def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
     if len(counts) < 2 or not (count := min(counts)):
         return
     file = next((file for file in files if _repeats_first_line(file)), files[0])
-    packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
-    unpack = packer.get(os.path.splitext(file.name)[1], "cat")
     lines = "a line repeats" if count == 1 else f"{count} lines repeat"
     raise DataError(
-        f"{file}: {lines} the names of the columns: {unpack} {shlex.quote(str(file))} | awk "
+        f"{file}: {lines} the names of the columns: {unpack_command(file)} | awk "
         "'NR == 1 {names = $0} NR == 1 || $0 != names' > table.csv leaves them out"
     )
 
@@ -177,6 +176,12 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
+            if rows and all(re.fullmatch(LIBSVM_ROW, row) for row in rows[:NUM_LINES]):
+                raise UserError(
+                    f"{file}: has the rows of LibSVM: {unpack_command(file)} | sed 's/ /\\t/' > "
+                    "rows.tsv makes a column of the label, and one of the list behind it, whose "
+                    "ids are pairs such as 3:1"
+                )
             _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
