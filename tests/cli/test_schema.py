@@ -169,6 +169,29 @@ def test_a_folder_of_two_tables_is_told_to_name_one(tmp_path):
         schema([str(tmp_path)], ())
 
 
+def test_files_without_an_ending_are_read_by_a_glob_which_a_folder_of_them_is_told(
+    tmp_path, propose
+):
+    for part in range(3):
+        rows = [f"{n % 2},u{n % 7},{n % 5}\n" for n in range(part, 300, 3)]
+        (tmp_path / f"part-0000{part}").write_text("".join(rows))
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(UserError, match=r"no file has an ending .*part-00001.*: name one") as error:
+        schema([str(tmp_path)], ())
+    [pattern] = shlex.split(str(error.value).split(" or ")[1].partition(" for all")[0])
+    proposed, _ = propose(pattern)
+    assert proposed["path"] == pattern and list(proposed["labels"]) == ["c0"]
+
+
+def test_the_tables_of_a_folder_come_before_notes_beside_them(tmp_path, propose):
+    for name in ("train", "valid", "test"):
+        rows = "".join(f"{n % 2},u{n % 7}\n" for n in range(99))
+        (tmp_path / f"{name}.csv").write_text("click,user\n" + rows)
+    (tmp_path / "feature_map.json").write_text('{"num_fields": 2}')
+    proposed, _ = propose(str(tmp_path))
+    assert list(proposed["labels"]) == ["click"] and proposed["test_path"].endswith("test.csv")
+
+
 def test_texts_of_two_values_are_labels(write, propose):
     incomes = np.where(np.arange(ROWS) % 4 == 0, "50000+.", "- 50000.")
     path = write(income=incomes, sex=np.where(binary(), "m", "f"))
@@ -369,6 +392,73 @@ def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propos
     (tmp_path / "x.xlsx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError, match="save the sheet as CSV"):
         schema([str(tmp_path / "x.xlsx")], ())
+
+
+def test_a_first_line_of_texts_is_a_row_where_the_columns_go_on_as_they_begin(tmp_path, propose):
+    path = tmp_path / "x.tsv"
+    rows = [f"u_{n // 9}\t2009-05-04T23:{n % 60:02}:57Z\tartist_{n % 31}" for n in range(200)]
+    path.write_text("\n".join(rows))
+    assert propose(str(path))[0]["column_names"] == ["c0", "c1", "c2"]
+    for names in ("user\ttime\tartist", "u\tu_0\tartist"):  # a name may be a value, too
+        path.write_text("\n".join([names, *rows]))
+        assert "column_names" not in propose(str(path))[0]
+
+
+def test_tables_of_different_widths_without_names_are_told_to_name_one(tmp_path, propose):
+    (tmp_path / "a.csv").write_text("1,u1,7\n0,u2,5\n" * 50)
+    (tmp_path / "b.csv").write_text("u1,7\nu2,5\n" * 50)
+    with pytest.raises(DataError, match=r"b.csv: has 2 columns, and .*a.csv has 3; of two tables"):
+        propose(str(tmp_path))
+    (tmp_path / "b.csv").write_text("1,u1\n" + "1,u1,7\n0,u2,5\n" * 50)  # one short line
+    assert propose(str(tmp_path))[0]["column_names"] == ["c0", "c1", "c2"]
+
+
+def test_headings_between_rows_are_told_with_a_command_that_makes_a_column_of_them(
+    tmp_path, propose
+):
+    parts = [f"{m}:\n" + "".join(f"u{n},{n % 5}\n" for n in range(60)) for m in range(9)]
+    path = tmp_path / "x.txt"
+    path.write_text("".join(parts))
+    with pytest.raises(DataError, match="lines such as '0:' are headings") as error:
+        propose(str(path))
+    [convert] = re.findall(r"(awk .*) makes a column", str(error.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (540, "0,u0,0", "8,u59,4")
+
+
+def test_rows_of_libsvm_are_told_with_a_command_that_makes_columns(tmp_path, propose):
+    rows = [f"{n % 2}" + "".join(f" {m}:1" for m in range(n % 3, 9, 2)) for n in range(200)]
+    path = tmp_path / "a9a"
+    path.write_text("\n".join(rows))
+    with pytest.raises(UserError, match="has the rows of LibSVM") as error:
+        propose(str(path))
+    [convert] = re.findall(r"(cat .*) makes a column", str(error.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    proposed, _ = propose(str(tmp_path / "rows.tsv"))
+    assert list(proposed["labels"]) == ["c0"] and list(proposed["categorical"]) == ["c1"]
+
+
+def test_one_object_of_columns_is_told_and_no_list_of_columns_is_endless(tmp_path, propose):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"click": {n: n % 2 for n in range(99)}}))
+    with pytest.raises(
+        DataError, match=r"click.11 \(the same in every row\), \.\.\.; it has one obj"
+    ):
+        propose(str(path))
+
+
+def test_parts_between_control_characters_are_lists(write, propose):
+    rng = np.random.default_rng(0)
+    tags = ["\x03".join(map(str, rng.integers(0, 20, 1 + n % 4))) for n in range(ROWS)]
+    proposed, _ = propose(write(click=rng.integers(0, 2, ROWS), tags=tags))
+    assert proposed["categorical"]["tags"]["separator"] == "\x03"
+
+
+def test_a_rating_that_is_mostly_0_is_told(write, propose):
+    rating = np.where(np.arange(ROWS) % 2, 0, np.arange(ROWS) % 6)
+    assert "is 0 in 66.7% of the rows; where 0 says" in propose(write(rating=rating))[1]
+    assert "where 0 says" not in propose(write(rating=np.arange(ROWS) % 5 + 1))[1]
 
 
 def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):

@@ -54,6 +54,8 @@ RENAMED = {
     "movielens": ("userId", "movieId", "timestamp"),
     "shop": ("customer_id", "product_id", "created_at"),
     "songs": ("uid", "track", "ts"),
+    "retailrocket": ("visitorid", "itemid", "timestamp"),
+    "recbole": ("user_id:token", "item_id:token", "timestamp:float"),
     "no names": ("user", "x", "time"),
 }
 
@@ -232,6 +234,7 @@ def test_on_a_terminal_the_item_is_asked(tmp_path):
 
 def test_names_of_items_are_those_and_no_others():
     yes = ("item", "itemId", "movie_ids", "parent_asin", "song", "articles", "ad_id", "video_key")
+    yes += ("itemid", "productids", "item_id:token")
     no = ("item_count", "user_id", "price", "item_category", "movie_year", "id", "code")
     assert [n for n in yes if not names_item(n)] == [n for n in no if names_item(n)] == []
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
+from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.remote_files import EXTRAS
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
@@ -89,6 +90,19 @@ def test_a_type_without_a_role_is_left_out_and_said_so(tmp_path, column, capsys)
 def test_packed_and_wide_types_are_what_they_hold(tmp_path, column, role, settings, capsys):
     schema, _, _ = proposed(tmp_path, {"y": Y, "x": X, "odd": column}, capsys)
     assert settings.items() <= schema[role]["odd"].items()
+
+
+def test_a_category_of_polars_in_an_arrow_file_is_a_text(tmp_path):
+    texts = pa.array(["a", "b"], pa.string_view())
+    codes = pa.array(np.arange(ROWS) % 2, pa.uint32())
+    table = pa.table({"y": Y, "odd": pa.DictionaryArray.from_arrays(codes, texts)})
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    schema = {"labels": ["y"], "categorical": {"odd": {"encode": "vocabulary"}}}
+    data = open_dataset(path=str(tmp_path / "x.arrow"), format="arrow", schema=schema, mix=False)
+    ids = next(data.batches("train", batch_size=ROWS)).sparse["odd"].values()
+    assert propose_schema(str(tmp_path / "x.arrow")).columns[1][0].examples == ("a", "b")
+    assert ids.tolist() == ids[:2].tolist() * (ROWS // 2)
 
 
 @pytest.mark.parametrize("scale", [0, 10])

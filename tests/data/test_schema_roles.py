@@ -128,6 +128,7 @@ def test_the_columns_of_one_family_share_a_decision(tmp_path):
         *[("num_items", "quantity"), ("num_items_id", "id"), ("days_since_order", "quantity")],
         *[("itemId", "id"), ("adid", "id"), ("amount_paid", "quantity"), ("price_id", "id")],
         *[("I13", "quantity"), ("C14", "id"), ("cat_7", "id"), ("foo", "")],
+        *[("year:float", "quantity"), ("age:token", "id"), ("genres:token_seq", "id")],
     ],
 )
 def test_what_a_name_says(name, kind):

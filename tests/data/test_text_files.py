@@ -281,6 +281,9 @@ def test_lines_are_those_of_an_editor(tmp_path, monkeypatch, quoted, block_bytes
             "Truncated compressed stream|incorrect",
         ),
         ("é,b\n1,2\n".encode("latin-1"), "no text in UTF-8: byte 0xe9 at 0; its encoding"),
+        (b"\x04\x22\x4d\x18....", "compressed with lz4"),
+        (gzip.compress(b"\x80\x04\x95....", mtime=0), "a pickle: write its table as Parquet"),
+        (gzip.compress(b"x.csv".ljust(257, b"\0") + b"ustar\0", mtime=0), "a tar archive: unpack"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path, content, shown):
@@ -316,6 +319,17 @@ def test_json_lines_are_read_as_parquet_is(tmp_path):
     first, second = (next(data.batches("train", batch_size=300, seed=1)) for data in (one, two))
     assert first.dense_BD.equal(second.dense_BD) and first.labels_BT.equal(second.labels_BT)
     assert first.sparse.values().equal(second.sparse.values())
+
+
+def test_objects_of_python_are_told_with_a_command_that_makes_json_of_them(tmp_path):
+    path = tmp_path / "my reviews.json.gz"
+    path.write_bytes(gzip.compress(b"{u'user': u'it\\u2019s', 'early': False}\n" * 3))
+    with pytest.raises(DataError, match="has objects of Python, not of JSON") as error:
+        infer_text_schema(DataFile(str(path)), default_text_format("jsonl"))
+    [convert] = re.findall("(gzip .*) converts them", str(error.value))
+    assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
+    rows = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert [json.loads(row) for row in rows] == [{"user": "it’s", "early": False}] * 3
 
 
 def test_whole_numbers_from_2_to_63_on_keep_all_digits_in_json_lines(tmp_path):
@@ -505,6 +519,9 @@ def test_json_lists_are_lists():
     texts = ['["a", "b, c"]', "[1, 2]", "[]", None, "['x']", ' [ "y" ,"z"] ']
     wanted = [["a", "b, c"], ["1", "2"], [], [], ["x"], ["y", "z"]]
     assert split_json_lists(pa.array(texts)).to_pylist() == wanted
+    of_numpy = ["[np.int64(1), np.int64(2)]", "[ 1  2\n 33]", "[np.str_('a'), np.str_('b')]", "[7]"]
+    wanted = [["1", "2"], ["1", "2", "33"], ["a", "b"], ["7"]]
+    assert split_json_lists(pa.array(of_numpy)).to_pylist() == wanted
 
 
 @pytest.mark.parametrize("kind", [str, int])
@@ -552,6 +569,7 @@ MOMENT = datetime(2014, 10, 21, 6, tzinfo=UTC)  # a Tuesday
         *[("21/10/2014 06:00", "dmy"), ("21.10.2014 6:00:00", "dmy"), ("10/21/2014 6:00", "mdy")],
         *[("10-21-2014, 6:00 am", "mdy"), ("2014/10/21 06:00", "ymd"), ("14102106", "yymmddhh")],
         *[("2014-10-21T06:00:00Z", "text"), (str(int(MOMENT.timestamp())), "seconds")],
+        *[("2014-10-20 22:00:00.000 -0800", "text"), ("2014-10-21 06:00:00 +0000 UTC", "text")],
     ],
 )
 def test_times_in_all_forms(value, form):

@@ -51,7 +51,10 @@ def roles_of(path: str) -> dict[str, tuple[str, dict[str, Any]]]:
     return {f.name: (r.name, dict(r.settings)) for f, r in propose_schema(path).columns}
 
 
-@pytest.mark.parametrize("missing", ["NA", "-", r"\N", "null", "#N/A", "NaN", "?", " ", " " * 9])
+@pytest.mark.parametrize(
+    "missing",
+    [*["NA", "-", r"\N", "null", "#N/A", "NaN", "?", " ", " " * 9], *["(null)", "unknown", "NaT"]],
+)
 def test_texts_for_nothing_are_missing_numbers_and_stay_texts_elsewhere(tmp_path, missing):
     price = [missing if n % 10 == 3 else n + 0.5 for n in range(ROWS)]
     count = [missing if n % 10 == 4 else n % 7 for n in range(ROWS)]

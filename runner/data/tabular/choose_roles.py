@@ -84,6 +84,12 @@ def choose_labels(
                 + "; `default: 0` beside it in the YAML takes them as 0"
             )
         notes += _other_values_note(by_name[name], settings)
+        rows = dict(by_name[name].counts)
+        if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
+            notes.append(
+                f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
+                "that there is no rating, leave these rows out of the file"
+            )
         if "above" in settings and hints.task is None and by_name[name].num_distinct > 2:
             notes.append(
                 f"label {name}: is 1 over {settings['above']:g} and 0 otherwise; --task regression "

@@ -9,12 +9,16 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+_TYPE = r":(token|float)(_seq)?"  # as RecBole writes types behind names
 USER = re.compile(
-    r"user([_ -]?id)?|uid|(customer|member|visitor|reviewer|viewer|player)([_ -]?id)?", re.I
+    r"(user([_ -]?id)?|uid|(customer|member|visitor|reviewer|viewer|player)([_ -]?id)?)"
+    rf"({_TYPE})?",
+    re.I,
 )
 WEIGHT = re.compile(r"(sample|row|importance|instance)_?weight|importance", re.I)
 TIME = re.compile(
-    r"(unix|event|review|request)?_?(time|ts|timestamp|time_stamp|date_?time|created_?at)(_?(ms|s))?",
+    r"(unix|event|review|request)?_?(time|ts|timestamp|time_stamp|date_?time|created_?at)(_?(ms|s))?"
+    rf"({_TYPE})?",
     re.I,
 )
 HISTORY = re.compile(r"hist|seq|past|previous|last_", re.I)
@@ -35,7 +39,7 @@ _OUTCOMES = _words(
     commented forward forwarded hate favorite favourite cart install installed download
     downloaded attributed churn churned subscribe subscribed response responded outcome
     engagement engaged interaction income view completed finished fraud fraudulent spam
-    canceled cancelled returned refunded renewed"""
+    canceled cancelled returned refunded renewed skip skipped"""
 )
 _BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
 
@@ -84,6 +88,7 @@ _CUTS = _words("per since of in from until ago by for")
 
 def split_words(name: str) -> list[str]:
     """Return the words of a name in lower case: user, id and 2 for `userId2` or `user-id_2`."""
+    name = re.sub(f"{_TYPE}$", "", name)
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+", name)
     return [part.lower() for part in parts]
 
@@ -102,6 +107,8 @@ def guess_kind(name: str) -> str:
         return "quantity"  # of Criteo
     if re.fullmatch(r"C\d+", name):
         return "id"
+    if typed := re.search(f"{_TYPE}$", name):
+        return "id" if typed[1] == "token" else "quantity"
     words = _plain_words(name)
     cut = next((n for n, word in enumerate(words) if word in _CUTS and n), len(words))
     words = words[:cut]
@@ -118,8 +125,9 @@ def guess_kind(name: str) -> str:
 
 
 def names_item(name: str) -> bool:
-    """Tell whether a name is that of the id of an item, such as `movieId` or `parent_asin`."""
+    """Tell whether a name is that of the id of an item, such as `movieId` or `itemid`."""
     singular = {w if w in _ITEMS else w.removesuffix("s") for w in _plain_words(name)}
+    singular = {w.removesuffix("id") or w for w in singular}
     return bool(_ITEMS & singular) and singular <= _ITEMS | _BESIDE_ITEMS
 
 

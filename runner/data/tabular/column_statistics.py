@@ -28,6 +28,7 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
+CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
@@ -300,7 +301,7 @@ def _guess_separator(texts: pa.Array) -> str:
     if _share(values, r"^\[[^{]*\]$") > 0.95:
         return "json"
     decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
-    for character in "|;^ " if decimal else "|;^, ":
+    for character in CONTROLS + ("|;^ " if decimal else "|;^, "):
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
         if _share(values, re.escape(character)) < 0.2:

@@ -138,14 +138,18 @@ def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
     return found
 
 
+def is_rather_note(name: str) -> bool:
+    """Tell whether a text or an object in a folder is as often a note on the data beside it."""
+    return name.lower().endswith((".txt", ".json"))
+
+
 def describe_other_formats(path: str, format_: str) -> list[str]:
     """Return a sentence on the files of a folder that have rows in another format, if any."""
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         return []
     endings = {e for endings in SUFFIXES.values() for e in endings}
-    # a text or an object is as often a note on the data
-    others = {e for e in endings - {*SUFFIXES[format_]} if e not in (".txt", ".json")}
+    others = {e for e in endings - {*SUFFIXES[format_]} if not is_rather_note(e)}
     found = [name for name in _names_in(path) if name.lower().endswith(tuple(others))]
     if not found:
         return []

@@ -355,8 +355,11 @@ def _choose_roles(
     roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
     notes += drop_leaks(table, columns, roles, kept={*hints.numeric, *hints.categorical})
     if not any(role.name in FEATURES for role in roles.values()):
-        shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
+        told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
+        shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
         more = "; is it the right --delimiter?" if len(columns) == 1 else ""
+        if format_ == "jsonl" and table.num_rows == 1:
+            more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
     return roles
 

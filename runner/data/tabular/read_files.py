@@ -319,7 +319,14 @@ def unpack_columns(table: pa.Table) -> pa.Table:
     table = flatten_structs(table)
     for index, column in enumerate(table.schema):
         plain = unpacked_type(column.type)
-        if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
+        if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
+            chunks = [  # Arrow casts no views within dictionaries
+                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(plain))
+                for chunk in table[column.name].chunks
+            ]
+            type_ = pa.dictionary(column.type.index_type, plain)
+            table = table.set_column(index, column.name, pa.chunked_array(chunks, type_))
+        elif plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
             table = table.set_column(index, column.name, _cast(table[column.name], plain))
     return table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
@@ -13,7 +14,13 @@ import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk, flatten_schema, flatten_structs
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
+from runner.data.tabular.text_blocks import (
+    BLOCK_BYTES,
+    TEXT_ERRORS,
+    TextBlocks,
+    read_blocks,
+    unpack_command,
+)
 from runner.data.tabular.text_lines import count_lines, find_row_lines
 from runner.errors import DataError, first_line
 
@@ -33,6 +40,12 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
     if block.lstrip().startswith(b"["):
         raise DataError(
             f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
+        )
+    if re.match(rb"\s*\{\s*u?'", block):
+        raise DataError(
+            f"{file}: has objects of Python, not of JSON: {unpack_command(file)} | python3 -c "
+            "'import ast, json, sys; [print(json.dumps(ast.literal_eval(s))) for s in sys.stdin]' "
+            "> rows.jsonl converts them"
         )
     try:
         return _with_typed_lists(_parse_json(block, None).schema)

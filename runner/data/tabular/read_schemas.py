@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
-from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, is_rather_note
 from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.read_files import (
     check_same_schema,
@@ -19,17 +20,18 @@ from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_g
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.text_blocks import find_binary_format
-from runner.data.tabular.text_layout import find_layout, read_codes_as_texts
+from runner.data.tabular.text_layout import check_same_width, find_layout, read_codes_as_texts
 from runner.errors import UserError
 
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 def detect_format(path: str) -> str:
-    """Return the format of files, by the ending of the path or of the first file in a folder.
+    """Return the format of files, by the ending of the path or of the first file that it names.
 
     Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
-    ending is taken as CSV; reading it tells whether it is a text.
+    ending is taken as CSV; reading it tells whether it is a text. Of a folder a text or an object,
+    which is as often a note on the data, decides where there is nothing else.
 
     Raises:
         UserError: for an ending that is not known.
@@ -44,19 +46,23 @@ def detect_format(path: str) -> str:
         if lower.endswith(suffixes):
             return format_
     endings = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-    if os.path.isdir(path):
-        for _, _, names in sorted(os.walk(path)):
-            for name in sorted(names):
-                if name.lower().endswith(endings):
-                    return detect_format(name)
     if os.path.isfile(path):
         return "csv"
     if "://" in path:
         names = find_remote(path, endings, "")[1]
-        if known := sorted(name for name in names if name.lower().endswith(endings)):
-            return detect_format(known[0])
-    elif not any(c in path for c in "*?["):
-        find_files(path, "parquet", key="")  # raises with the nearest name
+    elif os.path.isdir(path):
+        names = [name for _, _, inside in sorted(os.walk(path)) for name in sorted(inside)]
+    else:  # raises with the nearest name, if there is none
+        return detect_format(find_files(path, "csv", key="")[0].path)
+    if known := sorted(name for name in names if name.lower().endswith(endings)):
+        return detect_format(min(known, key=is_rather_note))
+    if os.path.isdir(path):
+        raise UserError(
+            f"{path}: no file has an ending that says its format (there are: "
+            f"{', '.join(names[:5]) or 'no files'}): name one of them, or "
+            f"{shlex.quote(path.rstrip('/') + '/*')} for all, which are texts such as CSV unless "
+            "their first bytes say otherwise"
+        )
     listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
     raise UserError(
         f"{path}: is it Parquet, CSV, TSV, JSON lines, Arrow, ORC or Avro? Known endings are "
@@ -92,6 +98,7 @@ def read_schemas(
         schemas = leave_out_empty(schemas, files, format_) or schemas
         return _first_schema(schemas, files, notes), None, None, notes
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
+    check_same_width(files, layout)
     schemas = unify_guesses({str(file): infer_text_schema(file, layout) for file in files})
     guessed = _first_schema(schemas, files, notes, are_guesses=True)
     schema, more = read_codes_as_texts(files[0], layout, guessed)

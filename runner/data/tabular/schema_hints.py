@@ -63,7 +63,10 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):
-        problems.append(f"--time {time.name}: has no times, but {time.type}")
+        problems.append(
+            f"--time {time.name}: has no times, but {time.type}, such as {time.examples[0]!r}; "
+            "pandas.to_datetime reads more forms"
+        )
     if hints.positive is not None and len(hints.labels) > 1:
         problems.append(
             "--positive: goes with one --label; in the schema each label has its `positive`"

@@ -20,9 +20,11 @@ DELIMITERS = ",;|\t"  # of files of which nobody has said it
 TAIL_BYTES = 1 << 16  # in which the last line of a block most often ends
 CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 UNREADABLE = {
-    b"PK\x03\x04": "a ZIP archive or an Excel file: unpack it, or save the sheet as CSV",
+    b"PK\x03\x04": "a ZIP archive, as .npz and .pt files are, or an Excel file: unpack it, or "
+    "write its table as Parquet, or save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an Excel file: save the sheet as CSV",
     b"\xfd7zXZ": "compressed with xz: unpack it, or compress it with zstd, gzip or bzip2",
+    b"\x04\x22\x4d\x18": "compressed with lz4: unpack it, or compress it with zstd, gzip or bzip2",
     b"PAR1": "a Parquet file: dataset=parquet",
     **{
         magic: f"{kind}: write its table as Parquet, such as with to_parquet of pandas"
@@ -42,6 +44,12 @@ BINARY_FORMATS = {
 }  # by the first bytes of a file
 # What Arrow raises for damaged texts, compressed or not
 TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+
+def unpack_command(file: DataFile) -> str:
+    """Return the words of a shell that write the plain content of a file."""
+    packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
+    return f"{packer.get(os.path.splitext(file.name)[1], 'cat')} {shlex.quote(str(file))}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,7 @@ def read_blocks(
         return
     with file.open() as handle, _unpack(handle, file) as stream:
         rest, data = b"", stream.read(num_bytes)
+        _check_text(data[:4096], file)
         while following := stream.read(num_bytes) if data else b"":
             if cut := _last_cut(data, quote.encode(), delimiters, before=rest):
                 if (block := rest + data[:cut]).strip(b"\r\n"):
@@ -154,12 +163,24 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
     """
     start = handle.read(4096)
     handle.seek(0)
-    for magic, problem in UNREADABLE.items():
-        if start.startswith(magic):
-            raise DataError(f"{file}: is {problem}")
     for magic, codec in CODECS.items():
         if start.startswith(magic):
             return pa.CompressedInputStream(pa.PythonFile(handle, "r"), codec)
+    _check_text(start, file)
+    return handle
+
+
+def _check_text(start: bytes, file: DataFile) -> None:
+    """Check that the first bytes of a file, unpacked, may be those of a text.
+
+    Raises:
+        DataError: for a file of another kind.
+    """
+    for magic, problem in UNREADABLE.items():
+        if start.startswith(magic):
+            raise DataError(f"{file}: is {problem}")
+    if start[257:262] == b"ustar":
+        raise DataError(f"{file}: is a tar archive: unpack it with tar -xf, and name a file of it")
     if b"\x00" in start:
         # every second byte of Latin letters, digits and delimiters in UTF-16
         fix = "write its table as Parquet or CSV"
@@ -167,4 +188,3 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
             name = shlex.quote(str(file))
             fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > utf8.csv converts it"
         raise DataError(f"{file}: is no text in UTF-8: it has bytes of value 0; {fix}")
-    return handle

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from runner.data.tabular.read_text import (
     read_text_chunks,
 )
 from runner.data.tabular.schema_file import is_delimiter
-from runner.data.tabular.text_blocks import MAX_LINE_BYTES
+from runner.data.tabular.text_blocks import MAX_LINE_BYTES, unpack_command
 from runner.data.tabular.text_values import MISSING_NUMBERS
+from runner.data.tabular.times import guess_time_form
 from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
@@ -35,6 +35,7 @@ SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of 
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 SHORT_BYTES = 1 << 16  # of a file that may have names alone
+LIBSVM_ROW = r"[+-]?[\d.]+( +\d+(:\d+)?:\S+)+\s*"  # with :\d+ those of LibFFM
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 
 
@@ -74,12 +75,7 @@ def find_layout(
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
-    csv.field_size_limit(MAX_LINE_BYTES)
-    try:
-        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        rows = list(itertools.islice(reader, NUM_LINES))
-    except csv.Error as error:
-        raise DataError(f"{file}: {error}") from error
+    rows = _split_rows(file, text, delimiter)
     first = rows[0] if rows else []
     if commas := _columns_of_fractions(rows, ","):
         if points := _columns_of_fractions(rows, "."):
@@ -103,10 +99,36 @@ def find_layout(
         names = tuple(f"c{n}" for n in range(len(first)))
         notes.append(
             "its first line is a row, not names: the columns are called "
-            f"{names[0]} to {names[-1]}; --columns a,b,c gives them names"
+            f"{names[0]} to {names[-1]}; --columns a,b,c gives them names, and those such as "
+            "user_id, rating or timestamp tell their roles"
         )
         return replace(layout, column_names=names), notes
     return layout, notes
+
+
+def _split_rows(file: DataFile, text: str, delimiter: str) -> list[list[str]]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        return list(itertools.islice(reader, NUM_LINES))
+    except csv.Error as error:
+        raise DataError(f"{file}: {error}") from error
+
+
+def check_same_width(files: Sequence[DataFile], layout: TextFormat) -> None:
+    """Check that files without a line of names may be parts of one table.
+
+    Raises:
+        DataError: naming a file whose rows all have another number of columns than the first's.
+    """
+    width = len(layout.column_names)
+    for file in files[1:] if width else ():
+        rows = _split_rows(file, read_first_rows(file), layout.delimiter)
+        if rows and width not in map(len, rows):
+            raise DataError(
+                f"{file}: has {len(rows[0])} columns, and {files[0]} has {width}; of two tables, "
+                "name one"
+            )
 
 
 def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
@@ -124,11 +146,9 @@ def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
     if len(counts) < 2 or not (count := min(counts)):
         return
     file = next((file for file in files if _repeats_first_line(file)), files[0])
-    packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
-    unpack = packer.get(os.path.splitext(file.name)[1], "cat")
     lines = "a line repeats" if count == 1 else f"{count} lines repeat"
     raise DataError(
-        f"{file}: {lines} the names of the columns: {unpack} {shlex.quote(str(file))} | awk "
+        f"{file}: {lines} the names of the columns: {unpack_command(file)} | awk "
         "'NR == 1 {names = $0} NR == 1 || $0 != names' > table.csv leaves them out"
     )
 
@@ -156,6 +176,12 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
+            if rows and all(re.fullmatch(LIBSVM_ROW, row) for row in rows[:NUM_LINES]):
+                raise UserError(
+                    f"{file}: has the rows of LibSVM: {unpack_command(file)} | sed 's/ /\\t/' > "
+                    "rows.tsv makes a column of the label, and one of the list behind it, whose "
+                    "ids are pairs such as 3:1"
+                )
             _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
@@ -181,6 +207,14 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
             delimiter = max(steady, key=lambda d: steady[d])
             if any(delimiter in row.removeprefix("sep=" + delimiter) for row in rows[:count]):
                 return  # `sep=;` is a line that Excel writes
+            shape = re.sub(r"\d+", "0", rows[0])
+            if any(re.sub(r"\d+", "0", row) == shape for row in rows[count:]):
+                raise DataError(
+                    f"{file}: lines such as {rows[0]!r} are headings of the lines below them: awk "
+                    f'-F{shlex.quote(delimiter)} \'NF == 1 {{h = $1; sub(/:$/, "", h); next}} '
+                    f"{{print h FS $0}}' {shlex.quote(str(file))} > table.csv makes a column of "
+                    "them"
+                )
             first = "line is" if count == 1 else f"{count} lines are"
             raise DataError(
                 f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
@@ -212,17 +246,28 @@ def _convert(delimiter: str) -> str:
 def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether the first line has names.
 
-    It has if it has no number, or a text above a column of numbers, or 0, 1, 2 and so on.
+    It has if it has a text above a column of numbers, or 0, 1, 2 and so on, or no number, unless
+    columns hold their first value again, or are times that begin with one.
     """
-    if list(first) == [str(n) for n in range(len(first))] or not any(map(_is_number, first)):
+    if list(first) == [str(n) for n in range(len(first))]:
         return True
     whole = [row for row in rows if len(row) == len(first)]
-    for column, cell in enumerate(first):
-        below = [row[column] for row in whole if row[column].strip() not in MISSING_NUMBERS]
+    columns = [
+        (cell, [row[n] for row in whole if row[n].strip() not in MISSING_NUMBERS])
+        for n, cell in enumerate(first)
+    ]
+    for cell, below in columns:
         is_text = cell.strip() not in MISSING_NUMBERS and not _is_number(cell)
         if is_text and len(below) > 1 and all(map(_is_number, below)):
             return True
-    return False
+    if any(map(_is_number, first)):
+        return False
+    like_below = [
+        cell in below or guess_time_form(pa.array([cell, *below])) != ""
+        for cell, below in columns
+        if below
+    ]
+    return list(first) in rows or sum(like_below) < min(2, len(first) / 2)
 
 
 def _is_number(cell: str) -> bool:

@@ -20,6 +20,8 @@ MISSING_NUMBERS = (
     *("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "NAN", "-nan"),
     *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
     *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
+    *("(null)", "<null>", "nil", "NaT", "n.a.", "N.A.", "undefined", "missing", "Missing"),
+    *("unknown", "Unknown", "UNKNOWN"),
 )
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
@@ -95,8 +97,14 @@ def match_unsigned(texts: pa.Array) -> pa.Array:
 
 
 def split_json_lists(texts: pa.Array) -> pa.Array:
-    """Split texts such as `["a", "b"]` or `[1, 2]`. A missing or an empty list has no value."""
+    """Split texts such as `["a", "b"]` or `[1, 2]`, and `[np.int64(1)]` or `[1 2]` of NumPy.
+
+    A missing or an empty list has no value.
+    """
     inner = pc.replace_substring_regex(texts, r"^\s*\[\s*|\s*\]\s*$", "")
+    inner = pc.replace_substring_regex(inner, r"np\.\w+\(([^()]*)\)", r"\1")
+    is_array = pc.match_substring_regex(inner, r"^-?\d+(\s+-?\d+)+$")
+    inner = pc.if_else(is_array, pc.replace_substring_regex(inner, r"\s+", ","), inner)
     quoted = pc.match_substring_regex(inner, "^[\"']")
     between_quotes = pc.replace_substring_regex(inner, "[\"']\\s*,\\s*[\"']", "\x1f")
     between_values = pc.replace_substring_regex(inner, r"\s*,\s*", "\x1f")

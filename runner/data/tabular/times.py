@@ -106,7 +106,9 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
     if times.null_count == texts.null_count:
         return times
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d{1,3}", r"\1")  # nanoseconds
-    texts = pc.replace_substring_regex(texts, r"(\d) ?(UTC|GMT)$", r"\1Z")  # as databases write it
+    # as databases write it
+    texts = pc.replace_substring_regex(texts, r"(\d) ?(\+0000 )?(UTC|GMT)$", r"\1Z")
+    texts = pc.replace_substring_regex(texts, r"(:\d\d(\.\d+)?) ([+-]\d\d:?\d\d)$", r"\1\3")
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
     in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
