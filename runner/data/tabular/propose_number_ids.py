@@ -88,7 +88,8 @@ def _read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
             continue
         settings = dict(role.settings)
         if settings.get("type") == "regression":
-            y_R = _read_numbers(sample[name], settings)
+            read = read_label if "grades" in settings else _read_numbers
+            y_R = read(sample[name], settings)
             y_R = np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R))
         else:
             y_R = read_label(sample[name], settings)
