@@ -86,10 +86,10 @@ class MetricSettings:
         "counts alike",
         signed="when set",
     )
-    relevant_from: float = setting(
-        1.0,
+    relevant_from: float | None = setting(
+        None,
         "the label from which a row is a right one of mrr, recall@K and hit_rate@K where labels "
-        "are numbers, such as grades from 0 to 4; ndcg@K takes the grades themselves",
+        "are numbers, such as grades from 0 to 4 (null: 1); ndcg@K takes the grades themselves",
         signed="when set",
     )
     slice_by: str | None = setting(
