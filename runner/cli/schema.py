@@ -22,7 +22,7 @@ from runner.config.proposed_length import (
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
-from runner.data.tabular.guess_label import find_stray_values, is_binary
+from runner.data.tabular.guess_label import find_stray_values, holds_grades, is_binary
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
 from runner.data.tabular.propose_schema import NUMBERS, SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
@@ -38,6 +38,7 @@ REGRESSION_OVERRIDES = (
 # loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
 START = " model=wide_and_deep checkpoint.init_linear=true"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
+RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
@@ -220,6 +221,10 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         if _train_rows(proposal) <= FEW_ROWS:
             more += FEW_ROWS_STEPS
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
+    if proposal.groups and len(labels) == 1 and is_regression and holds_grades(labels[0][0]):
+        more = more.replace("eval=[", "eval=[ndcg@10,")
+    elif proposal.with_role("groups"):
+        more += RANKING_METRICS
     used = [f for f, role in proposal.columns if role.name in NUMBERS]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)

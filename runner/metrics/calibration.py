@@ -44,7 +44,7 @@ class CalibrationError(Metrics):
         """names: `ece`, or `ece/<task>` for some tasks only."""
         self._tasks = tuple(tasks)
         self._columns = [i for i, task in enumerate(tasks) if "ece" in names_for_task(names, task)]
-        self._column_index = torch.tensor(self._columns, device=device)
+        self._column_index = torch.tensor(self._columns, dtype=torch.int64, device=device)
         shape = (len(self._columns), 3, num_bins)
         self._sums_T3K = torch.zeros(shape, dtype=torch.float64, device=device)
 

@@ -85,6 +85,7 @@ def _make_unsliced(
             full=settings.candidates == "full",
             row_limit=settings.exact_auroc_rows,
             device=device,
+            relevant_from=1.0 if settings.relevant_from is None else settings.relevant_from,
         )
     if exact and settings.list_metrics:
         others["lists"] = RecommendedLists(settings.list_metrics, schema.tasks, device=device)

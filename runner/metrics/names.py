@@ -19,7 +19,7 @@ Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold", "lists"
 class Metric:
     """The properties of a metric."""
 
-    kind: Literal["binary", "regression"]  # of the tasks that it is for
+    kind: Literal["binary", "regression"]  # of the tasks that it is for; see `names_for_task`
     needs: Needs  # what must be kept of the rows to compute it
     direction: Literal["max", "min", "one"]  # which values are better; one: those nearer to 1
 

@@ -1,12 +1,12 @@
 """Metrics of rankings, as means over users: NDCG, recall and hit rate at k, MRR.
 
-B rows of a batch, N rows of the pass, T tasks, P rows of label 1, U users.
+B rows of a batch, N rows of the pass, T tasks, P right rows, U users.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from runner.metrics.result_keys import add_task_means, names_for_task, result_ke
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+
+MAX_GRADE = 30.0  # the gain of a grade is 2 ** grade - 1
 
 
 class PerUserMetrics(Metrics):
@@ -31,9 +32,15 @@ class PerUserMetrics(Metrics):
     its own, in which its own item alone is right, and a user's value is the mean over the user's
     lists; so hit_rate@k is recall@k there (see `compute_ranking_metrics`).
 
-    Users without a row of label 1 are left out, and all others count alike: rows of weight 0 are
-    left out, and other weights do not matter. Of rows with equal scores, those of label 0 rank
-    first. A NaN among a task's scores or labels makes all its metrics NaN.
+    A label that is a number is a grade of relevance, such as 0 to 4. NDCG is of all grades up to
+    `MAX_GRADE`, with the gain 2 ** grade - 1 (Burges et al. 2005, doi:10.1145/1102351.1102363),
+    which is 1 for label 1; for all other metrics, the rows of a grade from `relevant_from` on are
+    the right ones, as those of label 1 are.
+
+    Users without a row that has a gain, or is a right one, are left out, and all others count
+    alike: rows of weight 0 are left out, and other weights do not matter. Of rows with equal
+    scores, those of the lower grade rank first. A NaN among a task's scores or labels makes all its
+    metrics NaN.
 
     Up to `row_limit` rows are kept, 4 (2T + 1) + 8 bytes each; with more, all metrics are NaN.
 
@@ -42,6 +49,7 @@ class PerUserMetrics(Metrics):
         group: index of the users' column in `Prediction.groups_BG`; None: each row is a user of
             its own.
         full: ranks come from the model, as `aux["rank_B"]`, not from the rows' scores.
+        relevant_from: the grade of a right row.
     """
 
     def __init__(
@@ -53,12 +61,13 @@ class PerUserMetrics(Metrics):
         full: bool,
         row_limit: int,
         device: torch.device,
+        relevant_from: float = 1.0,
     ) -> None:
         self._names, self._tasks = tuple(names), tuple(tasks)
-        self._columns = [i for i, task in enumerate(tasks) if task.kind == "binary"]
+        self._columns = [i for i in range(len(tasks)) if self._names_of(i)]
         self._column_index = torch.tensor(self._columns, device=device)
         self._group, self._full, self._row_limit = group, full, row_limit
-        self._device = device
+        self._device, self._relevant_from = device, relevant_from
         self._width = 2 * len(self._columns) + 1
         self.reset()
 
@@ -66,9 +75,12 @@ class PerUserMetrics(Metrics):
         keys = [
             result_key(name, self._tasks[column], self._tasks)
             for column in self._columns
-            for name in names_for_task(self._names, self._tasks[column])
+            for name in self._names_of(column)
         ]
         return list(add_task_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
+
+    def _names_of(self, column: int) -> list[str]:
+        return names_for_task(self._names, self._tasks[column], self._tasks)
 
     def reset(self) -> None:
         self._rows: list[Tensor] = []  # [B, 2T + 1] each: scores or ranks, labels, weight; float32
@@ -111,16 +123,37 @@ class PerUserMetrics(Metrics):
         if self._num_rows <= self._row_limit:
             rows_N = self.state()["rows"]
             labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
-            tasks, why = (self._tasks[column] for column in self._columns), "no row has label 1"
             return tuple(
-                undefined_note(names, task, self._tasks, why)
-                for task, labels_N in zip(tasks, labels_NT.T)
-                if (names := names_for_task(self._names, task))
-                and not (labels_N > 0.5).any()  # sync
-                and not labels_N.isnan().any()
+                undefined_note(names, self._tasks[column], self._tasks, why)
+                for column, labels_N in zip(self._columns, labels_NT.T)
+                for names, grade_N in self._grades(column, labels_N.cpu().double().numpy())  # sync
+                if (why := self._why_undefined(column, names, grade_N))
             )
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self.names())}: undefined {beyond}",)
+
+    def _grades(self, column: int, labels_N: Floats) -> Iterator[tuple[list[str], Floats]]:
+        """Yield metrics of a task with the rows' grades for them; infinity is none, 0 not right."""
+        names, is_nan_N = self._names_of(column), np.isnan(labels_N)
+        if self._tasks[column].kind == "binary":
+            yield names, np.where(is_nan_N, np.nan, labels_N > 0.5)
+            return
+        if ndcg := [name for name in names if parse_cutoff(name)[0] == "ndcg"]:
+            is_grade_N = is_nan_N | ((labels_N >= 0) & (labels_N <= MAX_GRADE))
+            yield ndcg, np.where(is_grade_N, labels_N, np.inf)
+        if others := [name for name in names if name not in ndcg]:
+            yield others, np.where(is_nan_N, np.nan, labels_N >= self._relevant_from)
+
+    def _why_undefined(self, column: int, names: Sequence[str], grade_N: Floats) -> str:
+        """Return why metrics are undefined whose grades these are; empty where they are not."""
+        if np.isnan(grade_N).any() or 0 < grade_N.max(initial=0.0) < np.inf:
+            return ""
+        if self._tasks[column].kind == "binary":
+            return "no row has label 1"
+        if np.isinf(grade_N).any():
+            return f"a label is no grade from 0 to {MAX_GRADE:g}"
+        is_ndcg = parse_cutoff(names[0])[0] == "ndcg"
+        return f"no row has a label {'above 0' if is_ndcg else f'from {self._relevant_from:g} on'}"
 
     def compute(self) -> dict[str, float]:
         if self._num_rows > self._row_limit:
@@ -133,67 +166,74 @@ class PerUserMetrics(Metrics):
         results = {}
         for index, column in enumerate(self._columns):
             scores_N, labels_N = rows_N[:, index], rows_N[:, len(self._columns) + index]
-            names = names_for_task(self._names, self._tasks[column])
-            values = self._compute_task(names, scores_N, labels_N, groups_N)
-            for name, value in values.items():
-                results[result_key(name, self._tasks[column], self._tasks)] = value
+            values: dict[str, float] = {}
+            for names, grade_N in self._grades(column, labels_N):
+                values |= self._compute_some(names, scores_N, grade_N, groups_N)
+            for name in self._names_of(column):
+                results[result_key(name, self._tasks[column], self._tasks)] = values[name]
         return add_task_means(results, self._names, self._tasks)
 
-    def _compute_task(
-        self, names: Sequence[str], scores_N: Floats, labels_N: Floats, groups_N: Ints
+    def _compute_some(
+        self, names: Sequence[str], scores_N: Floats, grade_N: Floats, groups_N: Ints
     ) -> dict[str, float]:
-        positive_N = labels_N > 0.5
-        used_scores = scores_N[positive_N] if self._full else scores_N
-        if np.isnan(used_scores).any() or np.isnan(labels_N).any():
+        right_N = grade_N > 0
+        used_scores = scores_N[right_N] if self._full else scores_N
+        if np.isnan(used_scores).any() or not np.isfinite(grade_N).all():
             return dict.fromkeys(names, math.nan)
         if self._full:
-            users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
+            users_P, ranks_P, gains_P = groups_N[right_N], scores_N[right_N], grade_N[right_N]
         else:
-            users_P, ranks_P = rank_within_groups(groups_N, scores_N, positive_N)
-        return compute_ranking_metrics(names, users_P, ranks_P, one_list=not self._full)
+            users_P, ranks_P, grades_P = rank_within_groups(groups_N, scores_N, grade_N)
+            gains_P = 2.0**grades_P - 1
+        return compute_ranking_metrics(names, users_P, ranks_P, gains_P, one_list=not self._full)
 
 
-def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> tuple[Ints, Floats]:
-    """Return the group of each positive row, and its rank in the group, from 1: two [P]."""
-    order_N = np.lexsort((positive_N, -scores_N, groups_N))
-    groups_N, positive_N = groups_N[order_N], positive_N[order_N]
+def rank_within_groups(
+    groups_N: Ints, scores_N: Floats, grade_N: Floats
+) -> tuple[Ints, Floats, Floats]:
+    """Return the group of each row with a grade, its rank there, from 1, and the grade: [P]."""
+    order_N = np.lexsort((grade_N, -scores_N, groups_N))
+    groups_N, grade_N = groups_N[order_N], grade_N[order_N]
     is_first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
     starts = np.flatnonzero(is_first_N)
     rank_N: Floats = np.arange(1, len(groups_N) + 1, dtype=np.float64)
     rank_N -= np.repeat(starts, np.diff(np.append(starts, len(groups_N))))
-    return groups_N[positive_N], rank_N[positive_N]
+    return groups_N[grade_N > 0], rank_N[grade_N > 0], grade_N[grade_N > 0]
 
 
 def compute_ranking_metrics(
-    names: Sequence[str], users_P: Ints, ranks_P: Floats, *, one_list: bool
+    names: Sequence[str], users_P: Ints, ranks_P: Floats, gains_P: Floats, *, one_list: bool
 ) -> dict[str, float]:
-    """Compute means over users from the ranks of their positive rows; NaN without a positive.
+    """Compute means over users from the ranks of their right rows; NaN without a right row.
 
-    With one list, a user with R positives has as ndcg@k the sum of 1 / log2(rank + 1) over the
-    ranks up to k, divided by the same sum over the ranks 1 to min(k, R); recall@k is the number of
+    With one list, a user with R right rows has as ndcg@k the sum of gain / log2(rank + 1) over the
+    ranks up to k, divided by the same sum in the order of falling gains; recall@k is the number of
     ranks up to k, divided by R; hit_rate@k is 1 if there is such a rank; mrr is 1 / the first rank.
 
-    Otherwise each positive is the only right row of its list, and what a user has is the mean over
-    these lists: of 1 / log2(rank + 1) for a rank up to k, else 0, as ndcg@k; of 1 for a rank up to
-    k, else 0, as recall@k and as hit_rate@k; of 1 / rank as mrr.
+    Otherwise each right row, of gain 1, is the only one of its list, and what a user has is the
+    mean over these lists: of 1 / log2(rank + 1) for a rank up to k, else 0, as ndcg@k; of 1 for a
+    rank up to k, else 0, as recall@k and as hit_rate@k; of 1 / rank as mrr.
 
     Args:
-        users_P: the user of every positive row.
+        users_P: the user of every right row.
         ranks_P: its rank, from 1.
+        gains_P: its gain, above 0, which is for ndcg@k alone.
         one_list: whether the rows of a user are ranked together; False: each has a list of its own.
     """
     if not len(users_P):
         return dict.fromkeys(names, math.nan)
     order_P = np.lexsort((ranks_P, users_P))  # so that sums do not depend on the order of rows
-    users_P, ranks_P = users_P[order_P], ranks_P[order_P]
+    users_P, ranks_P, gains_P = users_P[order_P], ranks_P[order_P], gains_P[order_P]
     first_U = np.flatnonzero(np.concatenate(([True], users_P[1:] != users_P[:-1])))
     total_U = np.diff(np.append(first_U, len(users_P)))
-    ideal = np.concatenate(([0.0], np.cumsum(1 / np.log2(2.0 + np.arange(total_U.max())))))
+    index_P = np.repeat(np.arange(len(total_U)), total_U)
+    best_P = np.arange(1.0, len(users_P) + 1) - first_U[index_P]  # the ranks of falling gains
+    best_gains_P = gains_P[np.lexsort((-gains_P, users_P))]
     results = {}
     for name in names:
         kind, cutoff = parse_cutoff(name)
         k = cutoff or math.inf  # mrr has none
-        gain_P = {"mrr": 1 / ranks_P, "ndcg": 1 / np.log2(ranks_P + 1)}.get(kind, 1.0)
+        gain_P = {"mrr": 1 / ranks_P, "ndcg": gains_P / np.log2(ranks_P + 1)}.get(kind, 1.0)
         gain_P = np.where(ranks_P <= k, gain_P, 0.0)
         values_U = np.add.reduceat(gain_P, first_U)
         if kind == "recall" or not one_list:
@@ -201,7 +241,8 @@ def compute_ranking_metrics(
         elif kind == "mrr":
             values_U = gain_P[first_U]
         elif kind == "ndcg":
-            values_U = values_U / ideal[np.minimum(total_U, k).astype(int)]
+            ideal_P = np.where(best_P <= k, best_gains_P / np.log2(best_P + 1), 0.0)
+            values_U = values_U / np.bincount(index_P, ideal_P)  # which adds them one by one
         else:
             values_U = np.minimum(values_U, 1.0)
         results[name] = float(values_U.mean())

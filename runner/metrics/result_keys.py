@@ -36,12 +36,23 @@ def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
     return list(dict.fromkeys(["loss", *names, *own]))
 
 
-def names_for_task(names: Sequence[str], task: TaskLike) -> list[str]:
-    """Return those of the metrics that are measured for a task, without its name."""
+def names_for_task(
+    names: Sequence[str], task: TaskLike, tasks: Sequence[TaskLike] = ()
+) -> list[str]:
+    """Return those of the metrics that are measured for a task, without its name.
+
+    Rankings that name no task are those of the binary tasks, or of regressions, if there are none.
+
+    Args:
+        tasks: of the dataset; needed for rankings only.
+    """
     found = []
     for name in names:
         base, chosen = split_task(name)
-        if chosen in ("", task.name) and get_metric(base).kind == task.kind:
+        kind: str = get_metric(base).kind
+        if get_metric(base).needs == "users" and (chosen or all(t.kind != kind for t in tasks)):
+            kind = task.kind
+        if chosen in ("", task.name) and kind == task.kind:
             found.append(base)
     return list(dict.fromkeys(found))
 
@@ -67,7 +78,8 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
                 f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, kinds)}; "
                 f"there are {', '.join(kinds)}"
             )
-        if get_metric(base).kind != kinds[task]:
+        metric = get_metric(base)
+        if metric.kind != kinds[task] and metric.needs != "users":
             raise ConfigError(f"{key}: {name!r}: {task} is a {kinds[task]} task")
 
 
@@ -97,7 +109,7 @@ def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
     """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
     results = {"loss": 0.0}
     for task in tasks:
-        keys = [result_key(n, task, tasks) for n in names_for_task(names, task)]
+        keys = [result_key(n, task, tasks) for n in names_for_task(names, task, tasks)]
         results |= dict.fromkeys(keys, 0.0)
     return list(add_task_means(results, names, tasks))
 

@@ -38,7 +38,8 @@ class MetricSettings:
         "such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, recall@K and hit_rate@K, "
         "for any whole K; and, with candidates: full, coverage@K, novelty@K and gini@K of the "
         "lists. A metric is measured for tasks of its kind (mae, mse, rmse and r2 for regression, "
-        "others for binary), or for one task: auc/click",
+        "others for binary, and rankings for regression where no task is binary), or for one "
+        "task: auc/click, ndcg@10/rating",
     )
     train: Sequence[str] = setting(
         MISSING, "those of the train rows since the last line of the log"
@@ -83,6 +84,12 @@ class MetricSettings:
         False,
         "with full: rankings are means over the rows of label 1; false: over users, each of whom "
         "counts alike",
+        signed="when set",
+    )
+    relevant_from: float | None = setting(
+        None,
+        "the label from which a row is a right one of mrr, recall@K and hit_rate@K where labels "
+        "are numbers, such as grades from 0 to 4 (null: 1); ndcg@K takes the grades themselves",
         signed="when set",
     )
     slice_by: str | None = setting(

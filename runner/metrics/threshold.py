@@ -31,7 +31,7 @@ class ThresholdMetrics(Metrics):
     ) -> None:
         self._names, self._tasks = tuple(names), tuple(tasks)
         self._columns = [i for i, task in enumerate(tasks) if names_for_task(names, task)]
-        self._column_index = torch.tensor(self._columns, device=device)
+        self._column_index = torch.tensor(self._columns, dtype=torch.int64, device=device)
         bases = {name for task in tasks for name in names_for_task(names, task)}
         self._thresholds = sorted({t for n in bases if (t := parse_threshold(n)[1]) is not None})
         self._thresholds_K = torch.tensor(self._thresholds, dtype=torch.float64, device=device)

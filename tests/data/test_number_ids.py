@@ -42,6 +42,24 @@ def test_a_number_has_buckets_where_its_order_does_not_tell_the_label(kind):
     assert len(found) == 1  # most models need ids
 
 
+def test_of_a_grade_a_step_has_buckets_and_a_line_has_none():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(ROWS, 30))
+    skewed = np.exp(2 * rng.normal(size=ROWS))
+    steps = 2.0 * (x[:, 3] > 0.5) + 2.0 * (x[:, 6] > -0.5)
+    y = steps + x[:, 4] + np.log1p(skewed) + rng.logistic(size=ROWS)
+    grade = np.clip(np.rint(y) + 8, 0, 22)
+    columns = {f"x{i}": x[:, i] for i in range(30)} | {"skewed": skewed}
+    roles = {name: Role("numeric") for name in columns} | {"y": Role("labels", settings=KINDS[1])}
+    roles["skewed"] = Role("numeric", settings={"log1p": True})
+    chosen = []
+    for label in (grade, y):
+        table = pa.table({**columns, "y": label})
+        statistics = [compute_statistics(table[name], name) for name in table.column_names]
+        chosen.append(list(propose_number_ids(table, statistics, roles)[0]))
+    assert chosen[0] == ["x3_bucket", "x6_bucket"] and len(chosen[1]) == 1
+
+
 def test_a_table_with_ids_has_no_buckets_and_one_without_a_label_those_of_one_number():
     x = np.random.default_rng(0).normal(size=ROWS)
     y = as_label(2 * np.abs(x) - 1.6, {})

@@ -509,6 +509,29 @@ def test_texts_are_labels(tmp_path):
         parse_schema({"labels": {"income": {"positive": ["a"], "above": 3}}})
 
 
+def test_texts_are_grades_by_their_place_in_the_list(tmp_path):
+    grades, path = ["Good", "Bad", " Fair", None, "good"], tmp_path / "x.parquet"
+    settings = {"type": "regression", "grades": ["Bad", "Fair", "Good"]}
+    schema = {"labels": {"rel": settings}, "numeric": ["x"]}
+    pq.write_table(pa.table({"rel": grades[:3], "x": [1.0, 2, 3]}), path)
+    data = open_dataset(path=str(path), schema=schema, mix=False)
+    assert next(data.batches("train", batch_size=3)).labels_BT[:, 0].tolist() == [2, 0, 1]
+    pq.write_table(pa.table({"rel": grades[:4], "x": [1.0] * 4}), path)
+    with pytest.raises(DataError, match="row 3, column 'rel': the label is missing"):
+        open_dataset(path=str(path), schema=schema)
+    filled = {**schema, "labels": {"rel": {**settings, "default": 0}}}
+    data = open_dataset(path=str(path), schema=filled, mix=False)
+    assert next(data.batches("train", batch_size=4)).labels_BT[:, 0].tolist() == [2, 0, 1, 0]
+    pq.write_table(pa.table({"rel": grades[:3] + grades[4:], "x": [1.0] * 4}), path)
+    with pytest.raises(DataError, match="column 'rel': value 'good': grades are Bad, Fair, Good"):
+        open_dataset(path=str(path), schema=schema)
+    data = open_dataset(path=str(path), schema=schema, mix=False, on_bad_rows="skip")
+    assert next(data.batches("train", batch_size=4)).weights_B.tolist() == [1, 1, 1, 0]
+    for wrong in ({"type": "binary"}, {"above": 1}, {"grades": ["a", "a"]}):
+        with pytest.raises(ConfigError, match=r"labels\.rel\.grades: is for `type: regression`"):
+            parse_schema({"labels": {"rel": {**settings, **wrong}}})
+
+
 def test_a_label_without_positive_values_signs_as_before():
     plain = "LabelSpec(name='y', column='y', type='binary', allowed=None, above=None)"
     assert repr(LabelSpec("y", "y")) == plain

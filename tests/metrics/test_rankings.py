@@ -205,7 +205,7 @@ def test_full_rankings_of_users_with_one_event_are_those_of_one_list_to_the_last
     ranks = np.append(random.integers(1, 30, 998).astype(float), [math.inf, math.inf])
     users = random.permutation(1000)
     lists, alone = (
-        compute_ranking_metrics(RANKINGS, users, ranks, one_list=one_list)
+        compute_ranking_metrics(RANKINGS, users, ranks, np.ones(1000), one_list=one_list)
         for one_list in (True, False)
     )
     assert lists == alone

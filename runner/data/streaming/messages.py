@@ -178,7 +178,7 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     """
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:
-        is_label_text = label.positive or label.input
+        is_label_text = label.is_text or label.input
         types[label.column] = pa.string() if is_label_text else pa.float64()
     for number in declared.numeric:
         vector = pa.string() if number.separator else pa.list_(pa.float64())

@@ -9,24 +9,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.column_names import is_rating
+from runner.data.tabular.column_names import QUERY, is_grade, is_rating
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
     find_only_label,
     find_stray_values,
+    holds_grades,
     is_binary,
     label_settings,
     leak_auc,
     read_label,
 )
 from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles
+from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError
 
 FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
+MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -48,13 +51,22 @@ def choose_labels(
     """Return the roles of the labels, and notes.
 
     Raises:
-        SeveralLabelsError: where several columns look like the label.
+        SeveralLabelsError: where several columns look like the label, unless one is a grade.
     """
     by_name = {f.name: f for f in columns}
     names, meaning = hints.labels, ""
+    notes: list[str] = []
     if not names:
         free = {*hints.categorical, *hints.numeric, *hints.drop, hints.weight, hints.time}
         found, meaning = find_label_candidates([f for f in columns if f.name not in free])
+        grades = [name for name in found if is_grade(name)]
+        if len(found) > 1 and len(grades) == 1:
+            others = ",".join(name for name in found if name not in grades)
+            notes.append(
+                f"label {grades[0]}: is taken since it grades relevance; {others} may be the label "
+                f"as well, and is left out: --label {others} predicts it"
+            )
+            found = grades
         if len(found) > 1:
             raise SeveralLabelsError(found, meaning)
         names = tuple(found)
@@ -69,7 +81,7 @@ def choose_labels(
             "lacks it until then; without a label there is nothing to train on but histories: of "
             f"events, --user NAME --item NAME propose them and the next item{lists}"
         ]
-    roles, notes = {}, []
+    roles = {}
     for name in names:
         settings, why = label_settings(by_name[name], hints, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
@@ -103,6 +115,8 @@ def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list
     others = sorted(value for value, _ in f.counts if value not in (0, 1))
     listed = ", ".join(f"{value:g}" for value in others[:5]) + ", ..." * (len(others) > 5)
     if not others or {0, 1}.difference(value for value, _ in f.counts) or is_rating(f.name):
+        return []
+    if is_grade(f.name):
         return []
     if not settings:
         count = sum(find_stray_values(f).values())
@@ -141,6 +155,26 @@ def feature_roles(
     if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
         roles[hints.time] = Role("", TIME_REASON)
     return roles | {name: Role("", "--drop") for name in hints.drop}
+
+
+def query_role(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], hints: Hints
+) -> dict[str, Role]:
+    """Return the role of the column that says which rows are ranked together, if there is one.
+
+    It is no feature where labels are grades, or it is called `qid`: queries to come have other ids.
+    """
+    labels = [f for f in columns if roles[f.name].name == "labels"]
+    graded = any(is_grade(f.name) or holds_grades(f) for f in labels)
+    known = (*hints.numeric, *hints.categorical)
+    for f in sorted(columns, key=lambda f: f.name.lower() == "query"):  # an id before a text
+        if not QUERY.fullmatch(f.name) or roles[f.name].name not in FEATURES or f.name in known:
+            continue
+        is_list = f.num_distinct < MOST_QUERIES * f.num_rows and not f.missing_share
+        is_id = f.is_whole or (is_text(f.type) and not f.separator)
+        if is_list and is_id and (graded or f.name.lower() in ("qid", "q_id")):
+            return {f.name: Role("groups", "rows of one value are ranked together")}
+    return {}
 
 
 def drop_leaks(

@@ -15,6 +15,7 @@ USER = re.compile(
     rf"({_TYPE})?",
     re.I,
 )
+QUERY = re.compile(r"q_?id|(search_?)?query([_ -]?(id|no|key))?|(search|srch)[_ -]?id", re.I)
 WEIGHT = re.compile(r"(sample|row|importance|instance)_?weight|importance", re.I)
 TIME = re.compile(
     r"(unix|event|review|request)?_?(time|ts|timestamp|time_stamp|date_?time|created_?at)(_?(ms|s))?"
@@ -33,6 +34,8 @@ _OTHER_TIMES = _words(
     returned refunded cancelled canceled due"""
 )
 RATING_WORDS = _words("rating ratings stars overall")
+_GRADES = _words("relevance relevancy rel esci judgement judgment")
+_BESIDE_GRADES = _words("label grade level score graded human median mean query doc document is")
 _OUTCOMES = _words(
     """booking booked enter label labels target y click clicked clk conversion convert converted
     purchase purchased buy bought like liked follow followed share shared comment
@@ -146,6 +149,12 @@ def is_rating(name: str) -> bool:
     """Tell whether a name is that of a user's rating, not of a mean of ratings."""
     words = split_words(name)
     return bool(words) and words[-1] in RATING_WORDS and not _COUNT_WORDS & set(words)
+
+
+def is_grade(name: str) -> bool:
+    """Tell whether a name is that of a grade of relevance, such as `relevance` or `esci_label`."""
+    words = set(_plain_words(name))
+    return bool(_GRADES & words) and words <= _GRADES | _BESIDE_GRADES
 
 
 def sounds_like_time(name: str) -> bool:

@@ -27,10 +27,16 @@ class LabelSpec:
     positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
     default: float | None = None  # of a missing value; None: an error
     input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
+    grades: tuple[str, ...] = ()  # a regression label is 0, 1, 2 and so on for these texts
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the texts of its column are compared with those that are declared."""
+        return bool(self.positive or self.grades)
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = ("positive", "default", "input")
+        later = ("positive", "default", "input", "grades")
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property

@@ -182,7 +182,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
     specs: list[LabelSpec | NumericSpec | IdSpec] = [*declared.labels, *declared.numeric]
     if any(spec.column != spec.name for spec in [*specs, *declared.ids]):
         return None
-    if any((s.above, s.default) != (None, None) or s.positive or s.input for s in declared.labels):
+    if any((s.above, s.default) != (None, None) or s.is_text or s.input for s in declared.labels):
         return None
     for spec in declared.ids:
         type_ = file_schema.field(spec.column).type
@@ -276,7 +276,7 @@ def _time_columns(declared: Declared, split: Split) -> set[str]:
 
 def _number_columns(declared: Declared) -> list[tuple[str, bool]]:
     """Return the columns of numbers, and whether texts in them are read as amounts."""
-    found = [(s.column, bool(s.input)) for s in declared.labels if not s.positive]
+    found = [(s.column, bool(s.input)) for s in declared.labels if not s.is_text]
     found += [(s.column, bool(s.input)) for s in declared.numeric if not (s.size or s.encode)]
     return found + ([(declared.weight, False)] if declared.weight else [])
 

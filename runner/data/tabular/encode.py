@@ -84,8 +84,8 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     Raises:
         DataError: for a missing or forbidden value, unless bad rows are skipped.
     """
-    if label.positive:
-        raw, missing = _read_positive(table, label)
+    if label.is_text:
+        raw, missing = _read_texts(table, label, validator)
     else:
         raw, missing = read_numbers(table, label.column, label.input, validator)
     if label.default is None:
@@ -109,12 +109,25 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     return raw.astype(np.int8 if fits_int8 else np.float32)
 
 
-def _read_positive(table: pa.Table, label: LabelSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return [R] float64, 1 where a text is a positive one, and [R] bool: which are missing."""
+def _read_texts(
+    table: pa.Table, label: LabelSpec, validator: RowValidator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return [R] float64 and [R] bool: which are missing.
+
+    The number is 1 where a text is a positive one, or the place of the text among the grades.
+    """
     texts = pc.utf8_trim_whitespace(single_array(table, label.column).cast(pa.string()))
-    is_positive = pc.is_in(texts, pa.array([text.strip() for text in label.positive], pa.string()))
     missing = texts.is_null().to_numpy(zero_copy_only=False)
-    return is_positive.to_numpy(zero_copy_only=False).astype(np.float64), missing
+    known = pa.array([text.strip() for text in label.positive or label.grades], pa.string())
+    found = pc.index_in(texts, known)
+    if label.positive:
+        return found.is_valid().to_numpy(zero_copy_only=False).astype(np.float64), missing
+    unknown = found.is_null().to_numpy(zero_copy_only=False) & ~missing
+    listed = ", ".join(label.grades)
+    validator.reject(
+        label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: grades are {listed}"
+    )
+    return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
 
 
 def encode_numbers(

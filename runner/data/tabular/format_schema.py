@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.data.tabular.column_names import USER
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.propose_schema import SchemaProposal
 from runner.data.tabular.schema_file import PATTERN
@@ -36,13 +35,8 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
             declared = _declare(f.name, given.settings)
             lines.append(f"{declared}  # {_describe_column(f)}{reason}")
         lines += [_declare(name, settings) for name, settings in more.items()]
-    users = [
-        f.name
-        for f, _ in proposal.with_role("categorical")
-        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing_share
-    ]
-    if users:
-        lines += ["", f"groups: {format_value(users[:1])}  # for grouped metrics"]
+    if groups := proposal.groups:
+        lines += ["", f"groups: {format_value(groups)}  # for grouped metrics"]
     if carried := [f.name for f, _ in proposal.with_role("carried")]:
         lines += ["", f"carried: {format_value(carried)}  # stays with the rows, is no feature"]
     if weights := proposal.with_role("weight"):

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.tabular.column_names import guess_kind, is_outcome, is_rating, split_words
+from runner.data.tabular.column_names import (
+    QUERY,
+    guess_kind,
+    is_grade,
+    is_outcome,
+    is_rating,
+    split_words,
+)
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
@@ -20,6 +27,15 @@ LEAK_AUC = 0.99
 LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
 MAX_RATINGS = 25  # distinct values of a rating
+MOST_GRADE = 30  # of relevance, as metrics take it
+GRADE_SCALES = (  # of relevance, from 0 on
+    ("bad", "fair", "good", "excellent", "perfect"),
+    ("poor", "fair", "good", "excellent", "perfect"),
+    ("irrelevant", "complement", "substitute", "exact"),
+    ("i", "c", "s", "e"),  # the same in Amazon's shopping queries
+    ("irrelevant", "partially relevant", "relevant", "highly relevant"),
+    ("not relevant", "partially relevant", "relevant", "highly relevant"),
+)
 CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
 COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
 FRACTION_SHARE = 0.1  # of rows with fractions beside those with 1: beyond, they are measured
@@ -38,8 +54,10 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         for f in complete
         if is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
     ]
-    if outcomes or ratings:
-        return outcomes + ratings, "named like a label"
+    has_queries = any(QUERY.fullmatch(f.name) for f in columns)
+    graded = [f.name for f in complete if _may_be_graded(f, has_queries=has_queries)]
+    if found := list(dict.fromkeys(outcomes + ratings + graded)):
+        return found, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
     plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
@@ -48,6 +66,32 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         return plain, "the only column of 0 and 1"
     measured = [f.name for f in complete if f.low is not None and is_outcome(f.name)]
     return measured[:1], "named like a label"
+
+
+def holds_grades(f: ColumnStatistics) -> bool:
+    """Tell whether a column has a few numbers, or texts, that may be grades of relevance."""
+    few = f.low is not None and f.high is not None and 2 < f.num_distinct <= MAX_RATINGS
+    return bool(find_scale(f)) or (few and (f.low or 0) >= 0 and (f.high or 0) <= MOST_GRADE)
+
+
+def find_scale(f: ColumnStatistics) -> tuple[str, ...]:
+    """Return the texts of a column, the least relevant first; nothing for unknown ones."""
+    by_grade = {
+        text.strip().lower().replace("_", " ").replace("-", " "): text for text in f.examples
+    }
+    for scale in GRADE_SCALES if is_text(f.type) and len(by_grade) == f.num_distinct > 1 else ():
+        if by_grade.keys() <= set(scale):
+            return tuple(by_grade[grade].strip() for grade in scale if grade in by_grade)
+    return ()
+
+
+def _may_be_graded(f: ColumnStatistics, *, has_queries: bool) -> bool:
+    """Tell whether a column is a grade by its name, or beside queries any outcome of few values."""
+    if pt.is_nested(f.type) or f.separator:
+        return False
+    if not is_grade(f.name):
+        return has_queries and is_outcome(f.name) and holds_grades(f) and not is_binary(f)
+    return holds_grades(f) or is_binary(f)
 
 
 def is_binary(f: ColumnStatistics) -> bool:
@@ -111,6 +155,10 @@ def label_settings(
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
     if pt.is_boolean(f.type):  # Arrow takes these texts of a text file for it
         return ({"positive": ["true", "True", "TRUE"]} if of_text_file else {}), ""
+    if scale := find_scale(f):
+        if len(scale) == 2:
+            return {"positive": [scale[1]]}, f"1 for {scale[1]!r}; --positive names another"
+        return {"type": "regression", "grades": list(scale)}, "grades, 0 and so on"
     if f.two_texts:
         likely = [v for v in f.two_texts if v.strip().lower() in _YES or v.strip()[:1] == ">"]
         chosen = (likely or list(f.two_texts))[0].strip()
@@ -122,12 +170,15 @@ def label_settings(
         listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(
             f"--label {f.name}: has {f.num_distinct:,} texts ({listed}); "
-            "--positive VALUE says which is 1"
+            "--positive VALUE says which is 1; for grades, `{type: regression, grades: [LOWEST, "
+            "..., HIGHEST]}` in the YAML makes numbers of the texts"
         )
     if f.low is None or f.high is None:
         raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
     if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
+    if is_grade(f.name) and holds_grades(f):
+        return {"type": "regression"}, "grades, a number to be predicted"
     if find_stray_values(f):
         return {}, "0 and 1 but for a few rows"
     if f.num_distinct == 2 or (is_rating(f.name) and f.num_distinct <= MAX_RATINGS):
@@ -147,7 +198,10 @@ def _lies_between(text: str, f: ColumnStatistics) -> bool:
 def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
     """Return [R] float64, the label of the sample; NaN where it is missing."""
     values = column.combine_chunks()
-    if positive := settings.get("positive"):
+    if grades := settings.get("grades"):
+        texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        x = pc.index_in(texts, pa.array(grades)).cast(pa.float64())
+    elif positive := settings.get("positive"):
         texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
         is_one = pc.is_in(pc.utf8_lower(texts), pa.array([p.lower() for p in positive]))
         x = pc.if_else(texts.is_null(), None, is_one.cast(pa.float64()))

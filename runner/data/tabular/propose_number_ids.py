@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from runner.data.tabular.amounts import parse_amounts
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import rank_auc, read_label
+from runner.data.tabular.guess_label import holds_grades, rank_auc, read_label
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.times import as_seconds, is_seconds
 
@@ -22,6 +22,10 @@ MOST_ROWS = 40_000  # of the sample, which are enough to judge a number by
 # What buckets must gain over the order of a number: AUC on the half of the rows that did not give
 # their rates. Of few rows chance alone gains that much in one of a hundred numbers.
 LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
+# What buckets must gain over a line where a label is a grade, whose features are mostly counts and
+# scores with thresholds: the share of its variance that they explain on those rows. Prices and the
+# like, which are smoother, are predicted worse with such buckets.
+LEAST_SHARE, CHANCE_SHARE = 0.001, 10.0  # the latter divided by the rows
 FEWEST_ROWS = 10  # with, and without a value
 DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
 
@@ -34,7 +38,8 @@ def propose_number_ids(
     """Propose ids of numbers: buckets, and whether a value is missing, where these tell the label.
 
     Buckets are for tables without ids, of each number of which the label is no rising or falling
-    function. One number has them in any case, since most models need ids.
+    function, or if it is a grade, no straight line. One number has them in any case, since most
+    models need ids.
 
     Args:
         sample: rows of the table.
@@ -53,10 +58,12 @@ def propose_number_ids(
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
     single = [n for n, given in numeric.items() if "size" not in given]
     x_by_name = {n: _read_numbers(sample[n], numeric[n]) for n in single}
+    graded = [f.name for f in columns if _is_number(roles[f.name]) and holds_grades(f)]
+    grades = [_read_number_label(sample[name], roles[name]) for name in graded]
     lowest = {f.name: f.low for f in columns}
     found: dict[str, dict[str, Any]] = {}
     # of vectors only if there is nothing else: a bucket does not tell the place in its vector
-    bucketed = [] if has_ids else _choose_bucketed(x_by_name, labels) or list(numeric)
+    bucketed = [] if has_ids else _choose_bucketed(x_by_name, labels, grades) or list(numeric)
     for name in bucketed:
         if f"{name}_bucket" not in names:
             more = {"encode": "bucketise", "buckets": BUCKETS}
@@ -87,8 +94,8 @@ def _read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
         if role.name != "labels":
             continue
         settings = dict(role.settings)
-        if settings.get("type") == "regression":
-            y_R = _read_numbers(sample[name], settings)
+        if _is_number(role):
+            y_R = _read_number_label(sample[name], role)
             y_R = np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R))
         else:
             y_R = read_label(sample[name], settings)
@@ -96,24 +103,45 @@ def _read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
     return found
 
 
+def _is_number(role: Role) -> bool:
+    return role.name == "labels" and role.settings.get("type") == "regression"
+
+
+def _read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
+    """Return [R] float64, a label that is a number; NaN where it is missing."""
+    settings = dict(role.settings)
+    return read_label(column, settings) if "grades" in settings else _read_numbers(column, settings)
+
+
 def _read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
-    """Return [R] float64; NaN where a number is missing."""
+    """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
     values = column.combine_chunks()
     if form := settings.get("input"):
         values = parse_amounts(values.cast(pa.string()), form)
     elif is_seconds(values.type):
         values = as_seconds(values)
     x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)
-    return np.asarray(x_R.to_numpy(zero_copy_only=False))
+    found_R = np.asarray(x_R.to_numpy(zero_copy_only=False))
+    return np.log1p(np.maximum(found_R, 0.0)) if settings.get("log1p") else found_R
 
 
-def _choose_bucketed(x_by_name: Mapping[str, np.ndarray], labels: Labels) -> list[str]:
-    """Return the numbers whose buckets tell more than their order; if none is, the nearest one."""
+def _choose_bucketed(
+    x_by_name: Mapping[str, np.ndarray], labels: Labels, grades: Labels
+) -> list[str]:
+    """Return the numbers whose buckets tell more than their order; if none is, the nearest one.
+
+    Args:
+        x_by_name: the numbers.
+        labels: each as 0 and 1.
+        grades: the labels that are grades, as they are.
+    """
     gains = {name: _gain_of_buckets(x_R, labels) for name, x_R in x_by_name.items()}
     num_rows = max((len(x_R) for x_R in x_by_name.values()), default=0)
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
     first = sorted(gains, key=lambda name: -gains[name])[:1]
-    return [name for name, gain in gains.items() if gain >= least] or first
+    share = max(LEAST_SHARE, CHANCE_SHARE / max(num_rows, 1))
+    curved = {n for n, x_R in x_by_name.items() if _gain_over_line(x_R, grades) >= share}
+    return [name for name, gain in gains.items() if gain >= least or name in curved] or first
 
 
 def _gain_of_buckets(x_R: np.ndarray, labels: Labels) -> float:
@@ -128,18 +156,48 @@ def _gain_of_buckets(x_R: np.ndarray, labels: Labels) -> float:
         halves = [slice(0, None, 2), slice(1, None, 2)]
         if len(x_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in halves):
             continue
-        inner = np.unique(np.quantile(x_K, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
-        code_K = np.searchsorted(inner, x_K, "right")
         gains = []
         for fitted, judged in (halves, halves[::-1]):
-            counts = np.bincount(code_K[fitted], minlength=len(inner) + 1)
-            ones = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(inner) + 1)
-            rates_K = ((ones + y_K.mean()) / (counts + 1))[code_K[judged]]
+            rates_K = _means_of_buckets(x_K, y_K, fitted)[judged]
             by_order = rank_auc(x_K[judged], y_K[judged])
             by_bucket = rank_auc(rates_K, y_K[judged])
             gains.append(by_bucket - max(by_order, 1 - by_order))
         best = max(best, float(np.mean(gains)))
     return best
+
+
+def _gain_over_line(x_R: np.ndarray, grades: Labels) -> float:
+    """Return how much more of a label's variance buckets explain than a line, with the best label.
+
+    Each half of the rows is judged by the buckets and the line of the other half.
+    """
+    best = 0.0
+    for y_R in grades:
+        known_R = np.isfinite(x_R) & np.isfinite(y_R)
+        x_K, y_K = x_R[known_R], y_R[known_R]
+        halves = [slice(0, None, 2), slice(1, None, 2)]
+        if len(x_K) < 100 or not all(x_K[half].std() and y_K[half].std() for half in halves):
+            continue
+        gains = []
+        for fitted, judged in (halves, halves[::-1]):
+            buckets_K = _means_of_buckets(x_K, y_K, fitted)
+            x_F, y_F = x_K[fitted] - x_K[fitted].mean(), y_K[fitted]
+            line_K = y_F.mean() + (x_F @ y_F / (x_F @ x_F)) * (x_K - x_K[fitted].mean())
+            of_line, of_buckets = (
+                np.square(y_K - found_K)[judged].mean() for found_K in (line_K, buckets_K)
+            )
+            gains.append((of_line - of_buckets) / y_K[judged].var())
+        best = max(best, float(np.mean(gains)))
+    return best
+
+
+def _means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
+    """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
+    inner = np.unique(np.quantile(x_K, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+    code_K = np.searchsorted(inner, x_K, "right")
+    counts = np.bincount(code_K[fitted], minlength=len(inner) + 1)
+    sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(inner) + 1)
+    return np.asarray(((sums + y_K.mean()) / (counts + 1))[code_K])
 
 
 def _missing_tells(x_R: np.ndarray, labels: Labels) -> bool:

@@ -17,7 +17,9 @@ from runner.data.tabular.choose_roles import (
     choose_labels,
     drop_leaks,
     feature_roles,
+    query_role,
 )
+from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
@@ -82,6 +84,15 @@ class SchemaProposal:
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
         return [(column, given) for column, given in self.columns if given.name == role]
+
+    @property
+    def groups(self) -> list[str]:
+        """The columns that say which rows are ranked together: a query's, or a user's."""
+        ids = [f for f, _ in self.with_role("categorical")]
+        ids = [f for f in ids if f.mean_length == 1 and not f.missing_share]
+        users = [f.name for f in ids if USER.fullmatch(f.name)]
+        queries = [f.name for f in ids if QUERY.fullmatch(f.name)]
+        return [*(f.name for f, _ in self.with_role("groups")), *(users or queries)[:1]]
 
 
 def propose_schema(
@@ -149,7 +160,8 @@ def propose_schema(
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
-        split = propose_split(time, missing)
+        queries = [name for name, role in roles.items() if role.name == "groups"]
+        split = propose_split(time, missing, *queries)
         uses = _use_rows(
             sample.table, columns, roles, time, split, hints, notes, taken=schema.names
         )
@@ -352,7 +364,9 @@ def _choose_roles(
     roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
     notes += found
     features = [f for f in columns if f.name not in roles]
-    roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
+    known = bool(hints.labels) or any(is_grade(name) for name in roles)
+    roles |= feature_roles(features, hints, labels_known=known)
+    roles |= query_role(columns, roles, hints)
     notes += drop_leaks(table, columns, roles, kept={*hints.numeric, *hints.categorical})
     if not any(role.name in FEATURES for role in roles.values()):
         told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]

@@ -133,14 +133,21 @@ def _ask_for_form(name: str, forms: str) -> str:
     )
 
 
-def propose_split(time: SplitTime | None, missing: Sequence[str]) -> dict[str, Any]:
-    """Propose a split for what has no path: by time if there is a column of times."""
+def propose_split(
+    time: SplitTime | None, missing: Sequence[str], query: str | None = None
+) -> dict[str, Any]:
+    """Propose a split for what has no path: by time if there is a column of times.
+
+    Args:
+        query: the column whose rows of one value are ranked together, and so are in one split.
+    """
     if not missing:
         return {}
     shares = dict.fromkeys(missing, 0.1)
     if time and time.splits:
         return {"split": {"time": time.name, **_form_settings("input", time.form), **shares}}
-    return {"split": {"random": {"train": round(1 - 0.1 * len(missing), 1), **shares}}}
+    shares = {"train": round(1 - 0.1 * len(missing), 1), **shares}
+    return {"split": {"group": query, **shares} if query else {"random": shares}}
 
 
 def describe_missing_times(time: SplitTime, num_rows: int) -> str:

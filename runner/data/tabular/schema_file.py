@@ -80,6 +80,19 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         for s in labels
         if s.positive and (s.type != "binary" or s.above is not None or s.allowed or s.input)
     ]
+    problems += [
+        f"{where}.labels.{s.name}.grades: is for `type: regression`, without above, allowed and "
+        "input, and names each text once"
+        for s in labels
+        if s.grades
+        and (
+            s.type == "binary"
+            or s.above is not None
+            or s.allowed
+            or s.input
+            or len(set(s.grades)) < len(s.grades)
+        )
+    ]
     for spec in pooled:
         key = f"{where}.categorical.{spec.name}"
         problems += _id_problems(spec, key)
