@@ -92,7 +92,7 @@ def _refit(
     """Fit once more, each feature with the penalty that its weights in the last fit ask for."""
     weights_C, intercept = fit
     sizes_G = np.bincount(features_C).astype(np.float64)
-    squares_G = np.bincount(features_C, weights_C**2)
+    squares_G = np.bincount(features_C, weights_C**2).astype(np.float64)
     noise = 1.0  # of a number: the variance that the last fit leaves over
     if not is_binary:
         error_N = y_N - x_NC @ weights_C - intercept
