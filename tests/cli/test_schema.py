@@ -629,3 +629,12 @@ def test_rows_without_the_time_of_the_split_are_told_and_skipped_by_the_command(
         assert proposed["split"]["time"] == "event_time"
         assert ("event_time: 1 of" in shown and "hold no time" in shown) is bool(number)
         assert ("dataset.on_bad_rows=skip dataset.max_bad_rows" in shown) is bool(number)
+
+
+def test_rows_of_other_splits_are_no_train_rows(tmp_path, propose):
+    rng = np.random.default_rng(0)
+    for name, num_rows in (("train", 500), ("test", 120_000)):
+        x, click = rng.normal(size=num_rows), rng.integers(0, 2, num_rows)
+        pq.write_table(pa.table({"x": x, "click": click}), tmp_path / f"{name}.parquet")
+    _, shown = propose(str(tmp_path))
+    assert "120,500 rows" in shown and "optimizer.sparse.lr=0.003" in shown

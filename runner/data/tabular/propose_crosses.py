@@ -17,7 +17,7 @@ from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.propose_number_ids import draw_rows, read_labels
 
 MOST_COLUMNS = 40  # that are tried with each other: of more, those with the fewest values
-MOST_CELLS = 1_000_000  # pairs of values of two columns
+MOST_CELLS = 100_000  # pairs of values of two columns
 MOST_CROSSES = 3
 ROUNDS = 4  # in which the effects of all columns settle
 PRIOR = 2.0  # the precision of an effect on the logit, before any row is seen
