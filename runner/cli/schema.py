@@ -14,11 +14,10 @@ from pathlib import Path
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import shell_override
 from runner.config.proposed_length import (
-    AUTO_OVERRIDES,
+    FEW_ROWS,
     NEXT_ITEM_LENGTH,
     NEXT_ITEM_STOP,
-    propose_length,
-    stop_overrides,
+    table_overrides,
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
@@ -45,7 +44,6 @@ SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
 NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
 # Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
 # nothing at the start, has found what the regression lacks. Its average wavers less.
-FEW_ROWS = 100_000
 FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002 trainer.ema.decay=0.99"
 
 
@@ -231,13 +229,13 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
     if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
-    length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
+    length = " ".join(table_overrides(_train_rows(proposal)))
     return f"next: python -m runner {data} {length}{more}"
 
 
 def _train_rows(proposal: SchemaProposal) -> int:
     """Return about how many rows the train split has; of a large text file, how many were read."""
-    rows = proposal.num_rows or proposal.columns[0][0].num_rows
+    rows = proposal.num_train_rows or proposal.columns[0][0].num_rows
     split = proposal.places.get("split") or {}
     shares = split.get("random") or split
     held_out = [share for name, share in shares.items() if name in ("validation", "test")]

@@ -20,6 +20,9 @@ FEW_UPDATES = 100  # a run of fewer has hardly left its initial weights
 # train rows up to -> passes over them, which early stopping cuts short
 EPOCHS = ((100_000, 20), (1_000_000, 10), (10_000_000, 3))
 PATIENCE = 3
+# Of up to so many train rows a table with a label is learnt for as long as validation gains, which
+# is judged once in an epoch, or thrice in `UPDATES_PER_EPOCH` updates where an epoch has fewer.
+FEW_ROWS, MOST_FEW_EPOCHS, JUDGED_TIMES = 100_000, 60, 3
 WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
 # A model of the next item learns at every place of a history. Of a million planted events, 1,500
 # updates of 32 rows found .18 of the next items among 10; 1,000 of 128 rows, which cost half as
@@ -64,6 +67,20 @@ def stop_overrides(length: ProposedLength) -> list[str]:
     if length.max_epochs <= PATIENCE:
         return []
     return [f"trainer.early_stop.patience={PATIENCE}"]
+
+
+def table_overrides(train_rows: int) -> list[str]:
+    """Return the words of a command line that train on a table with a label."""
+    length = propose_length(train_rows)
+    if train_rows > FEW_ROWS:
+        return [*AUTO_OVERRIDES, *stop_overrides(length)]
+    per_epoch = math.ceil(max(train_rows, 1) / length.batch_size)
+    times = JUDGED_TIMES if per_epoch < UPDATES_PER_EPOCH else 1
+    words = {word.partition("=")[0]: word for word in AUTO_OVERRIDES}
+    epochs = MOST_FEW_EPOCHS * math.ceil(UPDATES_PER_EPOCH / per_epoch)
+    words["trainer.max_epochs"] = f"trainer.max_epochs={epochs}"
+    every = [f"trainer.eval_every={UPDATES_PER_EPOCH // times}"] if times > 1 else []
+    return [*words.values(), f"trainer.early_stop.patience={PATIENCE * times}", *every]
 
 
 def propose_length(train_rows: int) -> ProposedLength:

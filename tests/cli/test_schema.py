@@ -731,3 +731,12 @@ def test_a_file_that_cannot_be_written_whole_is_not_left(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not any(tmp_path.iterdir())
+
+
+def test_rows_of_other_splits_are_no_train_rows(tmp_path, propose):
+    rng = np.random.default_rng(0)
+    for name, num_rows in (("train", 500), ("test", 120_000)):
+        x, click = rng.normal(size=num_rows), rng.integers(0, 2, num_rows)
+        pq.write_table(pa.table({"x": x, "click": click}), tmp_path / f"{name}.parquet")
+    _, shown = propose(str(tmp_path))
+    assert "120,500 rows" in shown and "optimizer.sparse.lr=0.003" in shown

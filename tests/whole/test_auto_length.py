@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from runner.config.compose import ComposedConfig, compose_job
-from runner.config.proposed_length import propose_length, propose_warmup
+from runner.config.proposed_length import propose_length, propose_warmup, table_overrides
 from runner.config.targets import allowed_packages
 from runner.errors import ConfigError
 from runner.launch import resolve_automatic, run_spec
@@ -32,6 +33,21 @@ def resolved(*words: str) -> ComposedConfig:
 def test_the_warm_up_is_a_tenth_of_the_run_an_epoch_or_2000_updates(steps):
     assert propose_warmup(steps, 10**9) == min(steps // 10, 2000)
     assert propose_warmup(steps, 2) == min(steps // 10, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 400, 3000, 4000, 100_000])
+def test_a_small_table_is_learnt_for_as_many_updates_as_one_of_4000_rows(rows):
+    words = dict(word.split("=") for word in table_overrides(rows))
+    per_epoch = math.ceil(rows / propose_length(rows).batch_size)
+    assert int(words["trainer.max_epochs"]) * per_epoch >= 60 * 60
+    between = int(words.get("trainer.eval_every", per_epoch))  # two evaluations
+    patience = int(words["trainer.early_stop.patience"]) * between
+    assert between <= max(20, per_epoch) and patience >= 3 * 60
+
+
+def test_a_large_table_has_the_length_of_auto():
+    assert table_overrides(100_001) == [*AUTO, "trainer.early_stop.patience=3"]
+    assert table_overrides(20_000_000) == [*AUTO]
 
 
 def test_a_run_with_auto_has_the_signature_and_the_settings_of_the_numbers(cache):

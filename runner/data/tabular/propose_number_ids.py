@@ -49,10 +49,8 @@ def propose_number_ids(
     Returns:
         Name -> settings of each new id, and notes.
     """
-    if sample.num_rows > MOST_ROWS:
-        chosen = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
-        sample = sample.take(np.sort(chosen))
-    labels = _read_labels(sample, roles)
+    sample = draw_rows(sample)
+    labels = read_labels(sample, roles)
     names = {f.name for f in columns}
     has_ids = any(role.name == "categorical" for role in roles.values())
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
@@ -87,7 +85,15 @@ def _column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"column": name, **({"list": True} if "size" in given else {}), **written}
 
 
-def _read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
+def draw_rows(sample: pa.Table) -> pa.Table:
+    """Return at most `MOST_ROWS` rows of a sample, in their order."""
+    if sample.num_rows <= MOST_ROWS:
+        return sample
+    chosen = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
+    return sample.take(np.sort(chosen))
+
+
+def read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
     """Return each label as 0 and 1; of a number, 1 is above the median."""
     found = []
     for name, role in roles.items():

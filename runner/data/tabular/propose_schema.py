@@ -31,6 +31,7 @@ from runner.data.tabular.file_list import DataFile, describe_other_formats, find
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.propose_crosses import propose_crosses
 from runner.data.tabular.propose_interactions import (
     EventColumns,
     event_roles,
@@ -80,6 +81,7 @@ class SchemaProposal:
     interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
     num_untimed: int = 0  # rows of the sample without the time by which rows are split
     has_malformed: bool = False  # whether a few lines of the sample make no row
+    num_train_rows: int | None = None  # of the files of `path`, if known
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
@@ -124,7 +126,7 @@ def propose_schema(
     if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
         files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
     with _advice_on_splits(own_splits):
-        schema, layout, num_rows, notes = read_schemas(files_by_key, format_, hints)
+        schema, layout, rows_by_file, notes = read_schemas(files_by_key, format_, hints)
     notes[:0] = [*split_notes, *describe_other_formats(path, format_)]
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
@@ -165,6 +167,10 @@ def propose_schema(
         uses = _use_rows(
             sample.table, columns, roles, time, split, hints, notes, taken=schema.names
         )
+    num_rows = num_train_rows = None
+    if rows_by_file is not None:
+        num_rows = sum(rows_by_file.values())
+        num_train_rows = sum(rows_by_file[str(file)] for file in files_by_key["path"])
     return SchemaProposal(
         format_,
         {**places, **uses.split, **_text_places(layout, format_)},
@@ -176,6 +182,7 @@ def propose_schema(
         uses.interactions,
         uses.num_untimed,
         0 < num_malformed <= FEW_MALFORMED * num_lines,
+        num_train_rows,
     )
 
 
@@ -235,7 +242,10 @@ def _use_rows(
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
     notes += found
-    return _Uses(roles, split, {**more_ids, **number_ids}, more_numbers, None, num_untimed)
+    crosses, found = propose_crosses(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    notes += found
+    ids = {**more_ids, **number_ids, **crosses}
+    return _Uses(roles, split, ids, more_numbers, None, num_untimed)
 
 
 def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:

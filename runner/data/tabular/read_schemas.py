@@ -72,8 +72,8 @@ def detect_format(path: str) -> str:
 
 def read_schemas(
     files_by_key: Mapping[str, Sequence[DataFile]], format_: str, hints: Hints
-) -> tuple[pa.Schema, TextFormat | None, int | None, list[str]]:
-    """Return the columns, how text files are written, the number of rows if known, and notes.
+) -> tuple[pa.Schema, TextFormat | None, dict[str, int] | None, list[str]]:
+    """Return the columns, how text files are written, the rows of each file if known, and notes.
 
     Raises:
         UserError: for hints that the files contradict, and files that differ.
@@ -88,7 +88,7 @@ def read_schemas(
         files = [file for file in files if str(file) in with_rows] or files
         schemas = with_rows or {name: s for name, (s, _) in read.items()}
         first = _first_schema(schemas, files, notes)
-        return first, None, sum(sum(counts) for _, counts in read.values()), notes
+        return first, None, {name: sum(counts) for name, (_, counts) in read.items()}, notes
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:
             raise UserError(

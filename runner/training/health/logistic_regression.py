@@ -51,6 +51,11 @@ class Columns:
         deviation_D = train.dense_ND.std(0)
         self.deviation_D = np.where(deviation_D > 0, deviation_D, 1.0)
 
+    def features(self) -> Ints:
+        """Return the number of the feature of each column [C]: of tables, then of numbers."""
+        sizes = [*map(len, self.ids.values()), *np.ones(len(self.mean_D), int)]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
     def matrix(self, sample: Sample) -> Any:
         """Return the rows as a sparse matrix [N, C]."""
         starts = np.cumsum([0, *map(len, self.ids.values())])
@@ -144,7 +149,7 @@ def fit_tasks(
             if judged and judged.num_rows:
                 logits_N = judged_NC @ weights_C + intercept
                 labels_N = judged.labels_NT[:, index]
-                scale, shift = _fit_scale(logits_N, labels_N, judged.weights_N)
+                scale, shift = fit_scale(logits_N, labels_N, judged.weights_N)
                 fits[-1] = weights_C * scale, intercept * scale + shift
                 loss += mean_log_loss(logits_N * scale + shift, labels_N, judged.weights_N)
         found.append((loss, l2, fits))
@@ -152,7 +157,7 @@ def fit_tasks(
     return fits, l2
 
 
-def _fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:
+def fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:
     """Return the scale and the shift of logits that have the least log loss.
 
     Logits that order the rows no better than chance, or are all equal, stay as they are, and so

@@ -19,6 +19,7 @@ from runner.training.health.logistic_regression import Columns, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
+from runner.training.warm_start.feature_penalties import refit_by_feature
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
@@ -53,7 +54,12 @@ def start_linear(job: Job) -> str:
     has_validation = "validation" in job.dataset.num_rows
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
     fit = fit_tasks if is_binary else fit_numbers
-    fits, l2 = fit(columns, train, judged, range(len(schema.tasks)))
+    tasks = range(len(schema.tasks))
+    fits, l2 = fit(columns, train, judged, tasks)
+    refit = None
+    if judged and judged.num_rows:
+        refit = refit_by_feature(columns, train, judged, tasks, fits, is_binary=is_binary)
+        fits = refit or fits
     scale = getattr(model, "scale", 1.0)  # a net of one's own may have none
     fits = [(weights_C / scale, intercept / scale) for weights_C, intercept in fits]
     weights_C = np.mean([weights for weights, _ in fits], axis=0)
@@ -72,7 +78,10 @@ def start_linear(job: Job) -> str:
     maps[-1].weight.zero_()
     maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
     source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
+    name = "logistic" if is_binary else "linear"
+    start_of = f"{KEY}: starts as the {name} regression of {source}, with"
+    if refit:
+        return f"{start_of} a penalty for each feature"
     if l2 is None:
         return f"{KEY}: starts as the mean of {source}, which is better on validation than weights"
-    name = "logistic" if is_binary else "linear"
-    return f"{KEY}: starts as the {name} regression of {source}, with a penalty of {l2:g}"
+    return f"{start_of} a penalty of {l2:g}"

@@ -33,8 +33,8 @@ from runner.training.health.linear_regression import (
 )
 from runner.training.health.logistic_regression import (
     Columns,
-    _fit_scale,
     fit_logistic_regression,
+    fit_scale,
 )
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
 from runner.training.health.verdict import explain_below, find_overfitting
@@ -430,9 +430,9 @@ def test_the_scale_of_logits_is_that_of_a_regression_on_them_and_changes_no_orde
     rng = np.random.default_rng(0)
     logits_N = rng.normal(size=20_000)
     y_N = (rng.random(20_000) < 1 / (1 + np.exp(-(0.4 * logits_N - 1)))).astype(float)
-    scale, shift = _fit_scale(logits_N, y_N, np.ones(20_000))
+    scale, shift = fit_scale(logits_N, y_N, np.ones(20_000))
     assert scale == pytest.approx(0.4, abs=0.05) and shift == pytest.approx(-1, abs=0.05)
-    assert _fit_scale(-logits_N, y_N, np.ones(20_000)) == (1.0, 0.0)
-    assert _fit_scale(logits_N, np.ones(20_000), np.ones(20_000)) == (1.0, 0.0)
-    few = _fit_scale(np.array([-1.0, 1.0]), np.array([0.0, 1.0]), np.ones(2))
+    assert fit_scale(-logits_N, y_N, np.ones(20_000)) == (1.0, 0.0)
+    assert fit_scale(logits_N, np.ones(20_000), np.ones(20_000)) == (1.0, 0.0)
+    few = fit_scale(np.array([-1.0, 1.0]), np.array([0.0, 1.0]), np.ones(2))
     assert 0 < few[0] < 1.5  # two rows that are told apart would give any scale

@@ -1,0 +1,182 @@
+"""Proposes crosses: ids of two columns together, where these tell of the label what neither does.
+
+R rows of the sample, K rows with a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.tabular.guess_label import rank_auc
+from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.propose_number_ids import draw_rows, read_labels
+
+MOST_COLUMNS = 40  # that are tried with each other: of more, those with the fewest values
+MOST_CELLS = 100_000  # pairs of values of two columns
+MOST_CROSSES = 3
+ROUNDS = 4  # in which the effects of all columns settle
+PRIOR = 2.0  # the precision of an effect on the logit, before any row is seen
+# What a cross must gain over the effects of all columns: AUC on the half of the rows that did not
+# give its effects. Of few rows chance alone gains as much.
+LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
+# Where a few factors of the pairs' effects gain so much more than these, each value has a
+# character, as a user's taste. Embeddings learn that; effects learnt by heart are in their way.
+RANKS, MUCH_MORE = (1, 2, 4), 1.3
+ERRORS = 5.0  # of the sum of products of what both halves have left over in a pair of values
+ROOM = 4  # rows of the table for each pair of values, so that few share one
+
+Halves = tuple[slice, slice]
+HALVES: Halves = (slice(0, None, 2), slice(1, None, 2))
+
+
+def propose_crosses(
+    sample: pa.Table, roles: Mapping[str, Role], taken: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose the crosses of two columns of single ids whose pairs of values tell the label.
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        taken: names that no cross may have.
+
+    Returns:
+        Name -> settings of each cross, and a note on each.
+    """
+    sample = draw_rows(sample)
+    codes_by_name = {
+        name: _codes(sample[name])
+        for name, role in roles.items()
+        if role.name == "categorical" and not {"list", "separator"} & {*role.settings}
+    }
+    few = sorted(codes_by_name, key=lambda name: int(codes_by_name[name].max(initial=0)))
+    codes_by_name = {n: c for n, c in codes_by_name.items() if n in few[:MOST_COLUMNS]}
+    found: dict[str, dict[str, Any]] = {}
+    notes = []
+    for y_R in read_labels(sample, roles):
+        for first, second in _choose_pairs(codes_by_name, y_R):
+            name = f"{first}_{second}"
+            if name in found or name in taken:
+                continue
+            cells_R = _cells(codes_by_name[first], codes_by_name[second])
+            num_cells = len(np.unique(cells_R))
+            num_rows = 1 << int(np.ceil(np.log2(ROOM * num_cells)))
+            found[name] = {"cross": [first, second], "num_rows": num_rows}
+            notes.append(f"{first} and {second} tell more together than each by itself: {name}")
+    return found, notes
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the number of the value of each row [R]."""
+    values = column.combine_chunks()
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    codes = encoded.indices.fill_null(len(encoded.dictionary))
+    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _cells(first_K: np.ndarray, second_K: np.ndarray) -> np.ndarray:
+    return np.asarray(first_K * (int(second_K.max(initial=0)) + 1) + second_K)
+
+
+def _choose_pairs(
+    codes_by_name: Mapping[str, np.ndarray], y_R: np.ndarray
+) -> list[tuple[str, str]]:
+    """Return the pairs of columns with the largest gains, each beside those before it."""
+    known_R = ~np.isnan(y_R)
+    y_K = y_R[known_R]
+    codes = {name: codes_R[known_R] for name, codes_R in codes_by_name.items()}
+    if len(y_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in HALVES):
+        return []
+    columns = list(codes.values())
+    # the logits of all rows by the effects that either half gives
+    logits_by_half = [_add_effects(columns, y_K, half) for half in HALVES]
+    pairs = {
+        pair: _cells(codes[pair[0]], codes[pair[1]])
+        for pair in combinations(codes, 2)
+        if (codes[pair[0]].max() + 1) * (codes[pair[1]].max() + 1) <= MOST_CELLS
+    }
+    least = max(LEAST_GAIN, CHANCE_GAIN / len(y_K) ** 0.5)
+    chosen: list[tuple[str, str]] = []
+    for _ in range(MOST_CROSSES):
+        gains = {
+            pair: _gain(cells_K, y_K, logits_by_half)
+            for pair, cells_K in pairs.items()
+            if _left_over(cells_K, y_K, logits_by_half) > ERRORS
+        }
+        best = max(gains, key=lambda pair: gains[pair], default=None)
+        if best is None or gains[best] < least:
+            break
+        by_factors = _gain_of_factors(codes[best[0]], codes[best[1]], y_K, logits_by_half)
+        columns.append(pairs.pop(best))
+        if by_factors < MUCH_MORE * gains[best]:
+            chosen.append(best)
+        logits_by_half = [_add_effects(columns, y_K, half) for half in HALVES]
+    return chosen
+
+
+def _add_effects(columns: Sequence[np.ndarray], y_K: np.ndarray, half: slice) -> np.ndarray:
+    """Return the logits [K] of an additive model of the columns, fitted to one half of the rows."""
+    rate = float(y_K[half].mean())
+    logits_K = np.full(len(y_K), np.log(rate / (1 - rate)))
+    for _ in range(ROUNDS):
+        for codes_K in columns:
+            logits_K = logits_K + _effects(codes_K, y_K, logits_K, half)
+    return logits_K
+
+
+def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: slice) -> np.ndarray:
+    """Return one Newton step of the effect of each row's value [K], from one half of the rows."""
+    p_H = 1 / (1 + np.exp(-logits_K[half]))
+    size = int(codes_K.max()) + 1
+    slope = np.bincount(codes_K[half], weights=y_K[half] - p_H, minlength=size)
+    curve = np.bincount(codes_K[half], weights=p_H * (1 - p_H), minlength=size)
+    return np.asarray((slope / (curve + PRIOR))[codes_K])
+
+
+def _left_over(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]) -> float:
+    """Return how alike both halves leave over labels in the cells, in standard errors."""
+    size = int(cells_K.max()) + 1
+    sums = [
+        np.bincount(cells_K[half], weights=(y_K - 1 / (1 + np.exp(-x_K)))[half], minlength=size)
+        for half, x_K in zip(HALVES, logits_by_half)
+    ]
+    products = sums[0] * sums[1]
+    return float(products.sum() / max(float((products**2).sum()) ** 0.5, 1e-12))
+
+
+def _gain(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]) -> float:
+    """Return the AUC that effects of the cells add, on the half that did not give them."""
+    gains = []
+    for fitted, judged, x_K in zip(HALVES, HALVES[::-1], logits_by_half):
+        more_K = x_K + _effects(cells_K, y_K, x_K, fitted)
+        before, after = (rank_auc(scores_K[judged], y_K[judged]) for scores_K in (x_K, more_K))
+        gains.append(after - before)
+    return float(np.mean(gains))
+
+
+def _gain_of_factors(
+    first_K: np.ndarray, second_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]
+) -> float:
+    """Return the AUC that a few factors of the effects of the cells add, as `_gain` does."""
+    shape = int(first_K.max()) + 1, int(second_K.max()) + 1
+    gains = []
+    for fitted, judged, x_K in zip(HALVES, HALVES[::-1], logits_by_half):
+        cells_K = _cells(first_K, second_K)
+        p_H = 1 / (1 + np.exp(-x_K[fitted]))
+        sums = [
+            np.bincount(cells_K[fitted], weights=part_H, minlength=shape[0] * shape[1])
+            for part_H in (y_K[fitted] - p_H, p_H * (1 - p_H))
+        ]
+        shares = sums[1] / (sums[1] + PRIOR)  # of an effect that is left of it
+        effects = sums[0] / (sums[1] + PRIOR) / shares.mean()
+        u, scales, v = np.linalg.svd(effects.reshape(shape), full_matrices=False)
+        before = rank_auc(x_K[judged], y_K[judged])
+        for rank in RANKS:
+            factors = (u[:, :rank] * scales[:rank]) @ v[:rank]
+            more_K = x_K[judged] + factors[first_K[judged], second_K[judged]]
+            gains.append(rank_auc(more_K, y_K[judged]) - before)
+    return float(np.reshape(gains, (2, len(RANKS))).mean(0).max())

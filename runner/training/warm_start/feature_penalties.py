@@ -1,0 +1,139 @@
+"""Refits a regression with a penalty for each feature, which the feature's own weights decide.
+
+One penalty for all is too weak for the many features that tell nothing, or too strong for the few
+that tell much. Here the weights of a feature have the variance that they are found to have
+(automatic relevance determination, MacKay 1994): fitted again and again, those of a feature that
+tells nothing go to zero.
+
+N rows, C columns of the matrix, G features: tables of ids, and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import diags
+
+from runner.training.health.linear_regression import fit_linear_regression
+from runner.training.health.logistic_regression import (
+    Columns,
+    fit_logistic_regression,
+    fit_scale,
+)
+from runner.training.health.sample import Floats, Ints, Sample
+
+FEWEST_FEATURES = 20  # of fewer, one penalty for all does about as well
+STRENGTHS = (1.0, 3.0)  # of all penalties; each fit starts from the one before
+ROUNDS = 5  # in which penalties and weights settle
+LEAST_SHARE = 1e-8  # of the squares of all weights that a feature has at least
+LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit ends
+
+Fit = tuple[Floats, float]  # weights and intercept
+
+
+def refit_by_feature(
+    columns: Columns,
+    train: Sample,
+    judged: Sample,
+    tasks: Sequence[int],
+    fits: Sequence[Fit],
+    *,
+    is_binary: bool,
+) -> list[Fit] | None:
+    """Fit each task with a penalty for each feature.
+
+    Args:
+        columns: of the matrix.
+        train: rows to learn from.
+        judged: other rows, which decide.
+        tasks: columns of the labels, all binary, or all numbers.
+        fits: weights and intercept of each task with one penalty for all features.
+        is_binary: whether the labels are.
+
+    Returns:
+        Weights and intercept of each task; None for less than `FEWEST_FEATURES`, and unless their
+        loss on the other rows is smaller by more than one standard error of the difference.
+    """
+    if len(columns.ids) + len(columns.mean_D) < FEWEST_FEATURES:
+        return None
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
+    features_C = columns.features()
+    before_N = _losses(judged_NC, judged, tasks, fits, is_binary)
+    found: list[tuple[float, Floats, list[Fit]]] = []
+    current = list(fits)
+    for strength in STRENGTHS:
+        for number, index in enumerate(tasks):
+            y_N, weights_N = train.labels_NT[:, index], train.weights_N
+            for _ in range(ROUNDS):
+                current[number] = _refit(
+                    train_NC, y_N, weights_N, features_C, strength, current[number], is_binary
+                )
+        scaled = list(current)
+        if is_binary:
+            scaled = [_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, current)]
+        losses_N = _losses(judged_NC, judged, tasks, scaled, is_binary)
+        found.append((float(np.average(losses_N, weights=judged.weights_N)), losses_N, scaled))
+    _, losses_N, best = min(found, key=lambda one: one[0])
+    gains_N = (before_N - losses_N) * judged.weights_N
+    return best if gains_N.mean() > gains_N.std() / np.sqrt(len(gains_N)) else None
+
+
+def _refit(
+    x_NC: Any,
+    y_N: Floats,
+    weights_N: Floats,
+    features_C: Ints,
+    strength: float,
+    fit: Fit,
+    is_binary: bool,
+) -> Fit:
+    """Fit once more, each feature with the penalty that its weights in the last fit ask for."""
+    weights_C, intercept = fit
+    sizes_G = np.bincount(features_C).astype(np.float64)
+    squares_G = np.bincount(features_C, weights_C**2).astype(np.float64)
+    noise = 1.0  # of a number: the variance that the last fit leaves over
+    if not is_binary:
+        error_N = y_N - x_NC @ weights_C - intercept
+        noise = max(float(np.average(error_N**2, weights=weights_N)), np.finfo(float).tiny)
+    if not squares_G.any():  # a label's mean: its variance is shared by all features
+        squares_G = noise * sizes_G / len(sizes_G)
+    squares_G += LEAST_SHARE * squares_G.sum()
+    penalties_G = strength * noise * sizes_G / squares_G
+    # with columns of such a size one penalty of 1 for all is a penalty for each
+    root_C = np.sqrt(penalties_G)[features_C]
+    scaled_NC = (x_NC @ diags(1 / root_C)).tocsr()
+    if is_binary:
+        found_C, intercept = fit_logistic_regression(
+            scaled_NC,
+            y_N,
+            weights_N,
+            1.0,
+            start=(weights_C * root_C, intercept),
+            least_gain=LEAST_GAIN,
+        )
+    else:
+        found_C, intercept = fit_linear_regression(scaled_NC, y_N, weights_N, 1.0)
+    return found_C / root_C, intercept
+
+
+def _scale(judged_NC: Any, judged: Sample, index: int, fit: Fit) -> Fit:
+    weights_C, intercept = fit
+    logits_N = judged_NC @ weights_C + intercept
+    scale, shift = fit_scale(logits_N, judged.labels_NT[:, index], judged.weights_N)
+    return weights_C * scale, intercept * scale + shift
+
+
+def _losses(
+    x_NC: Any, judged: Sample, tasks: Sequence[int], fits: Sequence[Fit], is_binary: bool
+) -> Floats:
+    """Return the loss of each row [N], summed over tasks."""
+    losses_N = np.zeros(judged.num_rows)
+    for index, (weights_C, intercept) in zip(tasks, fits):
+        predicted_N, y_N = x_NC @ weights_C + intercept, judged.labels_NT[:, index]
+        if is_binary:
+            losses_N += np.logaddexp(0, predicted_N) - y_N * predicted_N
+        else:
+            losses_N += (predicted_N - y_N) ** 2
+    return losses_N

@@ -1,0 +1,77 @@
+"""A regression with a penalty for each feature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from runner.training.health.linear_regression import fit_numbers
+from runner.training.health.logistic_regression import Columns, fit_tasks
+from runner.training.health.sample import Ids, Sample
+from runner.training.warm_start.feature_penalties import refit_by_feature
+
+NUMBERS, IDS = 60, 30  # of which the first two of each tell of the label
+ROWS = 1200
+
+
+def make_sample(seed: int, *, numbers: bool = False, all_tell: bool = False) -> Sample:
+    rng, effects = np.random.default_rng(seed), np.random.default_rng(0).normal(size=(IDS, 8))
+    x = rng.normal(size=(ROWS, NUMBERS))
+    ids = rng.integers(0, 8, (ROWS, IDS))
+    logits = 0.8 * x[:, 0] - 0.6 * x[:, 1] + effects[0, ids[:, 0]] + effects[1, ids[:, 1]]
+    if all_tell:
+        logits = 0.3 * (x.sum(1) + sum(effects[k, ids[:, k]] for k in range(IDS)))
+    y = logits + rng.normal(size=ROWS) if numbers else rng.random(ROWS) < 1 / (1 + np.exp(-logits))
+    return Sample(
+        {f"c{k}": Ids(np.arange(ROWS), ids[:, k], np.ones(ROWS)) for k in range(IDS)},
+        x,
+        y.astype(float)[:, None],
+        np.ones(ROWS),
+        ROWS,
+    )
+
+
+def test_few_features_that_tell_are_found_among_many_that_do_not():
+    train, judged, test = (make_sample(seed) for seed in (1, 2, 3))
+    columns = Columns(train)
+    fits, _ = fit_tasks(columns, train, judged, [0])
+    found = refit_by_feature(columns, train, judged, [0], fits, is_binary=True)
+    assert found is not None
+    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
+    plain, refit = (roc_auc_score(y_N, x_NC @ weights_C) for weights_C, _ in (*fits, *found))
+    assert refit > plain + 0.02
+    squares_G = np.bincount(columns.features(), found[0][0] ** 2)
+    telling = {0, 1, IDS, IDS + 1}
+    assert {*np.argsort(-squares_G)[:4]} == telling
+
+
+def test_of_numbers_too():
+    train, judged, test = (make_sample(seed, numbers=True) for seed in (1, 2, 3))
+    columns = Columns(train)
+    fits, _ = fit_numbers(columns, train, judged, [0])
+    found = refit_by_feature(columns, train, judged, [0], fits, is_binary=False)
+    assert found is not None
+    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
+    plain, refit = (np.mean((x_NC @ w_C + b - y_N) ** 2) for w_C, b in (*fits, *found))
+    assert refit < plain - 0.05 and refit == pytest.approx(1.0, abs=0.1)  # the noise has 1
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_where_all_features_tell_alike_the_one_penalty_stays(numbers):
+    train, judged = (make_sample(seed, numbers=numbers, all_tell=True) for seed in (1, 2))
+    columns = Columns(train)
+    fit = fit_numbers if numbers else fit_tasks
+    fits, _ = fit(columns, train, judged, [0])
+    assert refit_by_feature(columns, train, judged, [0], fits, is_binary=not numbers) is None
+
+
+def test_it_also_begins_at_the_mean_which_may_be_better_than_any_one_penalty():
+    train, judged = (make_sample(seed, numbers=True) for seed in (1, 2))
+    columns = Columns(train)
+    mean = [(np.zeros(len(columns.features())), float(train.labels_NT.mean()))]
+    found = refit_by_feature(columns, train, judged, [0], mean, is_binary=False)
+    assert found is not None
+    [(weights_C, intercept)], y_N = found, judged.labels_NT[:, 0]
+    predicted_N = columns.matrix(judged) @ weights_C + intercept
+    assert np.mean((predicted_N - y_N) ** 2) == pytest.approx(1.0, abs=0.1)
