@@ -48,8 +48,9 @@ def _run_and_get(module: ModuleType, loader: Loader, name: str) -> Any:
     Raises:
         AttributeError: if it has no such name.
     """
-    is_asked_for_by_tools = name.startswith("__")  # such as __wrapped__, of every module
-    if not is_asked_for_by_tools and vars(module).pop("__getattr__", None) is not None:
+    # what tools ask of every module, such as __wrapped__, runs nothing
+    is_wanted = not name.startswith("__") or name in ("__all__", "__version__")
+    if is_wanted and vars(module).pop("__getattr__", None) is not None:
         loader.exec_module(module)
         return getattr(module, name)
     raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")

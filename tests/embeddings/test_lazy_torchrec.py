@@ -21,7 +21,8 @@ hasattr(torchrec, "__wrapped__")  # as inspect.unwrap asks of every module
 asked = [name for name in {HEAVY} if name in sys.modules]
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 names = [torchrec.KeyedJaggedTensor is KeyedJaggedTensor]
-names.append(torchrec.EmbeddingBagCollection.__module__)
+from torchrec import *  # asks for __all__
+names.append(EmbeddingBagCollection.__module__)
 whole = [name for name in {HEAVY} if name in sys.modules]
 
 import torch, torch._dynamo
