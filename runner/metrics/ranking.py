@@ -181,7 +181,8 @@ class PerUserMetrics(Metrics):
         if np.isnan(used_scores).any() or not np.isfinite(grade_N).all():
             return dict.fromkeys(names, math.nan)
         if self._full:
-            users_P, ranks_P, gains_P = groups_N[right_N], scores_N[right_N], grade_N[right_N]
+            users_P, ranks_P = groups_N[right_N], scores_N[right_N]
+            gains_P = np.ones(len(ranks_P))
         else:
             users_P, ranks_P, grades_P = rank_within_groups(groups_N, scores_N, grade_N)
             gains_P = 2.0**grades_P - 1

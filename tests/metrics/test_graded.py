@@ -153,3 +153,11 @@ def test_metrics_of_probabilities_leave_out_a_table_whose_labels_are_all_numbers
     names = ("ece", "precision@0.5", "mae", "ndcg@10")
     found = measured(prediction(scores, grades, queries), names=names)
     assert set(found) == {"loss", "mae", "ndcg@10"}
+
+
+def test_a_grade_whose_item_is_ranked_among_all_items_has_a_list_of_its_own():
+    p = prediction([0.0, 0.0, 0.0], [3, 2, 0], [1, 1, 2])
+    p.aux["rank_B"] = torch.tensor([1.0, 3.0, 9.0])
+    found = measured(p, candidates="full")
+    assert found["ndcg@10"] == pytest.approx((1 + 1 / math.log2(4)) / 2)
+    assert found["mrr"] == pytest.approx((1 + 1 / 3) / 2)
