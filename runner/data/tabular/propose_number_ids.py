@@ -164,7 +164,7 @@ def _gain_of_buckets(x_R: np.ndarray, labels: Labels) -> float:
             continue
         gains = []
         for fitted, judged in (halves, halves[::-1]):
-            rates_K = _means_of_buckets(x_K, y_K, fitted)[judged]
+            rates_K = means_of_buckets(x_K, y_K, fitted)[judged]
             by_order = rank_auc(x_K[judged], y_K[judged])
             by_bucket = rank_auc(rates_K, y_K[judged])
             gains.append(by_bucket - max(by_order, 1 - by_order))
@@ -186,7 +186,7 @@ def _gain_over_line(x_R: np.ndarray, grades: Labels) -> float:
             continue
         gains = []
         for fitted, judged in (halves, halves[::-1]):
-            buckets_K = _means_of_buckets(x_K, y_K, fitted)
+            buckets_K = means_of_buckets(x_K, y_K, fitted)
             x_F, y_F = x_K[fitted] - x_K[fitted].mean(), y_K[fitted]
             line_K = y_F.mean() + (x_F @ y_F / (x_F @ x_F)) * (x_K - x_K[fitted].mean())
             of_line, of_buckets = (
@@ -197,7 +197,7 @@ def _gain_over_line(x_R: np.ndarray, grades: Labels) -> float:
     return best
 
 
-def _means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
+def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
     """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
     inner = np.unique(np.quantile(x_K, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
     code_K = np.searchsorted(inner, x_K, "right")

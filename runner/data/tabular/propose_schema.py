@@ -41,6 +41,7 @@ from runner.data.tabular.propose_interactions import (
     whole_number_ids,
 )
 from runner.data.tabular.propose_number_ids import propose_number_ids
+from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 from runner.data.tabular.propose_times import (
     SplitTime,
     ask_for_forms,
@@ -241,6 +242,9 @@ def _use_rows(
         notes += describe_copied_rows(table, columns)
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
+    notes += found
+    numbers, found = propose_numbers_of_ids(table, columns, roles, taken)
+    more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
     notes += found
     crosses, found = propose_crosses(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     notes += found

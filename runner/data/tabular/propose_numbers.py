@@ -1,0 +1,93 @@
+"""Proposes numbers beside ids: of whole numbers whose order tells the label more than each value.
+
+R rows of the sample, K rows with a label and a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.guess_label import rank_auc
+from runner.data.tabular.guess_roles import Role, propose_numeric
+from runner.data.tabular.propose_number_ids import (
+    CHANCE_GAIN,
+    LEAST_GAIN,
+    Labels,
+    draw_rows,
+    means_of_buckets,
+    read_labels,
+)
+
+
+def propose_numbers_of_ids(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    taken: Collection[str],
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose a number of each column of ids whose order tells more than its values do.
+
+    Whole numbers are ids where nothing speaks for a quantity. Of a quantity with many values each
+    is seen too rarely for a vector of its own.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+        taken: names that no number may have.
+
+    Returns:
+        Name -> settings of each number, and a note if there is one.
+    """
+    sample = draw_rows(sample)
+    labels = read_labels(sample, roles)
+    least = max(LEAST_GAIN, CHANCE_GAIN / max(sample.num_rows, 1) ** 0.5)
+    found: dict[str, dict[str, Any]] = {}
+    for f in columns:
+        name, type_ = f"{f.name}_number", sample[f.name].type
+        is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
+        if roles[f.name].name != "categorical" or not is_whole or name in taken:
+            continue
+        x_R = sample[f.name].combine_chunks().cast(pa.float64(), safe=False).fill_null(np.nan)
+        if _gain_of_order(np.asarray(x_R.to_numpy(zero_copy_only=False)), labels) >= least:
+            found[name] = {"column": f.name, **propose_numeric(f)}
+    if not found:
+        return {}, []
+    ids, made = ", ".join(given["column"] for given in found.values()), ", ".join(found)
+    are = "are numbers" if len(found) > 1 else "is a number"
+    return found, [f"values of {ids} tell more by their order than one by one: {made} {are}"]
+
+
+def _gain_of_order(x_R: np.ndarray, labels: Labels) -> float:
+    """Return how much more AUC numbers, or their buckets, have than single values: the best label.
+
+    The rates of buckets and values in one half of the rows are judged on the other, both ways. Of
+    numbers that tell nothing one or the other has more by chance, so that it is at most half of
+    what they have more than chance.
+    """
+    best = 0.0
+    for y_R in labels:
+        known_R = np.isfinite(x_R) & ~np.isnan(y_R)
+        x_K, y_K = x_R[known_R], y_R[known_R]
+        halves = [slice(0, None, 2), slice(1, None, 2)]
+        if len(x_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in halves):
+            continue
+        values, code_K = np.unique(x_K, return_inverse=True)
+        gains = []
+        for fitted, judged in (halves, halves[::-1]):
+            counts = np.bincount(code_K[fitted], minlength=len(values))
+            sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))
+            rates_K = ((sums + y_K.mean()) / (counts + 1))[code_K]
+            by_order = rank_auc(x_K[judged], y_K[judged])
+            by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
+            by_value = rank_auc(rates_K[judged], y_K[judged])
+            as_number = max(by_order, 1 - by_order, by_bucket)
+            gains.append(min(as_number - by_value, (as_number - 0.5) / 2))
+        best = max(best, float(np.mean(gains)))
+    return best
