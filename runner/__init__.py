@@ -15,9 +15,6 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 
 import lazy_loader
 
-from runner.embeddings.lazy_torchrec import import_lazily
-
-import_lazily()
 # without log.txt, Python would print our warnings on stderr a second time
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -13,8 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-from torchrec.streamable import Pipelineable
+
+from runner.machine import import_alone
+
+# All of TorchRec imports tensordict and torch's compiler: a third of a start
+import_alone("torchrec.sparse.jagged_tensor")
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
+from torchrec.streamable import Pipelineable  # noqa: E402
 
 
 @dataclass(frozen=True)

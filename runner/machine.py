@@ -9,9 +9,13 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import Iterator, MutableMapping
-from importlib.util import find_spec
+from collections.abc import Iterator, MutableMapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 
 # How often a thread of OpenMP spins between two tasks before it sleeps. Measured on two cores that
 # other processes used as well, in rows/s of a DLRM-like step: 300 gave 34k, 0 (sleep at once) 32k,
@@ -90,6 +94,56 @@ def missing_extra(what: str, extra: str, *modules: str) -> Iterator[str]:
     missing = [module for module in modules if not is_installed(module)]
     if missing:
         yield f"{what}: needs {', '.join(missing)}: pip install 'runner[{extra}]'"
+
+
+def import_alone(name: str) -> None:
+    """Import a module without the `__init__` of its package, which may import much more.
+
+    Whoever imports the package later runs it as ever. Does nothing if that has happened.
+    """
+    package = name.partition(".")[0]
+    spec = None if package in sys.modules else find_spec(package)
+    if spec is None:  # whoever imports the module next is told so
+        return
+    sys.modules[package] = module_from_spec(spec)
+    try:
+        import_module(name)
+    finally:
+        del sys.modules[package]
+    sys.meta_path.insert(0, _FinderOfRest(package))
+
+
+class _FinderOfRest(MetaPathFinder):
+    """Finds a package of which modules have been imported already, and gives it these."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path) if fullname == self._package else None
+        if found is not None and found.loader is not None:
+            found.loader = _LoaderOfRest(found.loader, self)
+        return found
+
+
+class _LoaderOfRest(Loader):
+    def __init__(self, loader: Loader, finder: MetaPathFinder) -> None:
+        self._loader, self._finder = loader, finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.meta_path.remove(self._finder)
+        assert module.__spec__ is not None
+        module.__loader__ = module.__spec__.loader = self._loader
+        for name, imported in list(sys.modules.items()):
+            parent, _, child = name.rpartition(".")
+            if parent == module.__name__:
+                setattr(module, child, imported)
+        self._loader.exec_module(module)
 
 
 def child_import_path() -> str:

@@ -27,7 +27,7 @@ EVERYWHERE = {
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "machine": set(),
-    "batch": set(),
+    "batch": {"machine"},
     "parts": set(),
     "object_store": {"errors"},
     "config_key": {"errors"},

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+from contextlib import suppress
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,8 @@ def write_new_file(path: Path, text: str) -> None:
     except OSError as error:
         if isinstance(error, FileExistsError) and path.exists():
             raise UserError(already_exists("--out", path)) from None
-        path.unlink(missing_ok=True)  # of a full disk
+        with suppress(OSError):  # the disk was full, or there is no such folder
+            path.unlink()
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 

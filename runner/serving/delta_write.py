@@ -66,13 +66,17 @@ class ModelVersion:
 def graph_weights(
     model: Recommender, schema: Schema, choice: TableChoice
 ) -> tuple[tuple[GraphSpec, ...], dict[str, np.ndarray]]:
-    """Return what the graphs of a model take, and copies of their weights by `<graph>/<weight>`."""
+    """Return what the graphs of a model take, and their weights by `<graph>/<weight>`.
+
+    They are copies of the model's, which may go on to change; those of `choice` are the caller's.
+    """
     weights = {}
     graphs = build_graphs(model, schema, choice)
     with without_tables(model), torch.no_grad():
         for spec, module in graphs:
             for name, tensor in module.state_dict().items():
-                copied = tensor.clone() if name.startswith("model.") else tensor
+                is_ours = choice.weights is None or name.startswith("model.")
+                copied = tensor.clone() if is_ours else tensor
                 weights[f"{spec.name}/{name}"] = copied.numpy()
     return tuple(spec for spec, _ in graphs), weights
 

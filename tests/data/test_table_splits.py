@@ -363,7 +363,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
         (["x.parquet", "--columns", "a,b"], "--columns: are for text files; Parquet names its col"),
         (["x.arrow", "--columns", "a,b"], "--columns: are for text files; arrow names its columns"),
         (["x.csv", "--columns", "a,y,z"], "x.csv has these names; leave --columns out"),
-        (["x.da*"], "Known endings are .parquet"),
+        (["x.da*"], "x.dat: has no rows"),
         (["colons.csv"], "its columns stand between '::'; sed"),
         (["x.csv", "--label", "a", "--label", "y", "--positive", "b"], "goes with one --label; in"),
         (["x.csv", "--label", "z"], "has 3 texts .*--positive VALUE says which is 1"),

@@ -53,7 +53,7 @@ def roles_of(path: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize(
     "missing",
-    [*["NA", "-", r"\N", "null", "#N/A", "NaN", "?", " ", " " * 9], *["(null)", "unknown", "NaT"]],
+    [*["NA", "-", r"\N", "null", "#N/A", "NaN", "?", " ", " " * 9], *["(null)", "nil", "NaT"]],
 )
 def test_texts_for_nothing_are_missing_numbers_and_stay_texts_elsewhere(tmp_path, missing):
     price = [missing if n % 10 == 3 else n + 0.5 for n in range(ROWS)]

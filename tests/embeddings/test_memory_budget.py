@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runner.distributed.ranks import Ranks
-from runner.embeddings import placement
+from runner.embeddings import torchrec_tables
 from runner.embeddings.factory import build_uninitialized_tables
 from runner.embeddings.interface import Placement, TableSpec
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
@@ -108,7 +108,7 @@ def test_torchrecs_planner_gets_the_memory_that_copies_and_other_rules_leave(mon
             seen.append(free_bytes)
             raise ConfigError("enough")
 
-    monkeypatch.setattr(placement, "TorchRecTables", Sharded)
+    monkeypatch.setattr(torchrec_tables, "TorchRecTables", Sharded)
     build, rules = builder(10 * WEIGHTS, "sgd", "adam", tables={"C3": "data_parallel"})
     build([SPECS[1]], ["C2"], rules[1])
     with pytest.raises(ConfigError, match="enough"):

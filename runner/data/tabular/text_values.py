@@ -21,7 +21,6 @@ MISSING_NUMBERS = (
     *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
     *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
     *("(null)", "<null>", "nil", "NaT", "n.a.", "N.A.", "undefined", "missing", "Missing"),
-    *("unknown", "Unknown", "UNKNOWN"),
 )
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
