@@ -7,8 +7,8 @@ import os
 import re
 import shlex
 import sys
-from contextlib import suppress
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
