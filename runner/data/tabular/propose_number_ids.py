@@ -5,7 +5,7 @@ R rows of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ LEAST_SHARE, CHANCE_SHARE = 0.001, 10.0  # the latter divided by the rows
 FEWEST_ROWS = 10  # with, and without a value
 DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
 
+Gain = Callable[[np.ndarray, np.ndarray, slice, slice], float]  # see `best_gain`
 Labels = Sequence[np.ndarray]  # of each label [R], 0 or 1, NaN where it is missing
 
 
@@ -141,60 +142,51 @@ def _choose_bucketed(
         labels: each as 0 and 1.
         grades: the labels that are grades, as they are.
     """
-    gains = {name: _gain_of_buckets(x_R, labels) for name, x_R in x_by_name.items()}
+    gains = {name: best_gain(x_R, labels, _gain_of_buckets) for name, x_R in x_by_name.items()}
     num_rows = max((len(x_R) for x_R in x_by_name.values()), default=0)
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
     first = sorted(gains, key=lambda name: -gains[name])[:1]
     share = max(LEAST_SHARE, CHANCE_SHARE / max(num_rows, 1))
-    curved = {n for n, x_R in x_by_name.items() if _gain_over_line(x_R, grades) >= share}
+    curved = {n for n, x_R in x_by_name.items() if best_gain(x_R, grades, _gain_over_line) >= share}
     return [name for name, gain in gains.items() if gain >= least or name in curved] or first
 
 
-def _gain_of_buckets(x_R: np.ndarray, labels: Labels) -> float:
-    """Return how much more AUC the buckets of a number have than its order, with the best label.
+def best_gain(x_R: np.ndarray, labels: Labels, gain: Gain) -> float:
+    """Return the largest gain of a number over the labels, each the mean of both ways.
 
-    The rates of the buckets in one half of the rows are judged on the other half, both ways.
+    Args:
+        x_R: the number, NaN where it is missing.
+        labels: each [R], NaN where it is missing.
+        gain: of numbers and labels [K], the half of the rows to learn from, and the other half.
     """
-    best = 0.0
+    best, halves = 0.0, (slice(0, None, 2), slice(1, None, 2))
     for y_R in labels:
-        known_R = np.isfinite(x_R) & ~np.isnan(y_R)
-        x_K, y_K = x_R[known_R], y_R[known_R]
-        halves = [slice(0, None, 2), slice(1, None, 2)]
-        if len(x_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in halves):
-            continue
-        gains = []
-        for fitted, judged in (halves, halves[::-1]):
-            rates_K = means_of_buckets(x_K, y_K, fitted)[judged]
-            by_order = rank_auc(x_K[judged], y_K[judged])
-            by_bucket = rank_auc(rates_K, y_K[judged])
-            gains.append(by_bucket - max(by_order, 1 - by_order))
-        best = max(best, float(np.mean(gains)))
-    return best
-
-
-def _gain_over_line(x_R: np.ndarray, grades: Labels) -> float:
-    """Return how much more of a label's variance buckets explain than a line, with the best label.
-
-    Each half of the rows is judged by the buckets and the line of the other half.
-    """
-    best = 0.0
-    for y_R in grades:
         known_R = np.isfinite(x_R) & np.isfinite(y_R)
         x_K, y_K = x_R[known_R], y_R[known_R]
-        halves = [slice(0, None, 2), slice(1, None, 2)]
-        if len(x_K) < 100 or not all(x_K[half].std() and y_K[half].std() for half in halves):
-            continue
-        gains = []
-        for fitted, judged in (halves, halves[::-1]):
-            buckets_K = means_of_buckets(x_K, y_K, fitted)
-            x_F, y_F = x_K[fitted] - x_K[fitted].mean(), y_K[fitted]
-            line_K = y_F.mean() + (x_F @ y_F / (x_F @ x_F)) * (x_K - x_K[fitted].mean())
-            of_line, of_buckets = (
-                np.square(y_K - found_K)[judged].mean() for found_K in (line_K, buckets_K)
-            )
-            gains.append((of_line - of_buckets) / y_K[judged].var())
-        best = max(best, float(np.mean(gains)))
+        if len(x_K) >= 100 and all(y_K[half].std() for half in halves):
+            gains = [gain(x_K, y_K, *order) for order in (halves, halves[::-1])]
+            best = max(best, float(np.mean(gains)))
     return best
+
+
+def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+    """Return how much more AUC the buckets of a number have than its order."""
+    by_order = rank_auc(x_K[judged], y_K[judged])
+    by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
+    return by_bucket - max(by_order, 1 - by_order)
+
+
+def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+    """Return how much more of a label's variance buckets explain than a line."""
+    if not (x_K[fitted].std() and x_K[judged].std()):
+        return 0.0
+    buckets_K = means_of_buckets(x_K, y_K, fitted)
+    x_F, y_F = x_K[fitted] - x_K[fitted].mean(), y_K[fitted]
+    line_K = y_F.mean() + (x_F @ y_F / (x_F @ x_F)) * (x_K - x_K[fitted].mean())
+    of_line, of_buckets = (
+        np.square(y_K - found_K)[judged].mean() for found_K in (line_K, buckets_K)
+    )
+    return float((of_line - of_buckets) / y_K[judged].var())
 
 
 def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:

@@ -18,7 +18,7 @@ from runner.data.tabular.guess_roles import Role, propose_numeric
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,
-    Labels,
+    best_gain,
     draw_rows,
     means_of_buckets,
     read_labels,
@@ -55,7 +55,8 @@ def propose_numbers_of_ids(
         if roles[f.name].name != "categorical" or not is_whole or name in taken:
             continue
         x_R = sample[f.name].combine_chunks().cast(pa.float64(), safe=False).fill_null(np.nan)
-        if _gain_of_order(np.asarray(x_R.to_numpy(zero_copy_only=False)), labels) >= least:
+        x_R = np.asarray(x_R.to_numpy(zero_copy_only=False))
+        if best_gain(x_R, labels, _gain_of_order) >= least:
             found[name] = {"column": f.name, **propose_numeric(f)}
     if not found:
         return {}, []
@@ -64,30 +65,17 @@ def propose_numbers_of_ids(
     return found, [f"values of {ids} tell more by their order than one by one: {made} {are}"]
 
 
-def _gain_of_order(x_R: np.ndarray, labels: Labels) -> float:
-    """Return how much more AUC numbers, or their buckets, have than single values: the best label.
+def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+    """Return how much more AUC numbers, or their buckets, have than single values.
 
-    The rates of buckets and values in one half of the rows are judged on the other, both ways. Of
-    numbers that tell nothing one or the other has more by chance, so that it is at most half of
+    Of numbers that tell nothing one or the other has more by chance, so that it is at most half of
     what they have more than chance.
     """
-    best = 0.0
-    for y_R in labels:
-        known_R = np.isfinite(x_R) & ~np.isnan(y_R)
-        x_K, y_K = x_R[known_R], y_R[known_R]
-        halves = [slice(0, None, 2), slice(1, None, 2)]
-        if len(x_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in halves):
-            continue
-        values, code_K = np.unique(x_K, return_inverse=True)
-        gains = []
-        for fitted, judged in (halves, halves[::-1]):
-            counts = np.bincount(code_K[fitted], minlength=len(values))
-            sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))
-            rates_K = ((sums + y_K.mean()) / (counts + 1))[code_K]
-            by_order = rank_auc(x_K[judged], y_K[judged])
-            by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
-            by_value = rank_auc(rates_K[judged], y_K[judged])
-            as_number = max(by_order, 1 - by_order, by_bucket)
-            gains.append(min(as_number - by_value, (as_number - 0.5) / 2))
-        best = max(best, float(np.mean(gains)))
-    return best
+    values, code_K = np.unique(x_K, return_inverse=True)
+    counts = np.bincount(code_K[fitted], minlength=len(values))
+    sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))
+    rates_K = ((sums + y_K.mean()) / (counts + 1))[code_K]
+    by_order = rank_auc(x_K[judged], y_K[judged])
+    by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
+    as_number = max(by_order, 1 - by_order, by_bucket)
+    return min(as_number - rank_auc(rates_K[judged], y_K[judged]), (as_number - 0.5) / 2)
