@@ -51,3 +51,23 @@ def test_numbers_are_clipped_before_the_logarithm():
     expected = [0.0, 0.0, math.log(2), math.log(100), math.log(100)]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float32
+
+
+def test_a_logarithm_is_exact_to_a_unit_and_does_not_depend_on_the_rows_around_it():
+    values = np.random.default_rng(0).lognormal(0, 4, 40_001).astype(np.float32) - np.float32(0.5)
+    values = np.concatenate([values[values > -1], np.float32([0, 1e-30, 1e-7, 3e38])])
+    column = NumericColumn("x", log1p=True)
+    whole = transform_numeric(column, values)
+    exact = np.log1p(values.astype(np.float64))
+    assert (np.abs(whole - exact) <= np.spacing(np.abs(exact).astype(np.float32))).all()
+    for count in (1, 2, 3, 5, 7, 9, 15, 17, 31, 33):
+        for start in (0, 1, 16_383, len(values) - 33):
+            part = transform_numeric(column, values[start : start + count])
+            assert part.tobytes() == whole[start : start + count].tobytes()
+    strided = transform_numeric(column, values[::3])
+    assert strided.tobytes() == whole[::3].tobytes()
+
+
+def test_a_logarithm_of_minus_one_or_less_is_not_finite():
+    found = transform_numeric(NumericColumn("x", log1p=True), np.array([-1.0, -2.0, np.inf]))
+    assert not np.isfinite(found).any()

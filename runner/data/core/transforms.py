@@ -6,6 +6,8 @@ import numpy as np
 
 from runner.data.core.columns import NumericColumn
 
+PIECE = 16_384  # numbers: fewer than PyTorch divides among threads
+
 
 def as_float32(values: np.ndarray) -> np.ndarray:
     """Return the values as batches hold them; a number that is too large becomes infinite."""
@@ -19,12 +21,24 @@ def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
     if column.clip_min is not None or column.clip_max is not None:
         np.clip(x, column.clip_min, column.clip_max, out=x)
     if column.log1p:
-        with np.errstate(invalid="ignore", divide="ignore"):  # the caller names the bad row
-            np.log1p(x, out=x)
+        _log1p_in_place(x)
     if column.mean or column.std != 1:
         x -= np.float32(column.mean)
         x *= np.float32(1 / column.std)
     return x
+
+
+def _log1p_in_place(values: np.ndarray) -> None:
+    """Take log1p of [R] float32 by PyTorch.
+
+    NumPy has vector instructions for it on CPUs with AVX-512 alone: elsewhere it takes 14 ns a
+    number and PyTorch 1.7, which is also closer to the exact value (0.6 units in the last place).
+    """
+    import torch  # what prepares rows needs none of it
+
+    tensor = torch.from_numpy(values)
+    for start in range(0, len(values), PIECE):  # more would start OpenMP's threads
+        tensor[start : start + PIECE].log1p_()
 
 
 def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
