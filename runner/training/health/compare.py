@@ -15,8 +15,12 @@ from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
 from runner.training.health.drift import describe_features
 from runner.training.health.popularity import measure_popularity, popularity_key
-from runner.training.health.verdict import explain_below, find_overfitting
-from runner.training.health.yardstick import NAME, NAME_OF_NUMBERS, measure_yardstick
+from runner.training.health.verdict import (
+    NAME,
+    NAME_OF_NUMBERS,
+    explain_below,
+    find_overfitting,
+)
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
@@ -90,7 +94,7 @@ def _get_or_measure(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     Raises:
         DataError: if the cache cannot be written.
     """
-    measure, what, more = measure_yardstick, NAME, {}
+    measure, what, more = _measure_regression, NAME, {}
     if all(task.kind == "regression" for task in job.dataset.schema.tasks):
         what = NAME_OF_NUMBERS
     if _ranking_metrics(job):
@@ -102,6 +106,13 @@ def _get_or_measure(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         return measure(job, splits)
 
     return _cached(job, "yardstick", fields, measure_and_say)
+
+
+def _measure_regression(job: Job, splits: Sequence[str]) -> dict[str, Any]:
+    # SciPy takes a quarter of a second, and most runs find the result in the cache.
+    from runner.training.health.yardstick import measure_yardstick
+
+    return measure_yardstick(job, splits)
 
 
 def _cached(

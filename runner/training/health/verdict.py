@@ -19,6 +19,7 @@ from runner.training.job import Job
 from runner.training.state import TrainState
 from runner.training.steps import rows_per_update
 
+NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"  # of the yardstick
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
 _ERRORS = ("mse", "mae")

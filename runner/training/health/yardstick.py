@@ -14,9 +14,9 @@ from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import fit_numbers, judge_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, read_sample
+from runner.training.health.verdict import NAME, NAME_OF_NUMBERS
 from runner.training.job import Job
 
-NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"
 _NO_GAIN = "linear regression predicts validation rows no better than the mean of the train rows"
 TRAIN_ROWS, JUDGED_ROWS = 100_000, 200_000
 

@@ -25,7 +25,6 @@ from runner.training.state import (
     starts_optimizers_afresh,
 )
 from runner.training.steps import current_total_steps
-from runner.training.warm_start.linear_start import start_linear
 from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 
@@ -73,6 +72,8 @@ def start_training(job: Job) -> TrainState:
         job.view.note(report)
         write_warm_start(job, report)
     if job.checkpoint.init_linear:
+        from runner.training.warm_start.linear_start import start_linear  # imports SciPy
+
         job.view.note(start_linear(job))
     if job.context.ema is not None:  # it begins at the weights that the run begins with
         job.context.ema.reset()

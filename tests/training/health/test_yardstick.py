@@ -387,7 +387,7 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
         measured.append(list(splits))
         return {"name": "logistic regression", "metrics": {f"{s}/auc": 0.75 for s in splits}}
 
-    monkeypatch.setattr(compare, "measure_yardstick", measure)
+    monkeypatch.setattr(compare, "_measure_regression", measure)
     settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
     said = []
     parts = {
