@@ -26,6 +26,7 @@ def test_the_default_recipe_changes_nothing():
     assert compute_signature(named.config, "data") == compute_signature(plain.config, "data")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model",
     [

@@ -202,6 +202,7 @@ VERBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_runs_what_a_run_directory_names(runner, finished, tmp_path, verb):
     target, canary = "runner.rundir.json_files.write_json", tmp_path / "canary"

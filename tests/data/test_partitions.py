@@ -215,6 +215,7 @@ def test_only_folders_that_are_read_are_part_of_the_content(tmp_path):
     assert not used.is_direct and used.content_fields()["partitions"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl"])
 @pytest.mark.parametrize("engine", [InProcess(), Backwards()], ids=["one", "several"])
 def test_prepared_files_are_those_of_rows_that_have_the_columns(
@@ -243,6 +244,7 @@ def test_prepared_files_are_those_of_rows_that_have_the_columns(
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["parquet", "csv", "avro"])
 def test_a_schema_is_proposed_of_all_folders_with_a_split_by_their_dates(
     tmp_path, monkeypatch, format_

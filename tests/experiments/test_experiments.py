@@ -16,6 +16,7 @@ from runner.config.targets import ALLOWED_PACKAGES
 NAMES = [experiment.name for experiment in table.experiments()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_composes_and_describes_itself(name):
     composed = compose([f"experiments={name}"])

@@ -12,6 +12,7 @@ from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "model"),
     [(name, model) for name, models in planted.MODELS.items() for model in models],

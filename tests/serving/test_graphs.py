@@ -192,6 +192,7 @@ def test_every_model_as_machine_code_equals_the_model(stem, tmp_path):
     check(model, schema, exported(model, schema, "aoti", tmp_path), 1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", sorted({name.partition(" ")[0] for name in SMALL}))
 def test_a_graph_repeats_the_model_to_the_last_bit(stem, tmp_path):
     model, schema = model_of(stem)
@@ -216,6 +217,7 @@ def test_weights_of_ids_tables_of_several_widths_and_no_numbers(format_, tmp_pat
     check(model, schema, graphs, 1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", fast("din", of=["deepfm", "din"]))
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp16", 0.02), ("int8", 0.1), ("int4", 1.5)])
 def test_quantised_tables_are_near_the_whole_ones(stem, kind, tolerance, tmp_path):
@@ -228,6 +230,7 @@ def test_quantised_tables_are_near_the_whole_ones(stem, kind, tolerance, tmp_pat
     assert 0 < np.abs(found - expected[1:-1]).max() < tolerance
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", fast("din", of=["dlrm", "din", "two_tower"]))
 @pytest.mark.parametrize("kind", fast("int4", of=["fp16", "int8", "int4"]))
 def test_quantised_tables_score_alike_as_onnx_and_as_pt2(stem, kind, tmp_path):

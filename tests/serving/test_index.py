@@ -164,6 +164,7 @@ def many(model, monkeypatch):
     return open_artifact(model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])
 def test_the_recall_that_is_written_is_that_of_the_index_on_disk(many, tmp_path, kind):
     pytest.importorskip("faiss")

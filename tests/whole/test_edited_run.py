@@ -17,6 +17,7 @@ from runner.rundir.checkpoint.manifest import read_manifest
 from tests.conftest import TINY, Zygote
 from tests.whole.compare_runs import TRACED, differences, newest_checkpoint
 
+pytestmark = pytest.mark.long
 SHORT = (*TRACED, *TINY, "trainer.max_steps=20")
 PAIR = ("trainer.num_processes=2", "trainer.batch_size=16")
 
@@ -93,7 +94,6 @@ def test_an_edited_configuration_is_refused_with_what_differs(
     assert {p: p.read_bytes() for p in before} == before
 
 
-@pytest.mark.long
 def test_a_comment_another_order_and_another_spelling_are_no_edit(runner, run, whole):
     config = yaml.safe_load((run / "config.yaml").read_text())
     text = "# the best one so far\n" + yaml.safe_dump(config, sort_keys=True, indent=4)
@@ -103,7 +103,6 @@ def test_a_comment_another_order_and_another_spelling_are_no_edit(runner, run, w
     assert differences(run, whole) == []
 
 
-@pytest.mark.long
 def test_an_edit_that_the_command_line_gives_too_is_a_change_like_any_other(runner, run):
     edit(run / "config.yaml", LR, r"\g<1>0.5")
     code, told = again(runner, "resume", run, "optimizer.sparse.lr=0.5")
@@ -154,7 +153,6 @@ def plant(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(found, place))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("other", ["another seed", "the same command again", "its changed copy"])
 def test_a_whole_checkpoint_of_another_run_is_refused(runner, run, tmp_path, other):
     source = tmp_path / "source"
@@ -180,7 +178,6 @@ def test_a_whole_checkpoint_of_another_run_is_refused(runner, run, tmp_path, oth
     assert code == 0, told
 
 
-@pytest.mark.long
 def test_another_branch_of_a_copied_run_does_not_fit_the_checkpoint_beside_it(runner, run):
     """Both have the id and the signatures; one went on in other arithmetic."""
     other = Path(shutil.copytree(run, run.with_name("other")))
@@ -219,7 +216,6 @@ def test_checkpoints_name_the_one_before_also_after_a_kill_and_a_fallback(runner
     assert differences(run, whole) == []
 
 
-@pytest.mark.long
 def test_a_foreign_checkpoint_stops_two_ranks_alike(runner, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
@@ -284,7 +280,6 @@ HARMS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("harm", "ranks"), [*((harm, 1) for harm in HARMS), ("a digit changed", 2), ("deleted", 2)]
 )

@@ -309,6 +309,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused_before_training(runner, beauty, tmp_path, words, message):
     first = [beauty] if "dataset=synthetic" not in words else ["dataset.rows.train=3000"]

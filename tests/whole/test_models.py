@@ -16,6 +16,7 @@ DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_and_evaluates(runner, tmp_path, name):
     run = tmp_path / "run"

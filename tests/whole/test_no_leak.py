@@ -22,6 +22,7 @@ from runner.rundir.masked_streams import mask_standard_streams
 from tests.conftest import TINY, Finished, Zygote
 from tests.data.streaming.files import SCHEMA, arrive, rows
 
+pytestmark = pytest.mark.long
 SECRET, READ = 'sk "canary"/5b1f0e', "canary-of-the-configuration"
 ENV = {"MY_API_TOKEN": SECRET, "PLACE": READ, "WANDB_ERROR_REPORTING": "false"}
 LEAKING = (
@@ -112,7 +113,6 @@ def test_no_exit_of_loop_online_tells_a_secret(runner, tmp_path, leak):
     assert assert_hidden(tmp_path, done.text) > 0, done.text
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("leak", ["", "evaluation", "dataset"])
 def test_no_exit_of_an_evaluation_tells_a_secret(runner, tmp_path, leak):
     run(runner, tmp_path, *SETTINGS, DATASET).check()
@@ -138,7 +138,6 @@ def test_a_refused_configuration_does_not_quote_a_secret(runner, tmp_path, words
     assert_hidden(tmp_path, run(runner, tmp_path, *words).check(2).text)
 
 
-@pytest.mark.long
 def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes(runner, tmp_path):
     """As after `key=$MY_API_TOKEN`, which the shell has replaced by the value."""
     given = CALLBACK.replace("'by ${oc.env:PLACE}'", repr(SECRET))
@@ -152,7 +151,6 @@ def test_a_secret_on_the_command_line_is_kept_as_a_reference_and_the_run_resumes
     assert_hidden(tmp_path, first.text + again.text + shown.text)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("leak", "at"), [("task", 1), ("callback", 1), ("stop", 0), ("", 0)])
 def test_two_ranks_tell_no_secret(runner, tmp_path, leak, at):
     done = run(runner, tmp_path, *SETTINGS, *TWO, CALLBACK, TRACEBACK, leak=leak, at=at)

@@ -15,6 +15,7 @@ from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
 from tests.whole.compare_runs import differences, newest_checkpoint, read_rows
 
+pytestmark = pytest.mark.long
 SHORT = (*TINY, "trainer.max_steps=10")
 LONGER = ("trainer.max_steps=20",)
 
@@ -48,7 +49,6 @@ def adam(runner, tmp_path_factory) -> Path:
     return train(runner, folder, "optimizer=adam", "trainer.ema.decay=0.9")
 
 
-@pytest.mark.long
 def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2").check()
@@ -129,14 +129,12 @@ def test_an_interrupted_run_without_its_checkpoints_is_left_as_it_is(runner, ada
     assert f"though the run had come to step {step} at least: starting again" in done.text
 
 
-@pytest.mark.long
 def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
     run = train(runner, tmp_path / "run")
     runner.run("resume", str(run), *LONGER, "trainer.batch_size=8", "trainer.accumulate=4").check()
     assert json.loads((run / "meta.json").read_text())["identity"]["global_batch"] == 32
 
 
-@pytest.mark.long
 def test_a_part_without_a_state_may_be_frozen_on_the_way(runner, tmp_path):
     run = train(runner, tmp_path / "run", "optimizer=sgd")
     before = weights(run, "dense/bottom.0.weight", "dense/top.0.weight")
@@ -151,7 +149,6 @@ def test_averages_may_be_left_out_of_evaluations(runner, adam):
     runner.run("resume", str(adam), "trainer.max_steps=12", "trainer.ema.evaluate=false").check()
 
 
-@pytest.mark.long
 def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     config = (run / "config.yaml").read_bytes()

@@ -37,6 +37,7 @@ SLOW = ("bf16", "disk", "some on disk, in fp16")
 STOP = "trainer.max_steps=17"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -59,6 +60,7 @@ def tables(folder: Path) -> dict[str, torch.Tensor]:
     return read_tensors(saved, names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     ["row_wise", "table_wise", "data_parallel", pytest.param("disk", marks=pytest.mark.slow)],
