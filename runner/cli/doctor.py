@@ -88,10 +88,10 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
         slow or None,
     )
     yield "gpu", _gpus(), None
-    from runner.training.builder.precision_probe import bf16_speed, describe_bf16
+    from runner.training.builder.precision_probe import describe_bf16
 
     torch.set_num_threads(cores)
-    yield "bf16", describe_bf16(bf16_speed(cpu_name())), None
+    yield "bf16", describe_bf16(cpu_name()), None
     yield "disk", *_disk(Path("outputs"), "give another place by hydra.run.dir=...")
     yield "cache", *_cache()
     missing = [name for name, (module, _) in EXTRAS.items() if not is_installed(module)]

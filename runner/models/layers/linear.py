@@ -36,7 +36,7 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the linear map of `Linear` of [..., C] by a weight of [W, C] and a bias of [W]."""
     by_onednn = takes_onednn(x, weight)
     if by_onednn or _takes_padding(x, weight):

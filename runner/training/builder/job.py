@@ -39,6 +39,7 @@ from runner.rundir.run import Run
 from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.data import count_steps_per_epoch, make_dataset, makes_windows
 from runner.training.builder.device import prepare_device, seed_everything
+from runner.training.builder.emulated_bf16 import lacks_bf16, multiply_by_float32
 from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.inputs import JobInputs
 from runner.training.builder.metrics import build_metrics
@@ -46,7 +47,7 @@ from runner.training.builder.model import describe_fewer_negatives
 from runner.training.builder.optimizers import base_learning_rates, make_learning_rates
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
-from runner.training.builder.precision_probe import bf16_speed, describe_bf16
+from runner.training.builder.precision_probe import describe_bf16
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.builder.tables import check_start, get_table_lookup
 from runner.training.callbacks import Callbacks
@@ -144,8 +145,11 @@ def build_job(
 def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.device:
     """Prepare and return the device of this rank, and seed all generators."""
     device = prepare_device(trainer)
-    if trainer.amp and device.type == "cpu" and current_ranks().is_main:
-        view.note(describe_bf16(bf16_speed(cpu_name())))
+    if trainer.amp and device.type == "cpu":
+        if lacks_bf16(cpu_name()):
+            multiply_by_float32()
+        if current_ranks().is_main:
+            view.note(describe_bf16(cpu_name()))
     seed_everything(seed)
     return device
 

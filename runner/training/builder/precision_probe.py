@@ -1,7 +1,8 @@
 """Measures what bf16 brings to a matrix product on this machine, before a run relies on it.
 
 On a CPU with AMX, or with AVX-512 BF16 at full rate, a product in bf16 is two to four times as
-fast as in fp32; on others it is slower, and so is all that `trainer.amp` moves to bf16.
+fast as in fp32; on others that have instructions for it it is slower, and so is all that
+`trainer.amp` moves to bf16. On those without, see `emulated_bf16`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from runner.errors import UserError
 from runner.models.layers.linear import Linear
 from runner.rundir.json_files import write_json
 from runner.rundir.readers import read_optional_json
+from runner.training.builder.emulated_bf16 import lacks_bf16
 
 _ROWS, _WIDTH = 1024, 512  # a layer of an MLP: 0.5 GFLOP, some milliseconds on a core
 _REPEATS = 5
@@ -47,8 +49,14 @@ def bf16_speed(cpu: str, cache: Path | None = None) -> float:
     return known[key]
 
 
-def describe_bf16(speed: float) -> str:
-    """Return in a sentence what `trainer.amp=true` means at a speed of bf16."""
+def describe_bf16(cpu: str) -> str:
+    """Return in a sentence what `trainer.amp=true` means on the processor of this name."""
+    if lacks_bf16(cpu):
+        return (
+            "this CPU has no instructions for bf16: trainer.amp=true rounds to bf16, multiplies in "
+            "float32, and costs time here"
+        )
+    speed = bf16_speed(cpu)
     ratio = f"a bf16 matrix product runs at {speed:.2g} times the speed of fp32 on this CPU"
     if speed >= PAYS_FROM:
         return f"{ratio}: trainer.amp=true pays for wide layers"

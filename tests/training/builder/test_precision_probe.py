@@ -34,6 +34,9 @@ def test_it_equals_the_ratio_of_the_two_products(tmp_path, monkeypatch):
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_a_run_is_told_what_it_pays_or_gains():
-    assert describe_bf16(0.62).endswith("trainer.amp=true costs time here")
-    assert "4.6 times the speed" in describe_bf16(4.6) and "pays" in describe_bf16(4.6)
+def test_a_run_is_told_what_it_pays_or_gains(monkeypatch):
+    monkeypatch.setattr(precision_probe, "bf16_speed", {"avx512_bf16": 0.62, "amx_bf16": 4.6}.get)
+    assert describe_bf16("avx512_bf16").endswith("trainer.amp=true costs time here")
+    told = describe_bf16("amx_bf16")
+    assert "4.6 times the speed" in told and "pays" in told
+    assert "rounds to bf16, multiplies in float32" in describe_bf16("a CPU, avx2, avx512f")
