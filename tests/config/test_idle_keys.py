@@ -52,6 +52,31 @@ def test_bins_of_ece_are_told_where_it_is_not_measured():
     assert not [*find_idle_keys(config, from_run=False)]
 
 
+@pytest.mark.parametrize(
+    ("words", "why", "with_it"),
+    [
+        (["dataset.sequence_length=5"], " with dataset.num_sequences=0", "dataset.num_sequences=1"),
+        (["dataset.mean_length=3.0", "dataset.num_lists=0"], " with dataset.num_lists=0", ""),
+        (["dataset.missing=0.5", "dataset.num_numeric=0"], " with dataset.num_numeric=0", ""),
+        (["metrics.candidates=full"], ", since metrics.eval lists no ranking, such as recall@10",
+         "metrics.eval=[recall@5]"),
+        (["metrics.relevant_from=2"], ", since metrics.eval lists no ranking, such as recall@10",
+         "metrics.eval=[mrr]"),
+        (["metrics.leave_history_out=false"], ", since DLRM scores rows and finds no items; "
+         "model=sasrec and model=two_tower do", "model=two_tower"),
+        (["trainer.lr_scaling.batches=4"], " with trainer.lr_scaling.rule=constant",
+         "trainer.lr_scaling.rule=linear"),
+    ],
+)  # fmt: skip
+def test_a_setting_without_effect_on_what_is_there_is_told(words, why, with_it):
+    composed = compose(words)
+    check_composed(composed, allowed_packages(()))
+    [note] = [n for n in notes_before_start(composed) if n.startswith(words[0])]
+    assert note == f"{words[0]} has no effect{why}"
+    other = compose([words[0], with_it] if with_it else words[:1])
+    assert not [n for n in notes_before_start(other) if "no effect" in n]
+
+
 def test_keys_of_a_loop_are_told_of_a_run_too():
     config = compose(["loop=eval", "loop.pick=latest"]).config
     [note] = find_idle_keys(config, from_run=True)
