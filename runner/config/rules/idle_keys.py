@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from runner.config.declarations import all_declarations
@@ -84,8 +85,8 @@ def _idle_metric_keys(config: Config) -> Iterator[str]:
         )
 
 
-def find_idle_data_keys(config: Config, default_config: Config) -> Iterator[str]:
-    """Yield a sentence for each key of generated rows about columns that they do not have.
+def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterator[str]:
+    """Yield a sentence for each key of data, tables or sweeps that this job has no use for.
 
     Args:
         config: a composed configuration without mistakes.
@@ -95,3 +96,17 @@ def find_idle_data_keys(config: Config, default_config: Config) -> Iterator[str]
     for key, count in NEEDED_COLUMNS.items():
         if dataset.get(count) == 0 and dataset[key] != defaults.get(key):
             yield f"dataset.{key}={dataset[key]} has no effect with dataset.{count}=0"
+    most = dataset.get("max_bad_rows")
+    if dataset.get("on_bad_rows") == "error" and most != defaults.get("max_bad_rows"):
+        yield f"dataset.max_bad_rows={most} has no effect without dataset.on_bad_rows=skip"
+    plan = config["sharding"]["plan"]
+    if config["trainer"]["num_processes"] == 1 and plan not in ("auto", "disk"):
+        yield (
+            f"sharding.plan={plan} has no effect in one process, which has all tables whole; "
+            "trainer.num_processes=N shares them"
+        )
+    launcher, usual = config.get("launcher") or {}, default_config.get("launcher") or {}
+    if not os.environ.get("RUNNER_SWEEP"):
+        for key, value in launcher.items():
+            if value != usual.get(key):
+                yield f"launcher.{key}={value} has no effect on a single run; -m starts a sweep"
