@@ -72,8 +72,8 @@ def test_impressions_of_several_items_are_told_with_the_lines_that_make_rows(tmp
     assert roles == {"user": "categorical", "item": "categorical", "click": "labels"}
 
 
-def test_a_list_of_items_without_labels_is_no_impression(tmp_path):
-    words = ["N1-0 N2-1", "N3-0 N4-2"] * 50
+@pytest.mark.parametrize("words", [["N1-0 N2-1", "N3-0 N4-2"] * 50, [b"\xff 1", b"\xfe 2"] * 50])
+def test_a_list_of_items_without_labels_is_no_impression(tmp_path, words):
     frame = pd.DataFrame({"items": words, "click": [0, 1] * 50})
     frame.to_parquet(tmp_path / "rows.parquet")
     assert not [n for n in propose_schema(str(tmp_path / "rows.parquet")).notes if "explode" in n]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.read_files import is_text
+from runner.data.tabular.read_files import unpacked_type
 
 LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
 LEAST_ROWS = 20
@@ -69,7 +69,7 @@ def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
     """Return a note on each text of items that were shown, each with its label, as in MIND."""
     notes = []
     for f in columns:
-        if not is_text(sample[f.name].type):
+        if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
             continue
         texts = pc.drop_null(sample[f.name]).cast(pa.string())
         several = pc.filter(texts, pc.match_substring(texts, " "))
