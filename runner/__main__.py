@@ -13,11 +13,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.distributed.world_size import launched_rank
-from runner.errors import UserError, is_interruption, wrap_words
+from runner.errors import UserError, describe_raised_warning, is_interruption, wrap_words
 from runner.machine import postpone_full_collections
 from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
 from runner.rundir.secrets import note_references
@@ -63,7 +64,10 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)
-    print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
+    if isinstance(error, Warning):
+        print_error(describe_raised_warning(error))
+    else:
+        print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
     return 2 if is_users else 1
 
 
@@ -111,8 +115,9 @@ def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int
 
 def print_error(message: str) -> None:
     """Print one message on stderr, coloured on a terminal. Under torchrun only rank 0 prints."""
-    if launched_rank():
-        return
+    with suppress(UserError):  # a rank that is no number is what this message tells
+        if launched_rank():
+            return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     text = f"error: {message}"
     if sys.stderr.isatty():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 
 
@@ -38,6 +39,17 @@ def describe_error(error: BaseException) -> str:
     """Return an error's message, behind its type unless it is the user's or the system's."""
     is_clear = isinstance(error, UserError | OSError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
+
+
+def describe_raised_warning(error: Warning) -> str:
+    """Return the message for a warning that Python raised, as it was asked to for all of them."""
+    text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__} in {place.filename}, line {place.lineno}: {text}; PYTHONWARNINGS "
+        "or -W makes errors of warnings, also of those of libraries. Unset it, or limit it to a "
+        "module of your own: PYTHONWARNINGS=error:::my_package.my_module"
+    )
 
 
 def is_interruption(error: BaseException | None) -> bool:

@@ -22,7 +22,7 @@ from runner.config.targets import ALLOWED_PACKAGES, find_unshipped_targets, is_i
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import ConfigError, UserError, is_interruption
+from runner.errors import ConfigError, UserError, describe_raised_warning, is_interruption
 from runner.machine import is_out_of_memory
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
@@ -264,6 +264,8 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
             "files"
         )
         return f"out of memory: {first or type(error).__name__}; {helps}"
+    if isinstance(error, Warning):
+        return mask_secrets(describe_raised_warning(error))
     name = type(error).__name__
     return (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
 

@@ -348,10 +348,18 @@ def test_an_interrupted_loop_gives_the_signals_exit_code(command, number, code):
     assert read_result(Path("run"))["status"] == "interrupted"
 
 
-def test_ctrl_c_before_the_loop_has_begun_exits_with_130(command):
-    command.jobs.do = fail(KeyboardInterrupt())
+@pytest.mark.parametrize("rows", ["", '{"split": "train", "step": 3, "loss": 0.5}\n'])
+def test_ctrl_c_before_the_loop_has_begun_exits_with_130_and_reports_only_what_there_is(
+    command, rows
+):
+    def interrupt(job):
+        job.run.metrics.path.write_text(rows)
+        raise KeyboardInterrupt
+
+    command.jobs.do = interrupt
     assert command("hydra.run.dir=run")[0] == 130
     assert read_result(Path("run"))["status"] == "interrupted"
+    assert Path("run/report.html").exists() == bool(rows)
 
 
 def test_missing_data_is_told_before_a_folder_is_made(command, tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,11 +78,12 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
             command += f" --{error.flag} {shlex.quote(name)}"
             hints = replace(hints, user=name) if error.flag == "user" else replace(hints, item=name)
     text = format_schema_yaml(proposal, command)
-    _print_proposal(proposal, to_stderr=out is None)
     if out is None:
+        _print_proposal(proposal, to_stderr=True)
         print(text, end="")
         return 0
-    write_new_file(Path(out), text)
+    write_new_file(Path(out), text)  # before the pipe of `... | head` may be closed
+    _print_proposal(proposal, to_stderr=False)
     print(f"wrote {out}; {_next_step(proposal, out, command)}")
     return 0
 
@@ -269,7 +270,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
             parts = " ".join(f"{key}={value}" for key, value in more[name].items())
             row = (name, "", "", "", "", f"{role_name} {parts}")
             table.add_row(*(escape(on_one_line(cell)) for cell in row))
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((140, 24)).columns
     console = Console(stderr=to_stderr, width=width, highlight=False)
     console.print(table)
     rows = f"{proposal.num_rows:,} rows, " if proposal.num_rows else ""

@@ -9,7 +9,7 @@ from runner.config.compose import ComposedConfig
 from runner.config.interpolation import CANNOT_BE_RESOLVED
 from runner.config.proposed_length import AUTO, UNKNOWN_ROWS, automatic_keys, fill_automatic
 from runner.config.rules import check_config, get_key
-from runner.config.rules.idle_keys import find_idle_keys
+from runner.config.rules.idle_keys import find_idle_beside_defaults, find_idle_keys
 from runner.config.rules.loops import many_epochs, rows_not_told, tells_rows
 from runner.config.settings import ONLINE_LOOP
 from runner.errors import raise_combined
@@ -70,4 +70,5 @@ def notes_before_start(composed: ComposedConfig) -> tuple[str, ...]:
     notes = (*composed.notes, *find_idle_keys(composed.config, from_run))
     if from_run:
         return notes
-    return (*notes, *find_unused_settings(composed.config, composed.default_config))
+    given = (composed.config, composed.default_config)
+    return (*notes, *find_unused_settings(*given), *find_idle_beside_defaults(*given))

@@ -7,6 +7,7 @@ that nothing of this is serialised or done twice. It does no training itself.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
@@ -24,12 +25,15 @@ from runner.distributed.parent_death import die_with_parent
 # When a rank fails, the others fail at their next exchange with it. Those that still live after
 # this time, because they are stopped or hang, are killed.
 GRACE_S = 5.0
+# Ranks that were told to stop, have not agreed on it and have not computed for this time are stuck.
+IDLE_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAX_TEXT = 20_000  # characters of a report
 _MAX_BYTES = 60_000  # of a report, which a pipe holds without a reader
 
 # The socket on which rank 0 serves the store through which ranks that we fork find each other.
 store_socket: socket.socket | None = None
+_report: int | None = None  # in a rank that we forked: the pipe on which it reports its result
 
 
 @dataclass(frozen=True)
@@ -62,21 +66,93 @@ class _Rank:
     result: ProcessResult | None = None
     was_killed: bool = False  # by this module
 
+    def has_agreed(self) -> bool:
+        """Return whether it has agreed with the others to stop, see `acknowledge_stop`."""
+        return bool(select.select([self.reports], [], [], 0)[0])
 
-def run_on_ranks(num_ranks: int, work: Callable[[], ProcessResult]) -> ProcessResult:
+    def cpu_s(self) -> float:
+        """Return the seconds for which it has computed; 0 where the system does not tell."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                ticks = file.read().rpartition(")")[2].split()[11:13]
+        except OSError:
+            return 0.0
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class _Signals:
+    """The signals that the parent has received, and whether the ranks still work since then."""
+
+    grace_s: float | None
+    numbers: list[int] = field(default_factory=list)
+    last_s: float = math.inf  # when the last one came, on the monotonic clock
+    first_s: float = math.inf
+    _busy_s: float = 0.0  # when the ranks were last seen to compute
+    _looked: tuple[float, float] = (0.0, 0.0)  # when, and for how long they had computed
+    _is_told: bool = False
+
+    def receive(self, number: int) -> None:
+        self.numbers.append(number)
+        self.last_s = time.monotonic()
+        self.first_s = min(self.first_s, self.last_s)
+
+    def why_over(self, alive: list[_Rank]) -> str:
+        """Return why ranks that are still there must be ended; empty if they need not be."""
+        now = time.monotonic()
+        if signal.SIGINT in self.numbers[1:] and now > self.last_s + 1:  # they may be stuck
+            return "interrupted at once; the newest whole checkpoint is kept"
+        waiting = [rank for rank in alive if not rank.has_agreed()] if self.numbers else []
+        if not waiting or now < self._looked[0] + 0.5:
+            return ""
+        before, (looked_s, cpu_s) = self._looked, (now, sum(rank.cpu_s() for rank in waiting))
+        if cpu_s - before[1] > 0.05 * (looked_s - before[0]) or not before[0]:
+            self._busy_s = now
+        self._looked = looked_s, cpu_s
+        if now < max(self.first_s, self._busy_s) + IDLE_S:
+            return ""
+        if self.numbers[0] == signal.SIGINT and not self._is_told:
+            self._is_told = True
+            told = "a rank waits for another one; Ctrl-C again ends them, without a further save"
+            print(f"\n{told}", file=sys.stderr, flush=True)
+        has_limit = self.grace_s is not None and self.numbers[0] == signal.SIGTERM
+        if not has_limit or now < self.first_s + (self.grace_s or 0):
+            return ""
+        return (
+            "interrupted without a further save: a rank waited for another one for longer than "
+            f"{self.grace_s:g} s after the signal (trainer.stop_grace_s); the newest whole "
+            "checkpoint is kept"
+        )
+
+
+def acknowledge_stop() -> None:
+    """Tell the parent that this rank has agreed with the others to stop, so that none is stuck."""
+    if _report is not None:
+        os.write(_report, b"\n")  # which means nothing in front of JSON
+
+
+def run_on_ranks(
+    num_ranks: int, work: Callable[[], ProcessResult], *, stop_grace_s: float | None = None
+) -> ProcessResult:
     """Call `work` in `num_ranks` forked processes and wait for all of them.
 
     Each gets RANK, WORLD_SIZE and the like as torchrun sets them. SIGINT and SIGTERM are forwarded
     to all. No process is left when this returns or, on Linux, when the calling process is killed.
 
+    Args:
+        num_ranks: how many.
+        work: what each does.
+        stop_grace_s: after SIGTERM, ranks that wait for one that is stuck are ended this late; a
+            second SIGINT ends them at once. None: no limit.
+
     Returns:
         The result of the rank that failed first, or of rank 0 if none failed.
     """
     ranks: list[_Rank] = []
-    received_signals: list[int] = []
+    received = _Signals(stop_grace_s)
 
     def forward_signal(number: int, frame: Any) -> None:
-        received_signals.append(number)
+        received.receive(number)
         _send_signal(ranks, number)
 
     with _signal_handlers(forward_signal), _listening_socket() as listener:
@@ -85,10 +161,13 @@ def run_on_ranks(num_ranks: int, work: Callable[[], ProcessResult]) -> ProcessRe
             ranks.append(_fork(number, num_ranks, listener, ranks, before, work))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
-            _watch(ranks)
+            why = _watch(ranks, received)
         finally:
             _kill(ranks)
-    return _first_failure(ranks, received_signals[0] if received_signals else None)
+    signum = received.numbers[0] if received.numbers else None
+    if signum is not None and why:
+        return ProcessResult(128 + signum, "interrupted", why)
+    return _first_failure(ranks, signum)
 
 
 def _fork(
@@ -115,6 +194,8 @@ def _fork(
         for other in others:
             os.close(other.reports)
         os.close(reports)
+        global _report
+        _report = report
         _enter_rank(number, num_ranks, listener)
         for name in _SIGNALS:
             signal.signal(name, signal.SIG_DFL)
@@ -169,8 +250,8 @@ def _encode(result: ProcessResult) -> bytes:
         length //= 2  # JSON writes a character in up to twelve bytes
 
 
-def _watch(ranks: list[_Rank]) -> None:
-    """Return when all ranks have ended, or GRACE_S after one has failed."""
+def _watch(ranks: list[_Rank], received: _Signals) -> str:
+    """Return when all ranks have ended, GRACE_S after one has failed, or why they must be ended."""
     deadline: float | None = None
     while alive := [r for r in ranks if r.result is None]:
         handles = [r.handle for r in alive if r.handle >= 0]
@@ -179,8 +260,11 @@ def _watch(ranks: list[_Rank]) -> None:
             rank.result = _reap(rank)
             if rank.result is not None and rank.result.is_broken and deadline is None:
                 deadline = time.monotonic() + GRACE_S
+        if why := received.why_over([r for r in alive if r.result is None]):
+            return why
         if deadline is not None and time.monotonic() > deadline:
-            return
+            break
+    return ""
 
 
 def _reap(rank: _Rank) -> ProcessResult | None:
@@ -197,7 +281,7 @@ def _reap(rank: _Rank) -> ProcessResult | None:
     os.close(rank.reports)
     if rank.handle >= 0:
         os.close(rank.handle)
-    if text:
+    if text.strip():
         return ProcessResult(**json.loads(text))
     # Without a report it sorts before the failures of other ranks, which are its consequences.
     if code < 0:

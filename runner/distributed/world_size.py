@@ -10,14 +10,51 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, batches_per_update, global_batch_size
+from runner.errors import ConfigError
+
+_UNSET = "a launcher such as torchrun sets this environment variable; without one, unset it"
+
+
+_LEAST = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 1}
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of ranks that torchrun or another launcher has started, if one has."""
+    """Return the number of ranks that torchrun or another launcher has started, if one has.
+
+    Raises:
+        ConfigError: for a launcher's variables that are no numbers, or do not fit each other.
+    """
     required = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if any(name not in environment for name in required):
+    missing = [name for name in required if name not in environment]
+    if missing:
+        if not {"RANK", "WORLD_SIZE"} & {*missing} and environment["WORLD_SIZE"] != "1":
+            raise ConfigError(
+                f"WORLD_SIZE={environment['WORLD_SIZE']}, RANK={environment['RANK']}: without "
+                f"{' and '.join(missing)} the ranks cannot meet, and each would train alone; "
+                "torchrun sets all of these; without a launcher, unset them"
+            )
         return None
-    return int(environment["WORLD_SIZE"])
+    numbers = {n: _whole_number(n, environment, least) for n, least in _LEAST.items()}
+    for name, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if name in environment and size in environment and numbers[name] >= numbers[size]:
+            raise ConfigError(
+                f"{name}={numbers[name]}: must be less than {size}={numbers[size]}; {_UNSET}"
+            )
+    if numbers["MASTER_PORT"] > 65_535:
+        raise ConfigError(f"MASTER_PORT={numbers['MASTER_PORT']}: must be at most 65535; {_UNSET}")
+    return numbers["WORLD_SIZE"]
+
+
+def _whole_number(name: str, environment: Mapping[str, str], least: int) -> int:
+    """Return the number in a variable of a launcher; the least if it is not set.
+
+    Raises:
+        ConfigError: if it is none, or below the least.
+    """
+    value = environment.get(name, str(least))
+    if not (value.isascii() and value.isdecimal() and int(value) >= least):
+        raise ConfigError(f"{name}={value}: must be a whole number, at least {least}; {_UNSET}")
+    return int(value)
 
 
 def launched_rank() -> int:
@@ -40,7 +77,7 @@ def local_world_size(config: Mapping[str, Any], environment: Mapping[str, str] =
 
 def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether torchrun starts this command again when a rank or a node is lost."""
-    return int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    return _whole_number("TORCHELASTIC_MAX_RESTARTS", environment, 0) > 0
 
 
 def resolve_world_size(

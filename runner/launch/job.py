@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,10 @@ def launch_run(
             print_status(f"your code is not what the run had before: {', '.join(changed)} changed")
         with mirrored(composed, run) as mirror:
             code = _execute(composed, run, allowed)
+            is_of_nothing = code in (130, 143) and not read_jsonl(run.metrics.path)
             # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
-            if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
+            is_wanted = get_key(composed.config, "report") is not False
+            if is_wanted and not is_of_nothing and "RUNNER_SWEEP" not in os.environ:
                 _write_report(run.dir)
         return code or mirror.code, run.dir
     finally:
@@ -226,11 +229,13 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     """Run the job in this process or on ranks of its own, and record how it ended."""
     set_threads(composed)
     _stop_with_terminal()
-    size = composed.config["trainer"]["num_processes"]
+    trainer = composed.config["trainer"]
+    size, grace_s = trainer["num_processes"], trainer["stop_grace_s"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
     elif size > 1:
-        outcome = run_on_ranks(size, lambda: run_job(composed, run, allowed))
+        work = partial(run_job, composed, run, allowed)
+        outcome = run_on_ranks(size, work, stop_grace_s=grace_s)
     else:
         outcome = run_job(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
@@ -256,7 +261,7 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         return outcome.code
     if outcome.status == "interrupted":
         _record_failure(run, outcome.message, "", status="interrupted")
-        print_status("interrupted")
+        print_status(outcome.message or "interrupted")
         return outcome.code
     if not outcome.message:  # the failure is its result, which it has printed
         return outcome.code

@@ -245,10 +245,15 @@ class MetricSet:
         for column, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(column)
             names = names_for_task(self._names, task)
-            weight, label, *others = self._sums_ST[task.kind][:, index].tolist()  # sync
+            weight, label, *others = sums = self._sums_ST[task.kind][:, index].tolist()  # sync
             if not weight:
                 why = NO_ROW
-            elif task.kind == "regression" or math.isnan(others[1]):  # the log loss
+            elif task.kind == "regression":
+                results = regression_results(*sums)
+                is_constant = math.isnan(results["r2"]) and not math.isnan(results["mse"])
+                names = [n for n in names if n == "r2" and is_constant]
+                why = "all labels are equal"
+            elif math.isnan(others[1]):  # the log loss
                 continue
             elif not 0 < label < weight:
                 names = need_both_labels(names, has_positives=label > 0)

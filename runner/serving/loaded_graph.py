@@ -81,7 +81,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file that everybody may read.
+    """Write a safetensors file whose mode is by the umask.
 
     Raises:
         UserError: if it cannot be written.
@@ -90,10 +90,12 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
     from safetensors.numpy import save_file
 
     try:
+        path.touch()
+        mode = path.stat().st_mode
         save_file(dict(weights), path)
+        path.chmod(mode)  # safetensors lets nobody else read it
     except SafetensorError as error:  # it is of the disk, and no OSError
         raise UserError(f"{path}: cannot be written: {error}") from error
-    path.chmod(0o644)  # safetensors lets nobody else read it
 
 
 class TorchGraph:

@@ -20,7 +20,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, Numeri
 from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
-from runner.data.tabular.read_files import RowChunk, decode_dictionaries
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries, restore_uuids
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -295,4 +295,4 @@ def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
 
 
 def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    return decode_dictionaries(table.select(names)).replace_schema_metadata(None)
+    return restore_uuids(decode_dictionaries(table.select(names))).replace_schema_metadata(None)

@@ -27,18 +27,19 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # a killed process leaves it
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
+        private = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
+        folder = private / out.name
+        folder.mkdir()  # its mode is by the umask, and that of `private` is not
     except OSError as error:
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
         yield folder
         if out.exists():
             raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
-        folder.chmod(0o755)
         for file in folder.rglob("*"):
             sync_path(file)
         sync_path(folder)
         os.rename(folder, out)
         sync_path(out.parent)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from runner.distributed.launcher import acknowledge_stop
 from runner.distributed.ranks import Ranks, current_ranks
 
 PRUNED = 1 << 10  # stands for a signal; larger than any, so it wins where ranks differ
@@ -42,6 +43,8 @@ class StopSignal:
         """Take the largest number among the signals of all ranks, which the caller exchanged."""
         if self.ranks.is_distributed and self.signal is None:
             self.signal = int(largest) or None
+            if self.requested:
+                acknowledge_stop()
 
     @property
     def pruned(self) -> bool:

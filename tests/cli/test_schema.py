@@ -26,6 +26,7 @@ from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
+from tests.conftest import ROOT
 from tests.data.shapes import SHAPES, make
 
 ROWS = 1000
@@ -54,6 +55,22 @@ def propose(tmp_path, capsys):
         return yaml.safe_load(out.read_text()), " ".join(capsys.readouterr().out.split())
 
     return run
+
+
+def test_the_yaml_is_written_whatever_becomes_of_the_terminal(write, tmp_path):
+    path = write(click=np.arange(ROWS) % 2)
+    command = f"{sys.executable} -m runner schema {path} --out {tmp_path}/s.yaml"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "wide"}
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert "click" in (tmp_path / "s.yaml").read_text()
 
 
 def test_copied_rows_are_told_where_the_split_is_random_and_equal_ones_by_chance_are_not(

@@ -52,6 +52,43 @@ def test_bins_of_ece_are_told_where_it_is_not_measured():
     assert not [*find_idle_keys(config, from_run=False)]
 
 
+@pytest.mark.parametrize(
+    ("words", "why", "with_it"),
+    [
+        (["dataset.sequence_length=5"], " with dataset.num_sequences=0", "dataset.num_sequences=1"),
+        (["dataset.mean_length=3.0", "dataset.num_lists=0"], " with dataset.num_lists=0", ""),
+        (["dataset.missing=0.5", "dataset.num_numeric=0"], " with dataset.num_numeric=0", ""),
+        (["metrics.candidates=full"], ", since metrics.eval lists no ranking, such as recall@10",
+         "metrics.eval=[recall@5]"),
+        (["metrics.relevant_from=2"], ", since metrics.eval lists no ranking, such as recall@10",
+         "metrics.eval=[mrr]"),
+        (["metrics.leave_history_out=false"], ", since DLRM scores rows and finds no items; "
+         "model=sasrec and model=two_tower do", "model=two_tower"),
+        (["trainer.lr_scaling.batches=4"], " with trainer.lr_scaling.rule=constant",
+         "trainer.lr_scaling.rule=linear"),
+        (["sharding.plan=row_wise"], " in one process, which has all tables whole; "
+         "trainer.num_processes=N shares them", "trainer.num_processes=2"),
+        (["launcher.slots=2"], " on a single run; -m starts a sweep", "launcher.slots=1"),
+    ],
+)  # fmt: skip
+def test_a_setting_without_effect_on_what_is_there_is_told(words, why, with_it):
+    composed = compose(words)
+    check_composed(composed, allowed_packages(()))
+    [note] = [n for n in notes_before_start(composed) if n.startswith(words[0])]
+    assert note == f"{words[0]} has no effect{why}"
+    other = compose([words[0], with_it] if with_it else words[:1])
+    assert not [n for n in notes_before_start(other) if "no effect" in n]
+
+
+def test_a_limit_of_bad_rows_is_told_where_the_first_is_an_error(tmp_path):
+    (tmp_path / "s.yaml").write_text("path: rows.parquet\nlabels: [click]\nnumeric: {price: {}}\n")
+    words = ["dataset=parquet", f"dataset.schema={tmp_path}/s.yaml", "dataset.max_bad_rows=7"]
+    notes = notes_before_start(compose(words))
+    told = "dataset.max_bad_rows=7 has no effect without dataset.on_bad_rows=skip"
+    assert told in notes
+    assert told not in notes_before_start(compose([*words, "dataset.on_bad_rows=skip"]))
+
+
 def test_keys_of_a_loop_are_told_of_a_run_too():
     config = compose(["loop=eval", "loop.pick=latest"]).config
     [note] = find_idle_keys(config, from_run=True)

@@ -1,9 +1,12 @@
 """Messages about mistakes in a command line, before anything is written."""
 
 import os
+import re
 
 import pytest
 
+from runner.distributed.world_size import launched_world_size, may_restart
+from runner.errors import ConfigError
 from tests.fake_job import fake_command
 
 
@@ -344,6 +347,38 @@ def test_ranks_that_torchrun_started_count_as_well(command, monkeypatch):
     message = command.refused("-m", "seed=1,2")
     assert (
         "start it without torchrun, and trainer.num_processes=N gives each job N ranks" in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE=abc: must be a whole number, at least 1"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0: must be a whole number, at least 1"),
+        ({"RANK": "x"}, "RANK=x: must be a whole number, at least 0"),
+        ({"RANK": "2"}, "RANK=2: must be less than WORLD_SIZE=2"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK=: must be a whole number, at least 0"),
+        ({"LOCAL_WORLD_SIZE": "-1"}, "LOCAL_WORLD_SIZE=-1: must be a whole number, at least 1"),
+        ({"MASTER_PORT": "zz"}, "MASTER_PORT=zz: must be a whole number, at least 1"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT=65536: must be at most 65535"),
+        ({"MASTER_ADDR": None}, "RANK=0: without MASTER_ADDR the ranks cannot meet"),
+        ({"TORCHELASTIC_MAX_RESTARTS": "1.5"}, "TORCHELASTIC_MAX_RESTARTS=1.5: must be a whole"),
+    ],
+)
+def test_a_nonsensical_variable_of_a_launcher_is_named(variables, message):
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    environment = {k: v for k, v in (ranks | variables).items() if v is not None}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        launched_world_size(environment) and may_restart(environment)
+
+
+def test_a_rank_that_is_no_number_is_told_without_a_traceback(command, monkeypatch):
+    for name, value in {"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert command.refused("seed=1").strip() == (
+        "error: RANK=x: must be a whole number, at least 0; a launcher such as torchrun sets this "
+        "environment variable; without one, unset it"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -196,6 +198,17 @@ def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
     assert one.sequences.values().equal(two.sequences.values())
     with pytest.raises(ConfigError, match="is not empty"):
         instantiate(small_synthetic(write_to=str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o002])
+def test_what_is_written_out_has_the_modes_of_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        instantiate(small_synthetic(write_to=str(tmp_path / "out")))
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "out", *(tmp_path / "out").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~mask, path
 
 
 def test_prepared_data_that_cannot_be_opened_says_what_helps(tmp_path, monkeypatch):

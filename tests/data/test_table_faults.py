@@ -47,6 +47,7 @@ BAD = [
     ("user", 2**63 - 1, "value 9223372036854775807"),
     ("user", None, "missing and has no default"),
     ("user", 3.5, "value 3.5: not an integer"),
+    ("user", 2.0**60, "the last digits of whole numbers above 2**53 are lost where the column is"),
     ("user", float("nan"), "missing and has no default"),
     ("history", [3, 40], "value 40"),
     ("history", [None], "missing"),

@@ -192,6 +192,31 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
     assert differences(run, together) == []
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("numbers", "code"), [(("TERM",), 143), (("INT", "INT"), 130)])
+def test_a_signal_ends_ranks_that_wait_for_a_stuck_one(runner, together, tmp_path, numbers, code):
+    run = tmp_path / "run"
+    wait = ("trainer.rank_timeout_s=300", "trainer.stop_grace_s=2")
+    process = start(runner, run, *TWO, "sharding=row_wise", *wait, TRACE_STOP="1:17")
+    ranks = rank_pids(process)
+    for _ in range(1200):
+        if Path(f"/proc/{ranks[1]}/stat").read_text().rpartition(") ")[2].startswith("T"):
+            break
+        time.sleep(0.05)
+    for number in numbers:
+        process.kill(signal.Signals[f"SIG{number}"])
+        time.sleep(0.5)  # two that come together are one
+    sent = time.monotonic()
+    assert process.wait() == code, process.text
+    assert time.monotonic() - sent < 20
+    assert_gone(ranks, within_s=0)
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "interrupted" and "newest whole checkpoint" in result["error"]
+    assert result["error"] in process.text
+    train(runner, run, *TWO, "sharding=row_wise").check()
+    assert differences(run, together) == []
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],

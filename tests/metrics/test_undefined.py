@@ -86,7 +86,8 @@ def test_no_metric_of_any_task_is_nan_without_a_reason(labels, weight, row_limit
     settings = MetricSettings(eval=EVERY, train=[], exact_auroc_rows=row_limit)
     schema = replace(SCHEMA, tasks=tuple(specs))
     metrics = make_metrics(schema, torch.device("cpu"), settings, True, own=own)
-    labels_BT = torch.tensor([labels, [0, 1, 0, 1]], dtype=torch.float32).T[:, : len(tasks)]
+    second = labels if tasks[1:] == ("stars",) else [0, 1, 0, 1]
+    labels_BT = torch.tensor([labels, second], dtype=torch.float32).T[:, : len(tasks)]
     logits_BT = torch.tensor([[-1.0, -2, -3, -4]] * len(tasks)).T
     users_BG = torch.tensor([[1, 1, 2, 2]]).T
     metrics.update(Prediction(logits_BT, labels_BT, torch.full((4,), float(weight)), users_BG), {})

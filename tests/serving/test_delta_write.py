@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,28 @@ from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import Delta
 from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import Difference, check_same_model, find_difference
+from runner.serving.loaded_graph import write_weights
 from runner.serving.onnx_weights import read_initializers, with_initializers
 from runner.serving.predict_encode import Transforms
 from runner.serving.scorer import Scorer
+from runner.serving.write_aside import write_aside
 from tests.serving.versions import Versions, served
 
 TABLE, FIRST = "model/lookup.pooled.0.rows.weight", "model/lookup.pooled.0.first_F"
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o002])
+def test_an_artifact_has_the_modes_of_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with write_aside(tmp_path / "out") as folder:
+            write_weights(folder / "weights.safetensors", {"a": np.ones(2, np.float32)})
+    finally:
+        os.umask(before)
+    out = tmp_path / "out"
+    assert list(tmp_path.iterdir()) == [out]
+    assert out.stat().st_mode & 0o777 == 0o777 & ~mask
+    assert (out / "weights.safetensors").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def stacked(sizes: list[int], seed: int) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_schemas import detect_format
 from runner.errors import DataError
-from runner.serving.predict_encode import Transforms
+from runner.serving.predict_encode import PartEncoder, Transforms
 from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
 from runner.serving.predict_parts import check_writable
 from runner.serving.predict_plan import _input_table
@@ -41,6 +41,20 @@ def test_a_kept_column_that_no_part_can_hold_is_named():
     check_writable(rows.select(["id", "note"]))
     with pytest.raises(DataError, match="--keep left: has type month_day_nano_interval, which no"):
         check_writable(rows)
+
+
+def test_a_kept_column_of_uuids_stays_one(tmp_path):
+    storage = pa.array([b"x" * 16, None, b"y" * 16], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    pq.write_table(pa.table({"age": [1.0, 2.0, 3.0], "id": uuids}), tmp_path / "rows.parquet")
+    declared = Declared(labels=(), numeric=(NumericSpec("age", "age"),))
+    transforms = Transforms(declared, FittedTransforms())
+    table = _input_table({}, transforms, [str(tmp_path / "rows.parquet")], ("id",))
+    encoder = PartEncoder(transforms, ["id"], table.empty_rows(), skip_bad_rows=False)
+    [part] = cut_into_parts(table.located_chunks(lambda *_: True), 9, lambda _: True)
+    kept = encoder.encode(part).kept
+    assert kept.schema == encoder.kept_schema == pa.schema({"id": pa.uuid()})
+    assert kept["id"].to_pylist() == uuids.to_pylist()
 
 
 def test_numbers_that_all_miss_have_no_type_in_rows_to_score_if_they_have_a_default():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.reporting.console.format import format_speed
 from tests.conftest import TINY, Zygote
 
 TRACKERS = "tests.reporting.trackers.user_trackers"
@@ -50,9 +51,7 @@ def test_speeds_stand_on_the_line_in_the_run_and_at_the_trackers(run):
     for row in rows:
         assert row["examples_per_s"] == pytest.approx(32 * row["updates_per_s"])
         assert row["examples_per_s"] == 2 * row["examples_per_s_per_rank"]
-    last = rows[-1]
-    said = f"{last['examples_per_s']:,.0f} ex/s ({last['examples_per_s_per_rank']:,.0f} a rank)  "
-    assert f"{said}{last['updates_per_s']:,.1f} updates/s" in (run / "log.txt").read_text()
+    assert format_speed(rows[-1]) in (run / "log.txt").read_text()
     sent = {(split, step): numbers for split, step, numbers in read_lines(run / "lines.jsonl")}
     for row in rows:
         assert sent["perf", row["step"]] == {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from runner.config.declarations import all_declarations
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.rules.keys import Config, get_key
+from runner.metrics.names import RETRIEVAL_NETS, find_metric, split_task
+from runner.metrics.settings import MetricSettings
 
 # key -> the keys of which one must be on
 NEEDED = {
@@ -24,6 +27,12 @@ NEEDED = {
     "loop.pick": ("loop.follow",),
     "loop.poll_s": ("loop.follow",),
     "loop.timeout_s": ("loop.follow",),
+}
+# of dataset=synthetic: key -> the number of columns that it is about
+NEEDED_COLUMNS = {
+    "sequence_length": "num_sequences",
+    "mean_length": "num_lists",
+    "missing": "num_numeric",
 }
 
 
@@ -43,10 +52,61 @@ def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
         if is_new and value not in (None, default) and not any(get_key(config, k) for k in needed):
             shown = str(value).lower() if isinstance(value, bool) else value
             yield f"{key}={shown} has no effect without {' or '.join(needed)}"
-    bins = get_key(config, "metrics.ece_bins")
-    if (
-        not from_run
-        and bins not in (None, declared["metrics.ece_bins"].default)
-        and not any(str(name).split("/")[0] == "ece" for name in get_key(config, "metrics.eval"))
-    ):
+    if from_run:
+        return
+    yield from _idle_metric_keys(config)
+    scaling = config["trainer"]["lr_scaling"]
+    if scaling["rule"] == "constant" and scaling["batches"] is not None:
+        yield (
+            f"trainer.lr_scaling.batches={scaling['batches']} has no effect with "
+            "trainer.lr_scaling.rule=constant"
+        )
+
+
+def _idle_metric_keys(config: Config) -> Iterator[str]:
+    metrics, net = config["metrics"], config["model"]["net"]["_target_"]
+    listed = [split_task(str(name))[0].partition("@")[0] for name in metrics["eval"]]
+    bins = metrics["ece_bins"]
+    if bins != MetricSettings.ece_bins and "ece" not in listed:
         yield f"metrics.ece_bins={bins} has no effect, since metrics.eval lists no ece"
+    found = [metric for name in metrics["eval"] if (metric := find_metric(str(name))) is not None]
+    rankings = [metric for metric in found if metric.needs in ("users", "lists")]
+    for key, default in (("candidates", "rows"), ("relevant_from", None)):
+        if metrics[key] != default and not rankings:
+            yield (
+                f"metrics.{key}={metrics[key]} has no effect, since metrics.eval lists no ranking, "
+                "such as recall@10"
+            )
+    finds_items = net in RETRIEVAL_NETS or not net.startswith("runner.")
+    if not metrics["leave_history_out"] and not finds_items:
+        yield (
+            f"metrics.leave_history_out=false has no effect, since {net.rpartition('.')[2]} scores "
+            "rows and finds no items; model=sasrec and model=two_tower do"
+        )
+
+
+def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterator[str]:
+    """Yield a sentence for each key of data, tables or sweeps that this job has no use for.
+
+    Args:
+        config: a composed configuration without mistakes.
+        default_config: the same options without overrides.
+    """
+    dataset, defaults = config["dataset"], default_config["dataset"]
+    for key, count in NEEDED_COLUMNS.items():
+        if dataset.get(count) == 0 and dataset[key] != defaults.get(key):
+            yield f"dataset.{key}={dataset[key]} has no effect with dataset.{count}=0"
+    most = dataset.get("max_bad_rows")
+    if dataset.get("on_bad_rows") == "error" and most != defaults.get("max_bad_rows"):
+        yield f"dataset.max_bad_rows={most} has no effect without dataset.on_bad_rows=skip"
+    plan = config["sharding"]["plan"]
+    if config["trainer"]["num_processes"] == 1 and plan not in ("auto", "disk"):
+        yield (
+            f"sharding.plan={plan} has no effect in one process, which has all tables whole; "
+            "trainer.num_processes=N shares them"
+        )
+    launcher, usual = config.get("launcher") or {}, default_config.get("launcher") or {}
+    if not os.environ.get("RUNNER_SWEEP"):
+        for key, value in launcher.items():
+            if value != usual.get(key):
+                yield f"launcher.{key}={value} has no effect on a single run; -m starts a sweep"

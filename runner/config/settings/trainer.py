@@ -147,8 +147,8 @@ class TrainerSettings:
     )
     stop_grace_s: float | None = setting(
         20,
-        "after SIGTERM, once the run is saved, an evaluation ends within this or is left out; "
-        "null: no limit",
+        "after SIGTERM, once the run is saved, an evaluation ends within this or is left out, and "
+        "ranks that wait for a stuck one are ended; null: no limit",
         ge=0,
         unit="seconds",
         signed="no",

@@ -37,11 +37,10 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}.tmp-",
-            dir=folder.parent,
-            ignore_cleanup_errors=True,  # it is not there any more under this name
+            prefix=f".{folder.name}.tmp-", dir=folder.parent
         ) as temporary:
-            aside = Path(temporary)
+            aside = Path(temporary) / "written"
+            aside.mkdir()  # its mode is by the umask, and that of `temporary` is not
             for split, names in prepared.splits.items():
                 (aside / split).mkdir()
                 for name in names:
@@ -49,7 +48,6 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
                     rows = read_blocks(source / name)
                     pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
             (aside / SCHEMA_FILE).write_text(text)
-            aside.chmod(0o755)
             if not _is_written(folder, text):  # another rank may have been faster
                 aside.rename(folder)
     except OSError as error:

@@ -22,6 +22,7 @@ TIME = re.compile(
     rf"({_TYPE})?",
     re.I,
 )
+INDEX = re.compile(r"__index_level_\d+__")  # of pandas, where the index has no name
 HISTORY = re.compile(r"hist|seq|past|previous|last_", re.I)
 _NUMBERED = re.compile(r"(.*?)[_ -]?(\d+)")
 

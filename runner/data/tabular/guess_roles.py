@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from runner.data.core.columns import is_list
 from runner.data.tabular.column_names import (
     HISTORY,
+    INDEX,
     TIME,
     USER,
     WEIGHT,
@@ -107,6 +108,8 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("", "empty")
     if f.num_distinct <= 1 and not f.missing_share and not _is_nested(f):
         return Role("", "the same in every row")
+    if INDEX.fullmatch(f.name):
+        return Role("", "the index that pandas has written, which numbers rows")
     if is_time(f):
         return Role("", TIME_REASON)
     if is_seconds(f.type):

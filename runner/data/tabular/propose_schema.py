@@ -27,6 +27,7 @@ from runner.data.tabular.column_statistics import (
     has_fractions,
 )
 from runner.data.tabular.copied_rows import describe_copied_rows
+from runner.data.tabular.doubtful_values import describe_impressions, describe_missing_codes
 from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
@@ -231,6 +232,8 @@ def _use_rows(
     """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
+    given = [f.name for f in columns if roles[f.name].name == "numeric"]
+    notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
     number_ids, found = propose_number_ids(table, columns, roles)
     notes += found

@@ -135,9 +135,17 @@ def read_integers(
         missing = missing | np.isnan(values)
         values = np.where(missing, 0.0, values)
         whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
-        validator.reject(
-            name, ~whole, lambda at: f"value {values[at]}: not an integer", row_of_value
-        )
+
+        def why(at: int) -> str:
+            if not MAX_EXACT_INTEGER < abs(values[at]) < np.inf:
+                return f"value {values[at]}: not an integer"
+            return (
+                f"value {values[at]}: the last digits of whole numbers above 2**53 are lost where "
+                "the column is of doubles, as where one value is written 12.0 or 1e3: write all of "
+                "them without a point, or as texts"
+            )
+
+        validator.reject(name, ~whole, why, row_of_value)
         return np.where(whole, values, 0).astype(np.int64), missing
     if not pt.is_integer(column.type):
         column = column.cast(pa.int64())  # booleans, and columns without any value

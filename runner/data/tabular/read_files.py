@@ -20,6 +20,7 @@ from runner.errors import DataError, first_line, nearest_hint
 
 CHUNK_ROWS = 1 << 16
 _NESTED = {b"nested": b"true"}  # of a field of a flat schema
+_UUID = {b"uuid": b"true"}  # of an unpacked one
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,19 @@ def unpack_columns(table: pa.Table) -> pa.Table:
             type_ = pa.dictionary(column.type.index_type, plain)
             table = table.set_column(index, column.name, pa.chunked_array(chunks, type_))
         elif plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
-            table = table.set_column(index, column.name, _cast(table[column.name], plain))
+            is_uuid = getattr(column.type, "extension_name", "") == "arrow.uuid"
+            made = pa.field(column.name, plain, metadata=_UUID if is_uuid else None)
+            table = table.set_column(index, made, _cast(table[column.name], plain))
+    return table
+
+
+def restore_uuids(table: pa.Table) -> pa.Table:
+    """Return unpacked columns with the type that those of UUIDs have in their file."""
+    for index, column in enumerate(table.schema):
+        if column.metadata == _UUID:
+            chunks = table[column.name].cast(pa.binary(16)).chunks
+            uuids = [pa.ExtensionArray.from_storage(pa.uuid(), chunk) for chunk in chunks]
+            table = table.set_column(index, column.name, pa.chunked_array(uuids, pa.uuid()))
     return table
 
 

@@ -24,6 +24,7 @@ from runner.reporting.console.format import (
     fit_to_width,
     format_duration,
     format_number,
+    format_speed,
     result_table,
     result_tables,
 )
@@ -283,6 +284,20 @@ def test_numbers(value, text):
 )
 def test_durations(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"),
+    [
+        ((6883.4, 6883.4, 1.68049), "6,883 ex/s  1.68 updates/s"),
+        ((2421.0, 1210.5, 40.35), "2,421 ex/s (1,210 a rank)  40.4 updates/s"),
+        ((64.0, 32.0, 0.0123), "64 ex/s (32 a rank)  0.0123 updates/s"),
+        ((1e6, 1e6, 1234.56), "1,000,000 ex/s  1,234.6 updates/s"),
+    ],
+)
+def test_speeds(speed, text):
+    names = ("examples_per_s", "examples_per_s_per_rank", "updates_per_s")
+    assert format_speed(dict(zip(names, speed))) == text
 
 
 def test_warnings_reach_the_error_stream_and_the_log_once(caplog):

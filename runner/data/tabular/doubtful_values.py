@@ -1,0 +1,90 @@
+"""Tells of values that stand for something else: of a missing number, or of several rows.
+
+R rows of the sample, V distinct values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.read_files import unpacked_type
+
+LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
+LEAST_ROWS = 20
+FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no number like them
+# items that were shown, each with its label, as in MIND: N55689-1 N35729-0
+_IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
+
+
+def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
+    """Return a note on the numbers, such as -999, that rather say that there is none.
+
+    Args:
+        sample: rows of the table.
+        names: the columns that are taken as numbers.
+    """
+    found = {}
+    for name in names:
+        column = sample[name].combine_chunks().drop_null()
+        if pt.is_integer(column.type) or pt.is_floating(column.type):
+            x_R = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            code = _find_missing_code(x_R[np.isfinite(x_R)])
+            if code is not None:
+                found[name] = code, float((x_R == code).sum()) / max(1, sample.num_rows)
+    if not found:
+        return []
+    listed = ", ".join(f"{n} ({code:g} in {share:.1%})" for n, (code, share) in found.items())
+    name, (code, _) = next(iter(found.items()))
+    return [
+        f"numbers far from all others in many rows: {listed}; does each stand for a missing value? "
+        f"It is read as a number; with pandas, `t[{name!r}] = t[{name!r}].mask(t[{name!r}] == "
+        f"{code:g})` makes it a missing one"
+    ]
+
+
+def _find_missing_code(x_R: np.ndarray) -> float | None:
+    """Return the lowest or highest number if it is written with nines, or -1, frequent and far."""
+    values_V, counts_V = np.unique(x_R, return_counts=True)
+    for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
+        is_frequent = counts_V.size > 3 and counts_V[at] >= max(LEAST_ROWS, LEAST_SHARE * x_R.size)
+        if not is_frequent:
+            continue
+        code, low, high = values_V[at], values_V[others][0], values_V[others][-1]
+        is_nines = abs(code) >= 99 and not f"{abs(code):.0f}".strip("9") and code % 1 == 0
+        gap = max(low - code, code - high)
+        if is_nines and (gap > high - low or code < 0 <= low):
+            return float(code)
+        if code == -1 and low >= 0 and np.median(x_R[x_R != code]) >= FAR_MEDIAN:
+            return float(code)
+    return None
+
+
+def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a note on each text of items that were shown, each with its label, as in MIND."""
+    notes = []
+    for f in columns:
+        if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
+            continue
+        texts = pc.drop_null(sample[f.name]).cast(pa.string())
+        several = pc.filter(texts, pc.match_substring(texts, " "))
+        if not len(several) or not pc.all(pc.match_substring_regex(texts, _IMPRESSIONS)).as_py():
+            continue
+        shown = " ".join(several[0].as_py().split()[:2])
+        name = repr(f.name)
+        code = (
+            f"t['item'] = t[{name}].str.split(); t = t.explode('item', ignore_index=True); "
+            "t[['item', 'click']] = t['item'].str.rsplit('-', n=1, expand=True); "
+            f"t.drop(columns={name}).astype({{'click': int}}).to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{f.name}: has several items with a label each, such as '{shown}', and a row should "
+            f"be one item. With pandas, `{code}` makes them rows, and `python -m runner schema "
+            "rows.parquet` reads those"
+        )
+    return notes

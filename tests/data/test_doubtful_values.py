@@ -1,0 +1,87 @@
+"""Numbers that stand for missing values, and texts of several rows, are told, not changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from runner.data.tabular.propose_schema import propose_schema
+
+RANDOM = np.random.default_rng(3)
+NUM_ROWS = 2000
+AGES = RANDOM.integers(18, 80, NUM_ROWS).astype(float)
+AMOUNTS = RANDOM.gamma(2, 30, NUM_ROWS)
+DEBTS = RANDOM.normal(0, 900, NUM_ROWS)
+COUNTS = RANDOM.poisson(2, NUM_ROWS).astype(float)
+
+
+def notes_of(folder: Path, name: str, values: np.ndarray) -> list[str]:
+    click = (np.random.default_rng(1).random(NUM_ROWS) < 0.3).astype(int)
+    frame = pd.DataFrame({name: values, "price": AMOUNTS[::-1], "click": click})
+    frame.to_parquet(folder / "rows.parquet")
+    proposal = propose_schema(str(folder / "rows.parquet"))
+    roles = {f.name: role.name for f, role in proposal.columns}
+    assert roles[name] == roles["price"] == "numeric"
+    return [note for note in proposal.notes if "missing value?" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "code", "every", "is_told"),
+    [
+        ("age", AGES, -1, 20, True),
+        ("age", AGES, 999, 20, True),
+        ("amount", AMOUNTS, -999, 50, True),
+        ("amount", AMOUNTS, 99999, 50, True),
+        ("amount", AMOUNTS, -999, 500, False),  # too rare to be a habit
+        ("amount", AMOUNTS, 99, 20, False),  # amid the others
+        ("amount", AMOUNTS, -123, 20, False),  # a number like any
+        ("debt", DEBTS, -999, 20, False),  # others are negative as well
+        ("count", COUNTS, -1, 20, False),  # next to the others
+    ],
+)
+def test_a_number_that_stands_for_a_missing_one_is_told(
+    tmp_path, name, values, code, every, is_told
+):
+    values = values.copy()
+    values[::every] = code
+    notes = notes_of(tmp_path, name, values)
+    assert bool(notes) == is_told
+    if is_told:
+        assert f"{name} ({code} in {1 / every:.1%})" in notes[0]
+        t = pd.DataFrame({name: values})
+        exec(re.findall("`(.*?)`", notes[0])[0], {"t": t})
+        assert t[name].isna().mean() == 1 / every and t[name].min() >= 0
+
+
+def test_impressions_of_several_items_are_told_with_the_lines_that_make_rows(tmp_path, monkeypatch):
+    shown = [[f"N{i}-{i % 2}", f"N-{i + 1}-0", "N7-1"][: 1 + i % 3] for i in range(300)]
+    t = pd.DataFrame({"user": np.arange(300) % 40, "impressions": map(" ".join, shown)})
+    t.to_csv(tmp_path / "behaviors.tsv", sep="\t", index=False)
+    [note] = [n for n in propose_schema(str(tmp_path / "behaviors.tsv")).notes if "explode" in n]
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall("`(.*?)`", note)[0], {"t": t})
+    rows = pd.read_parquet("rows.parquet")
+    expected = [text.rpartition("-") for row in shown for text in row]
+    assert rows["item"].tolist() == [item for item, _, _ in expected]
+    assert rows["click"].tolist() == [int(label) for _, _, label in expected]
+    roles = {f.name: role.name for f, role in propose_schema("rows.parquet").columns}
+    assert roles == {"user": "categorical", "item": "categorical", "click": "labels"}
+
+
+@pytest.mark.parametrize("words", [["N1-0 N2-1", "N3-0 N4-2"] * 50, [b"\xff 1", b"\xfe 2"] * 50])
+def test_a_list_of_items_without_labels_is_no_impression(tmp_path, words):
+    frame = pd.DataFrame({"items": words, "click": [0, 1] * 50})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert not [n for n in propose_schema(str(tmp_path / "rows.parquet")).notes if "explode" in n]
+
+
+def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
+    frame = pd.DataFrame({"price": AMOUNTS, "click": np.arange(NUM_ROWS) % 2})
+    frame.set_axis(np.arange(NUM_ROWS) // 3).to_parquet(tmp_path / "rows.parquet")
+    columns = propose_schema(str(tmp_path / "rows.parquet")).columns
+    [role] = [role for f, role in columns if f.name == "__index_level_0__"]
+    assert (role.name, role.reason) == ("", "the index that pandas has written, which numbers rows")
