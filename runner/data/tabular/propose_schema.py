@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -121,23 +121,17 @@ def propose_schema(
     format_ = detect_format(path)
     given = {"path": path, "validation_path": validation, "test_path": test}
     paths = {k: v for k, v in given.items() if v}
-    own_splits, split_notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
+    own_splits, notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
     paths |= own_splits
-    flags = {"validation_path": "--validation", "test_path": "--test"}
-    files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
-    if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
-        files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
+    files_by_key = _find_files_of_splits(paths, format_)
     with _advice_on_splits(own_splits):
-        schema, layout, rows_by_file, notes = read_schemas(files_by_key, format_, hints)
-    notes[:0] = [*split_notes, *describe_other_formats(path, format_)]
+        schema, layout, rows_by_file, found = read_schemas(files_by_key, format_, hints)
+    notes = [*notes, *describe_other_formats(path, format_), *found]
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
-    sample = sample_rows(files_by_key["path"], format_, layout, schema)
-    if not sample.table.num_rows:
-        _check_lines_fit(files_by_key["path"][0], layout)
-        raise DataError(f"{path}: has no rows")
-    if layout and not (layout.json_lines or layout.column_names):
-        check_names_not_repeated(sample, files_by_key["path"])
+    files = files_by_key["path"]
+    sample = sample_rows(files, format_, layout, schema)
+    _check_sample(sample, path, files, layout)
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
     if num_malformed:
         notes.append(
@@ -147,20 +141,14 @@ def propose_schema(
     columns = _compute_columns(sample, notes)
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
-    places = {
-        k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
-    }
     with_point: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
-        with_point = _integers_with_a_point(files_by_key["path"][0], layout, columns)
+        with_point = _integers_with_a_point(files[0], layout, columns)
     if events := _choose_events(columns, hints, notes):
         uses = _use_events(events, columns, missing, with_point, notes)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
-        for name in with_point or ():
-            if roles[name].name == "categorical":
-                settings = {"input": "integer", **roles[name].settings}
-                roles[name] = replace(roles[name], settings=settings)
+        _read_as_integers(roles, with_point or ())
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
@@ -169,23 +157,58 @@ def propose_schema(
         uses = _use_rows(
             sample.table, columns, roles, time, split, hints, notes, taken=schema.names
         )
-    num_rows = num_train_rows = None
-    if rows_by_file is not None:
-        num_rows = sum(rows_by_file.values())
-        num_train_rows = sum(rows_by_file[str(file)] for file in files_by_key["path"])
     return SchemaProposal(
         format_,
-        {**places, **uses.split, **_text_places(layout, format_)},
+        {**_absolute(paths), **uses.split, **_text_places(layout, format_)},
         tuple((f, uses.roles[f.name]) for f in columns),
         uses.more_numbers,
         uses.more_ids,
-        num_rows,
+        None if rows_by_file is None else sum(rows_by_file.values()),
         tuple(notes),
         uses.interactions,
         uses.num_untimed,
         0 < num_malformed <= FEW_MALFORMED * num_lines,
-        num_train_rows,
+        None if rows_by_file is None else sum(rows_by_file[str(file)] for file in files),
     )
+
+
+def _find_files_of_splits(paths: Mapping[str, str], format_: str) -> dict[str, list[DataFile]]:
+    """Return the files of each key of `paths`; of text files, those with rows if there are any."""
+    flags = {"validation_path": "--validation", "test_path": "--test"}
+    files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
+    if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
+        files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
+    return files_by_key
+
+
+def _check_sample(
+    sample: Sample, path: str, files: Sequence[DataFile], layout: TextFormat | None
+) -> None:
+    """Check that a sample has rows, and that text files do not repeat their line of names.
+
+    Raises:
+        DataError: where it has none, or files repeat it.
+    """
+    if not sample.table.num_rows:
+        _check_lines_fit(files[0], layout)
+        raise DataError(f"{path}: has no rows")
+    if layout and not (layout.json_lines or layout.column_names):
+        check_names_not_repeated(sample, files)
+
+
+def _absolute(paths: Mapping[str, str]) -> dict[str, str]:
+    """Return paths that hold from every folder; addresses stay as they are."""
+    return {
+        k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
+    }
+
+
+def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
+    """Have those columns of ids read as integers, whose texts may be such as 12.0."""
+    for name in names:
+        if roles[name].name == "categorical":
+            settings = {"input": "integer", **roles[name].settings}
+            roles[name] = replace(roles[name], settings=settings)
 
 
 @dataclass(frozen=True)
