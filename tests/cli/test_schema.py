@@ -326,6 +326,27 @@ def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, 
     assert "refund" in proposed["numeric"] and "warning: refund has a value only" in shown
 
 
+def test_a_step_on_the_way_to_the_label_is_told(write, propose):
+    rng = np.random.default_rng(2)
+    visit = rng.integers(0, 4, ROWS) == 0
+    buy = visit & (rng.random(ROWS) < 0.5)
+    seen_s = np.where(visit, rng.random(ROWS), 0.0)
+    path = write(buy=buy.astype(int), visit=visit.astype(int), seen_s=seen_s, left=~visit)
+    proposed, shown = propose(path, "--label", "buy")
+    assert "warning: buy is 1 only where visit is not 0: is visit known before buy is?" in shown
+    assert "only where seen_s is not 0" in shown and "where left" not in shown
+    assert {"visit", "left"} <= set(proposed["categorical"]) and "seen_s" in proposed["numeric"]
+    assert "warning" not in propose(path, "--label", "buy", "--drop", "visit,seen_s")[1]
+
+
+def test_chances_of_a_log_are_no_features_and_their_inverses_are_weights(write, propose):
+    chance = np.random.default_rng(0).uniform(0.1, 1, ROWS)
+    path = write(click=binary(), propensity_score=chance, ips_weight=1 / chance)
+    proposed, shown = propose(path)
+    assert proposed["weight"] == "ips_weight" and "numeric" not in proposed
+    assert "a chance that rows to come lack" in shown
+
+
 def test_constants_weights_times_and_texts(write, propose):
     days = np.arange(ROWS) * 7200 + 1_413_849_600
     path = write(

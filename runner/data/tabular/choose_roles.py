@@ -16,6 +16,7 @@ from runner.data.tabular.guess_label import (
     find_label_candidates,
     find_only_label,
     find_stray_values,
+    holds_all_positives,
     holds_grades,
     is_binary,
     label_settings,
@@ -74,12 +75,10 @@ def choose_labels(
         two = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
         binary = [f.name for f in columns if is_binary(f) or f in two]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
-        nested = [f.name for f in columns if pt.is_nested(f.type)]
-        lists = f"; pandas makes events of lists: table.explode({nested})" if nested else ""
         return {}, [
             f"no column looks like the label{listed}: --label NAME names it, and the proposal "
             "lacks it until then; without a label there is nothing to train on but histories: of "
-            f"events, --user NAME --item NAME propose them and the next item{lists}"
+            f"events, --user NAME --item NAME propose them and the next item{_hint_on_lists(columns)}"
         ]
     roles = {}
     for name in names:
@@ -108,6 +107,16 @@ def choose_labels(
                 "predicts the number itself"
             )
     return roles, notes
+
+
+def _hint_on_lists(columns: Sequence[ColumnStatistics]) -> str:
+    """Return how pandas makes events of rows with lists; empty where there are none."""
+    names, split = [f.name for f in columns if pt.is_nested(f.type)], ""
+    if not names and (texts := [f for f in columns if f.separator not in ("", "json")]):
+        names = [f.name for f in texts]
+        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in texts]
+        split = f".assign({', '.join(parts)})"
+    return f"; pandas makes events of lists: table{split}.explode({names})" if names else ""
 
 
 def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
@@ -199,6 +208,12 @@ def drop_leaks(
                 found = f"{f.name} alone tells {label} (AUC {auc:.4f})"
             elif only is not None:
                 found = f"{f.name} has a value only where {label} is {only:g}"
+            elif f.name not in kept and holds_all_positives(sample[f.name], label_R):
+                warnings.append(
+                    f"warning: {label} is 1 only where {f.name} is not 0: is {f.name} known before "
+                    f"{label} is? --drop {f.name} leaves it out"
+                )
+                continue
             else:
                 continue
             warning = f"{found}: is it known before {label} is?"

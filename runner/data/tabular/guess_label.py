@@ -257,6 +257,20 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
 
 
+def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether a label is 1 only where a number or a flag is not 0, in fewer than half the rows.
+
+    That is so of a step on the way to the label, such as the visit before a conversion.
+    """
+    values = column.combine_chunks()
+    if not (pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)):
+        return False
+    x_R = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    on_R, positive_R = np.nan_to_num(x_R) != 0, label_R == 1
+    enough = positive_R.sum() >= LEAK_KNOWN_ROWS and on_R.mean() < 0.5
+    return bool(enough and on_R[positive_R].all())
+
+
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:
     """Return numbers as they are if few differ, and the numbers of their bins if not very few."""
     num_distinct = pc.count_distinct(values).as_py()
