@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
@@ -715,12 +716,17 @@ def test_what_is_proposed_trains(tmp_path, runner, name):
     assert result["status"] == "completed" and 0 < result["metrics"]["test/auc"] < 1
 
 
-def test_several_labels_of_which_one_is_a_number_start_without_a_regression(write, propose):
+def test_a_number_beside_other_labels_counts_in_the_unit_of_its_deviation(write, propose):
     rng = np.random.default_rng(1)
-    path = write(took=rng.normal(size=ROWS), click=rng.integers(0, 2, ROWS))
-    _, shown = propose(path, "--label", "took,click")
-    assert "model/loss=by_kind" in shown
-    assert "init_linear" not in shown and "model.net.scale" not in shown
+    path = write(**{"took: s": 40 * rng.normal(size=ROWS)}, click=rng.integers(0, 2, ROWS))
+    _, shown = propose(path, "--label", "took: s,click")
+    words = shlex.split(shown.rpartition("next: python -m runner ")[2])
+    overrides = OverridesParser.create().parse_overrides(words)
+    given = {override.key_or_group: override.value() for override in overrides}
+    assert given["model.net.scale"] == {"took: s": pytest.approx(40, rel=0.1)}
+    assert given["model.loss.weights"] == {"took: s": pytest.approx(1 / 1600, rel=0.2)}
+    assert given["model/loss"] == "by_kind" and given["checkpoint.init_linear"] is True
+    assert given["metrics.eval"] == ["auc", "log_loss", "mae", "mse", "rmse", "r2"]
 
 
 def test_a_rating_is_a_label_of_0_and_1_or_with_the_flag_a_number(write, propose):

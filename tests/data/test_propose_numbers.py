@@ -8,7 +8,7 @@ from runner.data.tabular.column_statistics import compute_statistics
 from runner.data.tabular.guess_roles import UNIQUE_REASON, Role
 from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 
-ROWS = 4_000
+ROWS, CATEGORICAL = 4_000, Role("categorical")
 
 
 def propose(
@@ -18,7 +18,7 @@ def propose(
     taken: tuple[str, ...] = (),
     *,
     name: str = "lot",
-    role: Role = Role("categorical"),
+    role: Role = CATEGORICAL,
 ):
     table = pa.table({name: ids, "y": y})
     roles = {name: role, "y": Role("labels", settings=kind or {})}
@@ -69,7 +69,9 @@ def test_a_quantity_whose_values_differ_in_nearly_every_row_is_a_number():
     assert propose(driven, price, kind, name="driven", role=other) == ({}, [])
 
 
-@pytest.mark.parametrize("sold", ["driven_id", "customer", "updated_at", "in order", "even", "late"])
+@pytest.mark.parametrize(
+    "sold", ["driven_id", "customer", "updated_at", "in order", "even", "late"]
+)
 def test_ids_times_and_numbers_of_rows_that_follow_the_label_are_none(sold):
     rng, role = np.random.default_rng(4), Role("carried", UNIQUE_REASON)
     nr = rng.gamma(2.0, 30_000, ROWS).astype(int)

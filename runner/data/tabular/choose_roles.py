@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.column_names import QUERY, is_grade, is_rating
+from runner.data.tabular.column_names import QUERY, guess_kind, is_grade, is_rating
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
@@ -31,6 +31,7 @@ from runner.errors import UserError
 FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
 MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
+MOST_CLASSES = 100  # of a label of whole numbers
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -75,10 +76,11 @@ def choose_labels(
         two = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
         binary = [f.name for f in columns if is_binary(f) or f in two]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
+        lists = _hint_on_lists(columns)
         return {}, [
             f"no column looks like the label{listed}: --label NAME names it, and the proposal "
             "lacks it until then; without a label there is nothing to train on but histories: of "
-            f"events, --user NAME --item NAME propose them and the next item{_hint_on_lists(columns)}"
+            f"events, --user NAME --item NAME propose them and the next item{lists}"
         ]
     roles = {}
     for name in names:
@@ -96,6 +98,13 @@ def choose_labels(
             )
         notes += _other_values_note(by_name[name], settings)
         rows = dict(by_name[name].counts)
+        f = by_name[name]
+        is_class = guess_kind(name) == "id" and f.is_whole and f.num_distinct <= MOST_CLASSES
+        if settings == {"type": "regression"} and is_class and hints.task is None:
+            notes.append(
+                f"label {name}: is taken as a number to be predicted; of classes without an order, "
+                f"each is a label: `is_1: {{column: {name}, positive: [{f.high:.0f}]}}` and so on"
+            )
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
                 f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "

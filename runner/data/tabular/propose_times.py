@@ -140,8 +140,8 @@ def describe_possible_times(
         if f.low is None:
             if named and is_text(f.type) and f.num_distinct > MOST_DAYS:
                 notes.append(
-                    f"{f.name}: is named like a time, and such texts as {f.examples[0]!r} are in no "
-                    "form that is known; pandas.to_datetime reads more forms"
+                    f"{f.name}: is named like a time, and texts such as {f.examples[0]!r} are in "
+                    "no known form; pandas.to_datetime reads more forms"
                 )
             continue
         form = f.time_form if f.time_form in TIME_FORMS else ""
