@@ -7,13 +7,13 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import shell_override
+from runner.config.hydra_text import hydra_mapping, shell_override
 from runner.config.proposed_length import (
     FEW_ROWS,
     NEXT_ITEM_LENGTH,
@@ -214,14 +214,16 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         again = f"rm {shlex.quote(out)} && python -m runner {command} --label {shlex.quote(name)}"
         return f"it has no label yet: write one into it, or propose anew: {again}"
     more = ""
-    is_regression = "regression" in [role.settings.get("type") for _, role in labels]
-    if not is_regression or len(labels) == 1:
-        more += START
-        if is_regression and (deviation := labels[0][0].deviation):
-            more += f" model.net.scale={float(f'{deviation:.2g}'):g}"
-        if _train_rows(proposal) <= FEW_ROWS:
-            more += FEW_ROWS_STEPS
+    more += START
+    numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
+    is_regression = bool(numbers)
+    if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
+        more += _scale_overrides(deviations, alone=len(labels) == 1)
+    if _train_rows(proposal) <= FEW_ROWS:
+        more += FEW_ROWS_STEPS
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
+    if is_regression and len(numbers) < len(labels):
+        more = more.replace("eval=[", "eval=[auc,log_loss,")
     if proposal.groups and len(labels) == 1 and is_regression and holds_grades(labels[0][0]):
         more = more.replace("eval=[", "eval=[ndcg@10,")
     elif proposal.with_role("groups"):
@@ -234,6 +236,25 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += SKIP_BAD_ROWS
     length = " ".join(table_overrides(_train_rows(proposal)))
     return f"next: python -m runner {data} {length}{more}"
+
+
+def _scale_overrides(deviations: Mapping[str, float], *, alone: bool) -> str:
+    """Return the scales in which labels that are numbers are learnt, and their parts of the loss.
+
+    A squared error is as large as a label's variance: beside other labels it counts in that unit.
+
+    Args:
+        deviations: of the labels, by name.
+        alone: whether there is no other label.
+    """
+    if alone:
+        [deviation] = deviations.values()
+        return f" model.net.scale={float(f'{deviation:.2g}'):g}"
+    words = ""
+    for key, power in (("model.net.scale", 1), ("model.loss.weights", -2)):
+        by_task = {n: float(f"{value**power:.2g}") for n, value in deviations.items()}
+        words += f" {shlex.quote(f'{key}={hydra_mapping(by_task)}')}"
+    return words
 
 
 def _train_rows(proposal: SchemaProposal) -> int:

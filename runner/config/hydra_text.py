@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 
 
 def is_override(word: str) -> bool:
@@ -18,6 +19,12 @@ def quote_hydra_value(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text) and ("/" in text or text.endswith(".yaml")):
         return text
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def hydra_mapping(numbers: Mapping[str, float]) -> str:
+    """Return numbers by name as Hydra reads them, with a backslash before what has a meaning."""
+    names = {name: re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", name) for name in numbers}
+    return "{" + ", ".join(f"{names[name]}: {number:g}" for name, number in numbers.items()) + "}"
 
 
 def shell_override(key: str, path: object) -> str:

@@ -53,7 +53,7 @@ NORM_SCOPE = Key("rows of a batch's statistics", choices=ROW_SCOPES, signed="whe
 INNER_NORM = Key("beside the hidden layers", choices=(BATCH_NORM,), signed="when set")
 ACTIVATION = Key("of all hidden layers", choices=ACTIVATIONS, signed="when set")
 INIT = Key("of all linear layers", choices=INITS, signed="when set")
-SCALE = Key("of the logits; null: 1", gt=0, signed="when set")
+SCALE = Key("of the logits, or by task; null: 1", gt=0, signed="when set")
 
 Norm = Annotated[str | None, NORM]
 NormPlace = Annotated[str | None, NORM_PLACE]
@@ -61,7 +61,7 @@ NormScope = Annotated[str | None, NORM_SCOPE]
 InnerNorm = Annotated[str | None, INNER_NORM]
 Activation = Annotated[str | None, ACTIVATION]
 Init = Annotated[str | None, INIT]
-LogitScale = Annotated[float | None, SCALE]
+LogitScale = Annotated[float | Mapping[str, float] | None, SCALE]
 LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
 
 # Arguments of retrieval models that came after these: false, 0 or null is what they did before

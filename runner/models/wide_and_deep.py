@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import LogitScale, Widths
@@ -12,6 +13,7 @@ from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
+from runner.models.losses.protocol import expand_per_task
 from runner.models.table_widths import TableWidths
 
 
@@ -25,14 +27,16 @@ class WideAndDeep(DeepModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        scale: of the logits; None is 1. Steps of an optimizer such as Adam's have about one size,
-            and so a label that is a number is learnt in the unit of its deviation.
+        scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
+            of an optimizer such as Adam's have about one size, and so a label that is a number is
+            learnt in the unit of its deviation.
         shared: further arguments of `DeepModel`.
 
     Raises:
-        ValueError: if the schema has no sparse feature.
+        ValueError: if the schema has no sparse feature, or lacks a task of `scale`.
     """
 
+    scale_T: Tensor
     has_first_order = True
 
     def __init__(
@@ -45,7 +49,8 @@ class WideAndDeep(DeepModel):
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim, **shared)
-        self.scale = 1.0 if scale is None else scale
+        self.scales = expand_per_task(scale, [task.name for task in schema.tasks], "scale")
+        self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
         self.wide = FirstOrder(schema)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
@@ -57,6 +62,6 @@ class WideAndDeep(DeepModel):
         x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
         logits_BT = wide_B1 + deep_BT
-        if self.scale != 1:  # in float32: a scaled label may be beyond the range of fp16
-            logits_BT = logits_BT.float() * self.scale
+        if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
+            logits_BT = logits_BT.float() * self.scale_T
         return Prediction.of(logits_BT, batch)

@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
@@ -341,6 +342,27 @@ def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, 
     assert "warning: refund has a value only where label is 1: is it known before" in shown
     proposed, shown = propose(path, "--numeric", "refund")
     assert "refund" in proposed["numeric"] and "warning: refund has a value only" in shown
+
+
+def test_a_step_on_the_way_to_the_label_is_told(write, propose):
+    rng = np.random.default_rng(2)
+    visit = rng.integers(0, 4, ROWS) == 0
+    buy = visit & (rng.random(ROWS) < 0.5)
+    seen_s = np.where(visit, rng.random(ROWS), 0.0)
+    path = write(buy=buy.astype(int), visit=visit.astype(int), seen_s=seen_s, left=~visit)
+    proposed, shown = propose(path, "--label", "buy")
+    assert "warning: buy is 1 only where visit is not 0: is visit known before buy is?" in shown
+    assert "only where seen_s is not 0" in shown and "where left" not in shown
+    assert {"visit", "left"} <= set(proposed["categorical"]) and "seen_s" in proposed["numeric"]
+    assert "warning" not in propose(path, "--label", "buy", "--drop", "visit,seen_s")[1]
+
+
+def test_chances_of_a_log_are_no_features_and_their_inverses_are_weights(write, propose):
+    chance = np.random.default_rng(0).uniform(0.1, 1, ROWS)
+    path = write(click=binary(), propensity_score=chance, ips_weight=1 / chance)
+    proposed, shown = propose(path)
+    assert proposed["weight"] == "ips_weight" and "numeric" not in proposed
+    assert "a chance that rows to come lack" in shown
 
 
 def test_constants_weights_times_and_texts(write, propose):
@@ -711,12 +733,17 @@ def test_what_is_proposed_trains(tmp_path, runner, name):
     assert result["status"] == "completed" and 0 < result["metrics"]["test/auc"] < 1
 
 
-def test_several_labels_of_which_one_is_a_number_start_without_a_regression(write, propose):
+def test_a_number_beside_other_labels_counts_in_the_unit_of_its_deviation(write, propose):
     rng = np.random.default_rng(1)
-    path = write(took=rng.normal(size=ROWS), click=rng.integers(0, 2, ROWS))
-    _, shown = propose(path, "--label", "took,click")
-    assert "model/loss=by_kind" in shown
-    assert "init_linear" not in shown and "model.net.scale" not in shown
+    path = write(**{"took: s": 40 * rng.normal(size=ROWS)}, click=rng.integers(0, 2, ROWS))
+    _, shown = propose(path, "--label", "took: s,click")
+    words = shlex.split(shown.rpartition("next: python -m runner ")[2])
+    overrides = OverridesParser.create().parse_overrides(words)
+    given = {override.key_or_group: override.value() for override in overrides}
+    assert given["model.net.scale"] == {"took: s": pytest.approx(40, rel=0.1)}
+    assert given["model.loss.weights"] == {"took: s": pytest.approx(1 / 1600, rel=0.2)}
+    assert given["model/loss"] == "by_kind" and given["checkpoint.init_linear"] is True
+    assert given["metrics.eval"] == ["auc", "log_loss", "mae", "mse", "rmse", "r2"]
 
 
 def test_a_rating_is_a_label_of_0_and_1_or_with_the_flag_a_number(write, propose):

@@ -138,6 +138,23 @@ def test_beside_a_named_user_and_item_the_only_times_are_those_whatever_they_are
     assert (declared["time"], declared["time_unit"]) == (names[2], "milliseconds")
 
 
+def test_of_a_log_of_sessions_without_users_the_session_is_the_user(propose):
+    table = columns(user_id=None, session_id=columns()["user_id"], category=np.arange(ROWS) % 9)
+    proposed, _ = propose(table)
+    assert proposed["interactions"]["user"] == "session_id"
+    proposed, _ = propose({**table, "user_id": table["session_id"] // 2})
+    assert proposed["interactions"]["user"] == "user_id"
+
+
+def test_a_row_for_each_user_with_ids_in_a_text_is_told_how_it_becomes_events(propose):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(map(str, rng.integers(0, 90, rng.integers(5, 40)))) for _ in range(ROWS)]
+    proposed, shown = propose({"user": np.arange(ROWS), "items": texts})
+    assert proposed["categorical"]["items"]["separator"] == " "
+    way = "table.assign(items=table['items'].str.split(' ')).explode(['items'])"
+    assert f"pandas makes events of lists: {way}" in shown
+
+
 def test_a_row_for_each_user_with_lists_is_told_how_it_becomes_events(propose):
     lists = [[1_600_000_000 + n, 1_600_000_100 + n] for n in range(ROWS)]
     _, shown = propose({"user": np.arange(ROWS), "items": lists, "ts": lists})

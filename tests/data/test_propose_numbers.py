@@ -5,15 +5,23 @@ import pyarrow as pa
 import pytest
 
 from runner.data.tabular.column_statistics import compute_statistics
-from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.guess_roles import UNIQUE_REASON, Role
 from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 
-ROWS = 4_000
+ROWS, CATEGORICAL = 4_000, Role("categorical")
 
 
-def propose(ids: np.ndarray, y: np.ndarray, kind: dict | None = None, taken: tuple[str, ...] = ()):
-    table = pa.table({"lot": ids, "y": y})
-    roles = {"lot": Role("categorical"), "y": Role("labels", settings=kind or {})}
+def propose(
+    ids: np.ndarray,
+    y: np.ndarray,
+    kind: dict | None = None,
+    taken: tuple[str, ...] = (),
+    *,
+    name: str = "lot",
+    role: Role = CATEGORICAL,
+):
+    table = pa.table({name: ids, "y": y})
+    roles = {name: role, "y": Role("labels", settings=kind or {})}
     columns = [compute_statistics(table[name], name) for name in table.column_names]
     return propose_numbers_of_ids(table, columns, roles, taken)
 
@@ -48,3 +56,32 @@ def test_ids_that_tell_nothing_and_texts_make_no_number():
     y = rng.integers(0, 2, ROWS)
     assert propose(rng.integers(0, 3_000, ROWS), y) == ({}, [])
     assert propose(pa.array([f"s{n}" for n in rng.integers(0, 9, ROWS)]), y) == ({}, [])
+
+
+def test_a_quantity_whose_values_differ_in_nearly_every_row_is_a_number():
+    rng, role = np.random.default_rng(3), Role("carried", UNIQUE_REASON)
+    driven = rng.gamma(2.0, 30_000, ROWS).astype(int)
+    price = 30_000 * np.exp(-driven / 60_000) + rng.normal(0, 3_000, ROWS)
+    kind = {"type": "regression"}
+    found, _ = propose(driven, price, kind, name="driven", role=role)
+    assert found == {"driven_number": {"column": "driven", "standardise": True}}
+    other = Role("carried", "free text")
+    assert propose(driven, price, kind, name="driven", role=other) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "sold", ["driven_id", "customer", "updated_at", "in order", "even", "late"]
+)
+def test_ids_times_and_numbers_of_rows_that_follow_the_label_are_none(sold):
+    rng, role = np.random.default_rng(4), Role("carried", UNIQUE_REASON)
+    nr = rng.gamma(2.0, 30_000, ROWS).astype(int)
+    if sold == "in order":
+        nr = np.sort(nr)
+    if sold == "even":
+        nr = rng.permutation(10 * ROWS)[:ROWS]
+    if sold == "late":  # seconds since 1970
+        nr = nr + 1_700_000_000
+    click = (nr > np.median(nr)).astype(int) ^ (rng.random(ROWS) < 0.2)
+    name = sold if sold.isidentifier() and sold not in ("even", "late") else "nr"
+    assert propose(nr, click, name=name, role=role) == ({}, [])
+    assert propose(nr, click)[0]  # as ids that are no rows' numbers they would have one

@@ -366,7 +366,10 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
         (["x.da*"], "x.dat: has no rows"),
         (["colons.csv"], "its columns stand between '::'; sed"),
         (["x.csv", "--label", "a", "--label", "y", "--positive", "b"], "goes with one --label; in"),
-        (["x.csv", "--label", "z"], "has 3 texts .*--positive VALUE says which is 1"),
+        (
+            ["x.csv", "--label", "z"],
+            "has 3 texts .*--positive VALUE says which is 1.*for classes, ",
+        ),
         (["x.parquet", "--label", "pair"], "can be no label; numbers and texts can"),
         (["x.csv", "--out", "x.csv/s.yaml"], "--out x.csv/s.yaml: cannot be written: "),
     ],

@@ -122,3 +122,33 @@ def test_large_texts_are_times_as_well(tmp_path):
     recipe = TableRecipe(format="parquet", path=None, schema=str(tmp_path / "s.yaml"))
     data = open_table(recipe, window_rows=1 << 14, prefetch=0)
     assert data.num_rows == {"train": 224, "validation": 28, "test": 28}
+
+
+DAY_S = 86_400
+MAY_BE_TIMES = {
+    "seconds": ("c7", lambda s: s, "could be times from 2019-03-01 to 2019-04-09; --time c7 "),
+    "milliseconds": ("m", lambda s: s * 1000 + 7, "could be times from 2019-03-01 to 2019-04-09"),
+    "fractions": ("t", lambda s: s + 0.25, "could be times from 2019-03-01 to 2019-04-09"),
+    "count": ("day", lambda s: s // DAY_S, "is named like a time, but may be a count; --time day"),
+    "texts": ("time", lambda s: [f"{x // 7}h{x}" for x in s], "are in no known form"),
+    "ids": ("order_id", lambda s: s, ""),
+    "hours": ("hour", lambda s: s // 3600 % 24, ""),
+    "seconds of play": ("play_time", lambda s: s % 999, ""),
+    "births": ("birth_date", lambda s: s, ""),
+}
+
+
+@pytest.mark.parametrize("what", MAY_BE_TIMES)
+def test_what_may_be_the_time_of_a_row_is_told_where_rows_are_split_at_random(
+    what, tmp_path, capsys
+):
+    name, change, note = MAY_BE_TIMES[what]
+    rng = np.random.default_rng(0)
+    seconds = int(START.timestamp()) + rng.integers(0, 40 * DAY_S, ROWS)
+    table = {"user": rng.integers(0, 50, ROWS), name: change(seconds)}
+    pq.write_table(pa.table(table | {"click": rng.integers(0, 2, ROWS)}), tmp_path / "x.parquet")
+    proposed = propose(str(tmp_path / "x.parquet"), tmp_path / "s.yaml")
+    assert "random" in proposed["split"]
+    shown = capsys.readouterr().out
+    assert note in shown
+    assert ("splits the rows by it" in shown or "no known form" in shown) is bool(note)

@@ -153,12 +153,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "init_linear=true: works on one rank; trainer.num_processes=1",
     ),
     (
-        lambda: start_from_line(
-            "wide_and_deep", replace(SCHEMA, tasks=(*SCHEMA.tasks, TaskSpec("price", "regression")))
-        ),
-        "init_linear=true: needs binary labels, or one number alone",
-    ),
-    (
         map_rows_of_one_vocabulary,
         "table 'a' has no vocabulary here, so rows cannot be matched; the same `encode` in both",
     ),

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.column_names import QUERY, is_grade, is_rating
+from runner.data.tabular.column_names import QUERY, guess_kind, is_grade, is_rating
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
     find_only_label,
     find_stray_values,
+    holds_all_positives,
     holds_grades,
     is_binary,
     label_settings,
@@ -30,6 +31,7 @@ from runner.errors import UserError
 FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
 MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
+MOST_CLASSES = 100  # of a label of whole numbers
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -74,8 +76,7 @@ def choose_labels(
         two = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
         binary = [f.name for f in columns if is_binary(f) or f in two]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
-        nested = [f.name for f in columns if pt.is_nested(f.type)]
-        lists = f"; pandas makes events of lists: table.explode({nested})" if nested else ""
+        lists = _hint_on_lists(columns)
         return {}, [
             f"no column looks like the label{listed}: --label NAME names it, and the proposal "
             "lacks it until then; without a label there is nothing to train on but histories: of "
@@ -97,6 +98,13 @@ def choose_labels(
             )
         notes += _other_values_note(by_name[name], settings)
         rows = dict(by_name[name].counts)
+        f = by_name[name]
+        is_class = guess_kind(name) == "id" and f.is_whole and f.num_distinct <= MOST_CLASSES
+        if settings == {"type": "regression"} and is_class and hints.task is None:
+            notes.append(
+                f"label {name}: is taken as a number to be predicted; of classes without an order, "
+                f"each is a label: `is_1: {{column: {name}, positive: [{f.high:.0f}]}}` and so on"
+            )
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
                 f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
@@ -108,6 +116,16 @@ def choose_labels(
                 "predicts the number itself"
             )
     return roles, notes
+
+
+def _hint_on_lists(columns: Sequence[ColumnStatistics]) -> str:
+    """Return how pandas makes events of rows with lists; empty where there are none."""
+    names, split = [f.name for f in columns if pt.is_nested(f.type)], ""
+    if not names and (texts := [f for f in columns if f.separator not in ("", "json")]):
+        names = [f.name for f in texts]
+        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in texts]
+        split = f".assign({', '.join(parts)})"
+    return f"; pandas makes events of lists: table{split}.explode({names})" if names else ""
 
 
 def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
@@ -199,6 +217,12 @@ def drop_leaks(
                 found = f"{f.name} alone tells {label} (AUC {auc:.4f})"
             elif only is not None:
                 found = f"{f.name} has a value only where {label} is {only:g}"
+            elif f.name not in kept and holds_all_positives(sample[f.name], label_R):
+                warnings.append(
+                    f"warning: {label} is 1 only where {f.name} is not 0: is {f.name} known before "
+                    f"{label} is? --drop {f.name} leaves it out"
+                )
+                continue
             else:
                 continue
             warning = f"{found}: is it known before {label} is?"

@@ -15,8 +15,12 @@ USER = re.compile(
     rf"({_TYPE})?",
     re.I,
 )
+SESSION = re.compile(r"(user_?)?session([_ -]?(id|no|key))?|sid", re.I)
 QUERY = re.compile(r"q_?id|(search_?)?query([_ -]?(id|no|key))?|(search|srch)[_ -]?id", re.I)
-WEIGHT = re.compile(r"(sample|row|importance|instance)_?weight|importance", re.I)
+WEIGHT = re.compile(r"(sample|row|importance|instance|ips|ipw)_?weight|importance|ipw", re.I)
+PROPENSITY = re.compile(
+    r"(.*_)?propensity(_?score)?|pscore|(action|logging|behaviou?r)_?prob(ability)?", re.I
+)
 TIME = re.compile(
     r"(unix|event|review|request)?_?(time|ts|timestamp|time_stamp|date_?time|created_?at)(_?(ms|s))?"
     rf"({_TYPE})?",
@@ -71,7 +75,8 @@ _QUANTITY_WORDS = _words(
     installs purchases orders ctr cvr percent percentage pct gain gains loss losses cost
     bid budget spend spent revenue profit fee freq frequency recency weight fans followers
     dividends discount temperature temp time age rating stars integer int numeric dense
-    continuous float lat latitude lon lng longitude"""
+    continuous float lat latitude lon lng longitude mileage odometer km miles sqft sqm horsepower
+    hp kwh calories"""
 )
 _COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
 _QUANTITY_ENDINGS = tuple(

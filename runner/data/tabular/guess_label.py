@@ -171,7 +171,8 @@ def label_settings(
         raise UserError(
             f"--label {f.name}: has {f.num_distinct:,} texts ({listed}); "
             "--positive VALUE says which is 1; for grades, `{type: regression, grades: [LOWEST, "
-            "..., HIGHEST]}` in the YAML makes numbers of the texts"
+            "..., HIGHEST]}` in the YAML makes numbers of the texts; for classes, each is a label: "
+            f"`is_1: {{column: {f.name}, positive: [{f.examples[0]}]}}` and so on"
         )
     if f.low is None or f.high is None:
         raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
@@ -255,6 +256,22 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     if len(y_R) < LEAK_KNOWN_ROWS or not len(others_R) or (y_R != y_R[0]).any():
         return None
     return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
+
+
+def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether a label is 1 only where a number is not 0, which is in less than half the rows.
+
+    That is so of a step on the way to the label, such as the visit before a conversion.
+    """
+    values = column.combine_chunks()
+    if not (
+        pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)
+    ):
+        return False
+    x_R = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    on_R, positive_R = np.nan_to_num(x_R) != 0, label_R == 1
+    enough = positive_R.sum() >= LEAK_KNOWN_ROWS and on_R.mean() < 0.5
+    return bool(enough and on_R[positive_R].all())
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:

@@ -16,6 +16,7 @@ from runner.data.core.columns import is_list
 from runner.data.tabular.column_names import (
     HISTORY,
     INDEX,
+    PROPENSITY,
     TIME,
     USER,
     WEIGHT,
@@ -32,6 +33,7 @@ FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
 TIME_REASON = "a time"
+UNIQUE_REASON = "differs in nearly every row"
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,17 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("numeric", "numbers with signs", propose_numeric(f))
     if not f.amount_form and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
+    if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:
+        return Role("", "a chance that rows to come lack; a column of 1 / it may be the --weight")
     present = f.num_rows * (1 - f.missing_share)
     if is_text(f.type):
-        if f.separator == " " and f.mean_length > 12:
+        are_ids = all(map(str.isdigit, f.examples)) or HISTORY.search(f.name)
+        if f.separator == " " and f.mean_length > 12 and not are_ids:
             return Role("carried", "free text")
         if f.separator:
             return _as_ids(f, _list_reason(f))
         if f.num_distinct > 0.9 * present and f.num_rows > 100:
-            return Role("carried", "differs in nearly every row")
+            return Role("carried", UNIQUE_REASON)
         if f.mean_chars > 100 and f.num_distinct > 0.5 * present:
             return Role("carried", "free text")
         return _as_ids(f, "text")
@@ -151,7 +156,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("numeric", reason, propose_numeric(f))
     unique = 0.99 if guess_kind(f.name) == "id" or USER.fullmatch(f.name) else 0.9
     if f.num_distinct > unique * present and f.num_rows > 1000:
-        return Role("carried", "differs in nearly every row")
+        return Role("carried", UNIQUE_REASON)
     return _as_ids(f, reason)
 
 

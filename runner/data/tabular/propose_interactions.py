@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import (
+    SESSION,
     USER,
     is_outcome,
     is_rating,
@@ -103,7 +104,8 @@ def find_event_columns(
 def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[ColumnStatistics]:
     """Return the columns that may be the `user`, the `item` or the `time` of an event."""
     if part == "user":
-        return [f for f in columns if USER.fullmatch(f.name) and _is_id(f)]
+        users = [f for f in columns if USER.fullmatch(f.name) and _is_id(f)]
+        return users or [f for f in columns if SESSION.fullmatch(f.name) and _is_id(f)]
     if part == "item":
         return [f for f in columns if names_item(f.name) and _is_id(f)]
     times = [f for f in columns if is_time(f) and is_time_of_row(f.name)]

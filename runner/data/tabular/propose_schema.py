@@ -48,6 +48,7 @@ from runner.data.tabular.propose_times import (
     ask_for_forms,
     choose_time,
     describe_missing_times,
+    describe_possible_times,
     propose_days,
     propose_split,
     propose_time_parts,
@@ -265,6 +266,7 @@ def _use_rows(
         num_untimed = time.num_missing
         notes.append(describe_missing_times(time, table.num_rows))
     if "random" in split.get("split", {}):
+        notes += describe_possible_times(columns, roles)
         notes += describe_copied_rows(table, columns)
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)

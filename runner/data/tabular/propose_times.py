@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
-from runner.data.tabular.column_names import TIME, is_time_of_row, sounds_like_time
+from runner.data.tabular.column_names import (
+    TIME,
+    guess_kind,
+    is_time_of_row,
+    sounds_like_time,
+)
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_label
 from runner.data.tabular.guess_roles import TIME_REASON, Role, propose_numeric
@@ -18,6 +24,7 @@ from runner.data.tabular.times import (
     AMBIGUOUS,
     DAYS,
     EARLIEST_S,
+    LATEST_S,
     SECONDS_OF_DAY,
     TEXT_DATES,
     TIME_FORMS,
@@ -27,6 +34,7 @@ from runner.data.tabular.times import (
 from runner.errors import UserError, nearest_hint
 
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
+MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
 MOST_AFTER = 0.01  # of the rows with a time after that of the row
 
 
@@ -112,6 +120,45 @@ def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None
             f"--time {given}: {form} is no form of times{near}; forms are {', '.join(TIME_FORMS)}"
         )
     return name, form
+
+
+def describe_possible_times(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> list[str]:
+    """Return a note on columns that may be the time of a row, where none has been taken for it.
+
+    Numbers may be by their values or their name, and texts by their name.
+    """
+    notes = []
+    for f in columns:
+        named = TIME.fullmatch(f.name) is not None or (
+            sounds_like_time(f.name) and not guess_kind(f.name)
+        )
+        is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
+        if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
+            continue
+        if f.low is None:
+            if named and is_text(f.type) and f.num_distinct > MOST_DAYS:
+                notes.append(
+                    f"{f.name}: is named like a time, and texts such as {f.examples[0]!r} are in "
+                    "no known form; pandas.to_datetime reads more forms"
+                )
+            continue
+        form = f.time_form if f.time_form in TIME_FORMS else ""
+        in_seconds = f.low >= EARLIEST_S and (f.high or 0.0) < LATEST_S
+        if not (form or in_seconds) or guess_kind(f.name) == "id":
+            if not (named and f.num_distinct > MOST_DAYS and f.low >= 0):
+                continue
+            may_be = "is named like a time, but may be a count"
+        else:
+            days = parse_times(pa.array([f.low, f.high]), form or "seconds").astype("M8[s]")
+            first, last = (str(day.astype("M8[D]")) for day in days)
+            may_be = f"could be times from {first} to {last}"
+        notes.append(
+            f"{f.name}: {may_be}; --time {f.name} splits the rows by it, which shows how a model "
+            "does on later rows"
+        )
+    return notes
 
 
 def ask_for_forms(times: Sequence[ColumnStatistics]) -> list[str]:

@@ -7,6 +7,8 @@ checkpoint is never worse than that on validation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import nn
@@ -16,10 +18,10 @@ from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks
-from runner.training.health.sample import ENOUGH_RARE, read_sample
+from runner.training.health.sample import ENOUGH_RARE, Sample, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
-from runner.training.warm_start.feature_penalties import refit_by_feature
+from runner.training.warm_start.feature_penalties import Fit, refit_by_feature
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
@@ -29,11 +31,11 @@ KEY = "checkpoint.init_linear=true"
 def start_linear(job: Job) -> str:
     """Write the weights of the regression into the model; return a line that says so.
 
-    With several binary tasks, which share the linear half, it takes the mean of their weights.
+    With several tasks, which share the linear half, it takes the mean of their weights, each in the
+    scale of its task.
 
     Raises:
-        ConfigError: for a model without the two halves, several ranks, and a number beside other
-            labels, with which it cannot share the linear half.
+        ConfigError: for a model without the two halves, and several ranks.
     """
     schema, model = job.dataset.schema, job.context.model
     linear = next((m for m in model.modules() if isinstance(m, FirstOrder)), None)
@@ -43,25 +45,24 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
-    is_binary = all(task.kind == "binary" for task in schema.tasks)
-    if not is_binary and len(schema.tasks) > 1:
-        raise ConfigError(
-            f"{KEY}: needs binary labels, or one number alone; checkpoint.init_linear=false starts "
-            "without it"
-        )
     train = read_sample(job.dataset, "train", MOST_ROWS, enough_rare=ENOUGH_RARE)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
     has_validation = "validation" in job.dataset.num_rows
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
-    fit = fit_tasks if is_binary else fit_numbers
-    tasks = range(len(schema.tasks))
-    fits, l2 = fit(columns, train, judged, tasks)
-    refit = None
-    if judged and judged.num_rows:
-        refit = refit_by_feature(columns, train, judged, tasks, fits, is_binary=is_binary)
-        fits = refit or fits
-    scale = getattr(model, "scale", 1.0)  # a net of one's own may have none
-    fits = [(weights_C / scale, intercept / scale) for weights_C, intercept in fits]
+    source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
+    num_tasks = len(schema.tasks)
+    scales = getattr(model, "scales", [1.0] * num_tasks)  # a net of one's own may have none
+    fits: list[Fit] = [(np.zeros(0), 0.0)] * num_tasks
+    said = []
+    for kind, name in (("binary", "logistic"), ("regression", "linear")):
+        tasks = [number for number, task in enumerate(schema.tasks) if task.kind == kind]
+        if not tasks:
+            continue
+        own, penalty = _fit(columns, train, judged, tasks, is_binary=kind == "binary")
+        mean = f"the mean of {source}, which is better on validation than weights"
+        said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
+        for number, (weights_C, intercept) in zip(tasks, own):
+            fits[number] = weights_C / scales[number], intercept / scales[number]
     weights_C = np.mean([weights for weights, _ in fits], axis=0)
     dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
     shift = float(dense_D @ columns.mean_D)
@@ -77,11 +78,22 @@ def start_linear(job: Job) -> str:
         linear.dense.bias.zero_()
     maps[-1].weight.zero_()
     maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
-    source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
-    name = "logistic" if is_binary else "linear"
-    start_of = f"{KEY}: starts as the {name} regression of {source}, with"
-    if refit:
-        return f"{start_of} a penalty for each feature"
-    if l2 is None:
-        return f"{KEY}: starts as the mean of {source}, which is better on validation than weights"
-    return f"{start_of} a penalty of {l2:g}"
+    return f"{KEY}: starts as {' and '.join(said)}"
+
+
+def _fit(
+    columns: Columns,
+    train: Sample,
+    judged: Sample | None,
+    tasks: Sequence[int],
+    *,
+    is_binary: bool,
+) -> tuple[Sequence[Fit], str]:
+    """Return weights and intercept of each task, and how they are penalised; empty for a mean."""
+    fit = fit_tasks if is_binary else fit_numbers
+    fits, l2 = fit(columns, train, judged, tasks)
+    if judged and judged.num_rows:
+        refit = refit_by_feature(columns, train, judged, tasks, fits, is_binary=is_binary)
+        if refit:
+            return refit, "with a penalty for each feature"
+    return fits, "" if l2 is None else f"with a penalty of {l2:g}"

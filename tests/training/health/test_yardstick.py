@@ -372,6 +372,37 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
     assert torch.equal(ours, resumed)
 
 
+def test_a_click_and_a_number_start_as_their_regressions_each_in_its_scale(runner, tmp_path):
+    rng = np.random.default_rng(6)
+    item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
+    z = x + item / 4 - 1
+    click = (rng.random(ROWS) < 1 / (1 + np.exp(-z))).astype(int)
+    table = pa.table({"item": item, "x": x, "took": 600 + 50 * z, "click": click})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    schema = {
+        "path": str(tmp_path / "rows.parquet"),
+        "labels": {"click": {}, "took": {"type": "regression"}},
+        "numeric": {"x": {"standardise": True}},
+        "categorical": {"item": {"num_rows": 9}},
+        "split": {"random": {"train": 0.7, "validation": 0.1, "test": 0.2}},
+    }
+    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    done = runner.run(
+        *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
+        *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale={took: 50}"),
+        *("model.loss.weights={took: 0.0004}", "metrics.eval=[log_loss,r2]"),
+        *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
+        *(f"hydra.run.dir={tmp_path}/run", "trainer.num_threads=1", "report=false"),
+    ).check()
+    assert "starts as the logistic regression of" in done.text
+    assert "and the linear regression of" in done.text
+    first = read_rows(tmp_path / "run", "validation")[0]
+    # both labels follow z, so that the mean of their weights in their scales is about that of each
+    assert first["step"] == 0 and first["r2/took"] > 0.98
+    known = np.mean(np.logaddexp(0, z) - click * z)
+    assert first["log_loss/click"] == pytest.approx(known, abs=0.06)
+
+
 def test_a_linear_start_is_refused_where_it_cannot_be(runner, tmp_path):
     done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2").check(2)
     assert "DLRM has no linear half" in done.text and "works on one rank" in done.text
