@@ -32,13 +32,13 @@ def test_a_process_of_the_users_own_keeps_its_collector():
     code = """
     import gc
     from runner.machine import end_imports, postpone_full_collections
-    usual = gc.get_threshold()
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()  # Python 3.12 starts with some
     end_imports()
-    assert gc.get_threshold() == usual and gc.get_freeze_count() == 0
+    assert gc.get_threshold() == usual and gc.get_freeze_count() == frozen
     postpone_full_collections()
     assert gc.get_threshold()[:2] == usual[:2] and gc.get_threshold()[2] > 1000 * usual[2]
     end_imports()
-    assert gc.get_threshold() == usual and gc.get_freeze_count() > 0
+    assert gc.get_threshold() == usual and gc.get_freeze_count() > frozen
     """
     done = python("-c", dedent(code))
     assert done.returncode == 0, done.stderr

@@ -203,7 +203,7 @@ scores = Scorer.load({str(model)!r}).score(pq.read_table({str(rows)!r}))
 print(json.dumps({{k: v.tolist() for k, v in scores.items()}}))
 """
     done = python("-c", code)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not done.stderr, done.stderr
     scores = json.loads(done.stdout)
     assert scores.keys() == {"click", "price"}
     assert len(set(scores["click"])) > 30
