@@ -229,12 +229,12 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     """Run the job in this process or on ranks of its own, and record how it ended."""
     set_threads(composed)
     _stop_with_terminal()
-    trainer = composed.config["trainer"]
-    size, grace_s = trainer["num_processes"], trainer["stop_grace_s"]
+    size = composed.config["trainer"]["num_processes"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
     elif size > 1:
         work = partial(run_job, composed, run, allowed)
+        grace_s = get_key(composed.config, "trainer.stop_grace_s")  # older runs have none
         outcome = run_on_ranks(size, work, stop_grace_s=grace_s)
     else:
         outcome = run_job(composed, run, allowed)

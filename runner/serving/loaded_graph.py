@@ -81,7 +81,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file whose mode is by the umask.
+    """Write a safetensors file that those may read who may read its folder.
 
     Raises:
         UserError: if it cannot be written.
@@ -90,12 +90,11 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
     from safetensors.numpy import save_file
 
     try:
-        path.touch()
-        mode = path.stat().st_mode
         save_file(dict(weights), path)
-        path.chmod(mode)  # safetensors lets nobody else read it
     except SafetensorError as error:  # it is of the disk, and no OSError
         raise UserError(f"{path}: cannot be written: {error}") from error
+    # safetensors lets nobody else read it
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 class TorchGraph:

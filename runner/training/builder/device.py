@@ -12,7 +12,6 @@ import torch
 from runner.config.settings import TrainerSettings
 from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.distributed.world_size import launched_world_size
 from runner.errors import ConfigError
 from runner.machine import end_imports, keep_freed_memory, usable_cores
 from runner.training.update.determinism import set_deterministic
@@ -62,7 +61,7 @@ def select_device(trainer: TrainerSettings) -> torch.device:
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind != "cuda":
         return torch.device(kind)
-    if launched_world_size() is None:
+    if "RANK" not in os.environ:
         return torch.device("cuda", 0)  # torch.cuda.set_device requires a number
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if local_rank >= torch.cuda.device_count():
