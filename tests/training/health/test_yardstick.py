@@ -317,20 +317,25 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
     assert "Coverage and drift" in (tmp_path / "True" / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
-    rng = np.random.default_rng(4)
-    item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
-    table = pa.table({"item": item, "x": x, "took": 600 + 50 * x + 9.0 * item})
-    pq.write_table(table, tmp_path / "rows.parquet")
+def write_items(folder, rows, labels):
+    """Write rows of nine items with a number x each, and their schema."""
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
     schema = {
-        "path": str(tmp_path / "rows.parquet"),
-        "labels": {"took": {"type": "regression"}},
+        "path": str(folder / "rows.parquet"),
+        "labels": labels,
         "numeric": {"x": {"standardise": True}},
         "categorical": {"item": {"num_rows": 9}},
         "split": {"random": {"train": 0.7, "validation": 0.1, "test": 0.2}},
     }
-    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    (folder / "schema.yaml").write_text(json.dumps(schema))
+
+
+@pytest.mark.slow
+def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
+    rng = np.random.default_rng(4)
+    item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
+    rows = {"item": item, "x": x, "took": 600 + 50 * x + 9.0 * item}
+    write_items(tmp_path, rows, {"took": {"type": "regression"}})
     done = runner.run(
         *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
         *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
@@ -377,16 +382,8 @@ def test_a_click_and_a_number_start_as_their_regressions_each_in_its_scale(runne
     item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
     z = x + item / 4 - 1
     click = (rng.random(ROWS) < 1 / (1 + np.exp(-z))).astype(int)
-    table = pa.table({"item": item, "x": x, "took": 600 + 50 * z, "click": click})
-    pq.write_table(table, tmp_path / "rows.parquet")
-    schema = {
-        "path": str(tmp_path / "rows.parquet"),
-        "labels": {"click": {}, "took": {"type": "regression"}},
-        "numeric": {"x": {"standardise": True}},
-        "categorical": {"item": {"num_rows": 9}},
-        "split": {"random": {"train": 0.7, "validation": 0.1, "test": 0.2}},
-    }
-    (tmp_path / "schema.yaml").write_text(json.dumps(schema))
+    rows = {"item": item, "x": x, "took": 600 + 50 * z, "click": click}
+    write_items(tmp_path, rows, {"click": {}, "took": {"type": "regression"}})
     done = runner.run(
         *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
         *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale={took: 50}"),
