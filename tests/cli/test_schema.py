@@ -331,6 +331,49 @@ def test_a_number_that_differs_in_every_row_and_tells_the_label_is_left_out(writ
     assert "warning: paid alone tells label (AUC 0.99" in shown
 
 
+def test_what_tells_a_number_by_its_order_is_left_out_with_a_warning(write, propose):
+    price = np.random.default_rng(5).gamma(2, 20, ROWS).round(2)
+    noisy = price + np.random.default_rng(6).normal(size=ROWS) * 4
+    path = write(price=price, price_eur=(-0.92 * price).round(2), noisy=noisy)
+    proposed, shown = propose(path, "--label", "price")
+    assert list(proposed["numeric"]) == ["noisy"]
+    assert "warning: price_eur alone tells price by its order" in shown and "left out" in shown
+    proposed, shown = propose(path, "--label", "price", "--numeric", "price_eur")
+    assert "price_eur" in proposed["numeric"] and "warning: price_eur" in shown
+
+
+@pytest.mark.parametrize(
+    ("make", "decimals", "formula"),
+    [
+        (lambda a, b: a * b, 2, "quantity x unit_price"),
+        (lambda a, b: a + b, 2, "quantity + unit_price"),
+        (lambda a, b: b - a, 2, "unit_price - quantity"),
+        (lambda a, b: b / a, 3, "unit_price / quantity"),
+        (lambda a, b: b / a + 0.01, 3, None),
+    ],
+)
+def test_two_columns_that_make_the_number_are_told(write, propose, make, decimals, formula):
+    rng = np.random.default_rng(7)
+    quantity, price = rng.integers(1, 9, ROWS), rng.gamma(2, 20, ROWS).round(2)
+    path = write(quantity=quantity, unit_price=price, y=make(quantity, price).round(decimals))
+    proposed, shown = propose(path, "--label", "y")
+    assert "unit_price" in proposed["numeric"]
+    assert ("warning: y is" in shown) == (formula is not None)
+    if formula is not None:
+        assert f"warning: y is {formula}: are both known before y is? --drop" in shown
+
+
+def test_a_rate_of_counts_is_told_with_the_rows_that_hold_them_better(write, propose):
+    rng = np.random.default_rng(8)
+    shown_times = rng.integers(0, 30, ROWS)
+    clicks = rng.binomial(shown_times, 0.2)
+    rate = np.divide(clicks, shown_times, out=np.zeros(ROWS), where=shown_times > 0).round(4)
+    _, shown = propose(write(impressions=shown_times, clicks=clicks, ctr=rate), "--label", "ctr")
+    assert "warning: ctr is clicks / impressions" in shown
+    assert "a label of 1 with the weight clicks" in shown
+    assert "0 with the weight impressions - clicks. Else --drop clicks,impressions" in shown
+
+
 def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, propose):
     label, amounts = binary(), np.random.default_rng(3).uniform(1, 50, ROWS)
     refund = np.where((label == 1) & (amounts < 45), amounts, np.nan)
@@ -466,16 +509,35 @@ def test_headings_between_rows_are_told_with_a_command_that_makes_a_column_of_th
     assert (len(lines), lines[0], lines[-1]) == (540, "0,u0,0", "8,u59,4")
 
 
-def test_rows_of_libsvm_are_told_with_a_command_that_makes_columns(tmp_path, propose):
-    rows = [f"{n % 2}" + "".join(f" {m}:1" for m in range(n % 3, 9, 2)) for n in range(200)]
+@pytest.mark.parametrize(
+    ("query", "features", "columns"),
+    [
+        ("", "sparse", {"c0": "labels", "c1": "categorical"}),
+        (" qid:{}", "sparse", {"c0": "labels", "c1": "categorical", "c2": "categorical"}),
+        (" qid:{}", "dense", {"label": "labels", "f1": "numeric", "f2": "numeric"}),
+    ],
+)
+def test_rows_of_libsvm_are_told_with_a_command_that_makes_columns(
+    tmp_path, propose, query, features, columns
+):
+    rows = []
+    for n in range(200):
+        pairs = [f" {m}:1" for m in range(n % 3, 9, 2)]
+        if features == "dense":
+            pairs = [f" {m}:{n * m % 97 / 97:.3f}" for m in (1, 2)]
+        rows.append(f"{n % 2}{query.format(n % 20)}{''.join(pairs)} # docid = {n}")
     path = tmp_path / "a9a"
     path.write_text("\n".join(rows))
     with pytest.raises(UserError, match="has the rows of LibSVM") as error:
         propose(str(path))
-    [convert] = re.findall(r"(cat .*) makes a column", str(error.value))
+    [convert] = re.findall(r"LibSVM: (.*) makes a column", str(error.value))
     assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
-    proposed, _ = propose(str(tmp_path / "rows.tsv"))
-    assert list(proposed["labels"]) == ["c0"] and list(proposed["categorical"]) == ["c1"]
+    [made] = tmp_path.glob("rows.*")
+    proposed, _ = propose(str(made))
+    roles = {n: r for r in ("labels", "numeric", "categorical") for n in proposed.get(r, {})}
+    assert columns.items() <= roles.items()
+    if features == "dense":
+        assert proposed["split"]["group"] == "qid"
 
 
 def test_one_object_of_columns_is_told_and_no_list_of_columns_is_endless(tmp_path, propose):

@@ -24,6 +24,8 @@ from runner.data.tabular.guess_label import (
     read_label,
 )
 from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles
+from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
+from runner.data.tabular.propose_number_ids import read_number_label, read_numbers
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError
@@ -206,6 +208,7 @@ def drop_leaks(
     labels = {n: r for n, r in roles.items() if r.name == "labels"}
     for label, role in labels.items():
         if role.settings.get("type") == "regression":
+            warnings += _drop_leaks_of_number(sample, label, roles, kept)
             continue
         label_R = read_label(sample[label], dict(role.settings))
         for f in columns:
@@ -225,10 +228,45 @@ def drop_leaks(
                 continue
             else:
                 continue
-            warning = f"{found}: is it known before {label} is?"
-            if f.name not in kept:
-                flag = f"--{roles[f.name].name} {f.name}"
-                roles[f.name] = Role("", f"tells the label; {flag} makes a feature of it")
-                warning += " It is left out"
-            warnings.append(f"warning: {warning}")
+            warnings.append(
+                _leave_out(f.name, f"{found}: is it known before {label} is?", roles, kept)
+            )
+    return warnings
+
+
+def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) -> str:
+    """Leave a column out unless the user has asked for it; return the whole warning."""
+    if name not in kept:
+        flag = f"--{roles[name].name} {name}"
+        roles[name] = Role("", f"tells the label; {flag} makes a feature of it")
+        warning += " It is left out"
+    return f"warning: {warning}"
+
+
+def _drop_leaks_of_number(
+    sample: pa.Table, label: str, roles: dict[str, Role], kept: set[str]
+) -> list[str]:
+    """Leave out what tells a label that is a number by its order; return all warnings."""
+    warnings = []
+    label_R = read_number_label(sample[label], roles[label])
+    numbers = {}
+    for name, role in roles.items():
+        type_ = sample[name].type
+        is_number = pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_)
+        if role.name not in FEATURES or not (is_number or role.settings.get("input")):
+            continue
+        numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
+        if tells_by_order(x_R, label_R):
+            found = f"{name} alone tells {label} by its order: is it known before {label} is?"
+            warnings.append(_leave_out(name, found, roles, kept))
+    numbers = {name: x_R for name, x_R in numbers.items() if roles[name].name}
+    if (formula := find_formula(numbers, label_R)) is not None:
+        text, (one, other) = formula
+        warning = f"warning: {label} is {text}: are both known before {label} is?"
+        if "/" in text and is_share(numbers[one], numbers[other]):
+            warning += (
+                f" A row of counts is better two: a label of 1 with the weight {one}, and one of "
+                f"0 with the weight {other} - {one}. Else"
+            )
+        warnings.append(f"{warning} --drop {one},{other} leaves them out")
     return warnings

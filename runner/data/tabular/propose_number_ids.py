@@ -56,9 +56,9 @@ def propose_number_ids(
     has_ids = any(role.name == "categorical" for role in roles.values())
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
     single = [n for n, given in numeric.items() if "size" not in given]
-    x_by_name = {n: _read_numbers(sample[n], numeric[n]) for n in single}
+    x_by_name = {n: read_numbers(sample[n], numeric[n]) for n in single}
     graded = [f.name for f in columns if _is_number(roles[f.name]) and holds_grades(f)]
-    grades = [_read_number_label(sample[name], roles[name]) for name in graded]
+    grades = [read_number_label(sample[name], roles[name]) for name in graded]
     lowest = {f.name: f.low for f in columns}
     found: dict[str, dict[str, Any]] = {}
     # of vectors only if there is nothing else: a bucket does not tell the place in its vector
@@ -102,7 +102,7 @@ def read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
             continue
         settings = dict(role.settings)
         if _is_number(role):
-            y_R = _read_number_label(sample[name], role)
+            y_R = read_number_label(sample[name], role)
             y_R = np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R))
         else:
             y_R = read_label(sample[name], settings)
@@ -114,13 +114,13 @@ def _is_number(role: Role) -> bool:
     return role.name == "labels" and role.settings.get("type") == "regression"
 
 
-def _read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
+def read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
     """Return [R] float64, a label that is a number; NaN where it is missing."""
     settings = dict(role.settings)
-    return read_label(column, settings) if "grades" in settings else _read_numbers(column, settings)
+    return read_label(column, settings) if "grades" in settings else read_numbers(column, settings)
 
 
-def _read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
+def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
     """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
     values = column.combine_chunks()
     if form := settings.get("input"):

@@ -35,7 +35,7 @@ SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of 
 ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 SHORT_BYTES = 1 << 16  # of a file that may have names alone
-LIBSVM_ROW = r"[+-]?[\d.]+( +\d+(:\d+)?:\S+)+\s*"  # with :\d+ those of LibFFM
+LIBSVM_ROW = r"[+-]?[\d.]+( +qid:\S+)?( +\d+(:\d+)?:\S+)+\s*(#.*)?"  # with :\d+ of LibFFM
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 
 
@@ -166,6 +166,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         DataError: if only lines before the table lack it.
     """
     rows = [re.sub(r'"[^"]*"', "", line) for line in text.splitlines() if line.strip()]
+    if rows and all(re.fullmatch(LIBSVM_ROW, row) for row in rows[:NUM_LINES]):
+        raise UserError(f"{file}: has the rows of LibSVM: {_convert_libsvm(file, rows)}")
     if not (steady := _steady_delimiters(rows[:NUM_LINES], usual)):
         # a value in quotes may have line breaks
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
@@ -176,15 +178,28 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
-            if rows and all(re.fullmatch(LIBSVM_ROW, row) for row in rows[:NUM_LINES]):
-                raise UserError(
-                    f"{file}: has the rows of LibSVM: {unpack_command(file)} | sed 's/ /\\t/' > "
-                    "rows.tsv makes a column of the label, and one of the list behind it, whose "
-                    "ids are pairs such as 3:1"
-                )
             _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
+
+
+def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
+    """Return a command that makes a table of rows of LibSVM, and what it makes."""
+    unpack, sed = unpack_command(file), "sed -E 's/ *#.*//; "
+    keys = {tuple(re.findall(r"(\w+):\S+", row.partition("#")[0])) for row in rows[:NUM_LINES]}
+    if len(keys) == 1 and not any(re.search(r"\d:\d+:", row) for row in rows[:NUM_LINES]):
+        names = [key if key == "qid" else f"f{key}" for key in keys.pop()]
+        heading = ",".join(["label", *names])
+        return (
+            f"(echo {heading}; {unpack} | {sed}s/ +[a-z0-9]+:/,/g') > rows.csv makes a column of "
+            "each number"
+        )
+    query = ", one of the query" if any(key[:1] == ("qid",) for key in keys) else ""
+    first = "s/ +qid:([^ ]+) +/\\t\\1\\t/'" if query else "s/ +/\\t/'"
+    return (
+        f"{unpack} | {sed}{first} > rows.tsv makes a column of the label{query}, and one of the "
+        "list behind it, whose ids are pairs such as 3:1"
+    )
 
 
 def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
