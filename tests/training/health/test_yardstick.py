@@ -25,7 +25,7 @@ from runner.models.sasrec import SASRec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
 from runner.training.health import yardstick as yardstick_module
-from runner.training.health.findings import find_in_data
+from runner.training.health.findings import auc_error, find_in_data
 from runner.training.health.linear_regression import (
     fit_linear_regression,
     fit_numbers,
@@ -206,6 +206,27 @@ def test_findings_have_numbers_and_plain_data_has_none():
     new = next(f for f in found if "ids of test that the train rows lack" in f)
     assert 0.6 < int(new.partition("item (")[2].partition("%")[0]) / 100 < 0.72  # 40 of 60 are new
     assert [f for f in found if f.startswith("label: the rate of positives is")]
+
+
+def test_an_auc_of_few_rows_of_a_label_is_said_to_be_known_roughly():
+    whole = make_sample(2)
+    few = Sample(
+        {"item": Ids(*(of_ids[:150] for of_ids in vars(whole.ids["item"]).values()))},
+        *(getattr(whole, name)[:150] for name in ("dense_ND", "labels_NT", "weights_N")),
+        150,
+    )
+    [found] = [f for f in find_in_data(SCHEMA, make_sample(1), {"test": few}) if "known to" in f]
+    ones = int(few.labels_NT.sum())
+    rarer, label = min((ones, 1), (150 - ones, 0))
+    error = 2 * auc_error(0.75, rarer, 150 - rarer)
+    assert found == (
+        f"label: test has {rarer} rows of label {label}, and an AUC of 0.75 on so few is known to "
+        f"±{error:.2f} only"
+    )
+    rng = np.random.default_rng(6)  # exponential scores, of which the paper's error is exact
+    y, scale = np.repeat([0, 1], [90, 30]), np.repeat([1.0, 3.0], [90, 30])
+    drawn = [roc_auc_score(y, rng.exponential(scale)) for _ in range(2000)]
+    assert auc_error(0.75, 30, 90) == pytest.approx(np.std(drawn), rel=0.05)
 
 
 def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
