@@ -56,7 +56,7 @@ def _with_own_linear_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
     That of one task stays as it is, with the signature that it has had before there was a choice,
     and so does that of an older run, whose tasks share them.
     """
-    net = config["model"]["net"]
+    net = get_key(config, "model.net") or {}
     if net.get("linear_weights", "shared") is not None:
         return config
     from runner.data.prepare.outline import outline_dataset
