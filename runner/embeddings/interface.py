@@ -33,6 +33,7 @@ class TableSpec:
     mean_lengths: tuple[float, ...] = ()
     padding: int = 0  # how many of the `dim` columns, the last ones, hold nothing: `PaddedTables`
     first_row: int = 0  # of a shard that an engine holds as a table: its first row in the whole
+    equal_columns: int = 1  # how many columns side by side stand for one weight: `FirstOrder`
 
     @property
     def true_dim(self) -> int:

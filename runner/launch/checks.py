@@ -55,11 +55,9 @@ def check_fits_dataset(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: with everything that does not fit.
     """
-    from runner.data.prepare.fingerprint import build_recipe
-    from runner.data.prepare.outline import outline_schema
+    from runner.data.prepare.outline import outline_dataset
 
-    recipe = build_recipe(config["dataset"])
-    outline = None if recipe is None else outline_schema(recipe)
+    outline = outline_dataset(config["dataset"])
     if outline is not None:
         raise_combined(find_data_problems(config, outline))
 

@@ -35,10 +35,11 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
     kind = "eval" if get_key(composed.config, "loop._target_") == EVALUATE_LOOP else "train"
     data = _fingerprint(composed.config["dataset"])
     source = _evaluation_source(composed) if kind == "eval" else None
+    saved, config = map(_with_own_linear_weights, (composed.saved_config, composed.config))
     return RunSpec(
         config=composed.saved_config,
-        signature_fields=signature_fields(composed.saved_config, data, source),
-        signature=compute_signature(composed.config, data, source),
+        signature_fields=signature_fields(saved, data, source),
+        signature=compute_signature(config, data, source),
         name=composed.name,
         choices=composed.choices,
         command=command,
@@ -47,6 +48,23 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
         overrides=composed.overrides,
         own_packages=_own_packages(composed.config),
     )
+
+
+def _with_own_linear_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration that signs that several tasks have linear weights of their own.
+
+    That of one task stays as it is, with the signature that it has had before there was a choice,
+    and so does that of an older run, whose tasks share them.
+    """
+    net = get_key(config, "model.net") or {}
+    if net.get("linear_weights", "shared") is not None:
+        return config
+    from runner.data.prepare.outline import outline_dataset
+
+    outline = outline_dataset(config["dataset"])
+    if outline is None or len(outline.tasks) == 1:
+        return config
+    return {**config, "model": {**config["model"], "net": {**net, "linear_weights": "own"}}}
 
 
 def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ NORM_SCOPE = Key("rows of a batch's statistics", choices=ROW_SCOPES, signed="whe
 INNER_NORM = Key("beside the hidden layers", choices=(BATCH_NORM,), signed="when set")
 ACTIVATION = Key("of all hidden layers", choices=ACTIVATIONS, signed="when set")
 INIT = Key("of all linear layers", choices=INITS, signed="when set")
+# of several tasks; they came later, and runs without the setting shared one set
+LINEAR = Key("of several tasks; null: own", choices=("own", "shared"), signed="when set")
 SCALE = Key("of the logits, or by task; null: 1", gt=0, signed="when set")
 
 Norm = Annotated[str | None, NORM]
@@ -61,6 +63,7 @@ NormScope = Annotated[str | None, NORM_SCOPE]
 InnerNorm = Annotated[str | None, INNER_NORM]
 Activation = Annotated[str | None, ACTIVATION]
 Init = Annotated[str | None, INIT]
+LinearWeights = Annotated[str | None, LINEAR]
 LogitScale = Annotated[float | Mapping[str, float] | None, SCALE]
 LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
 
@@ -88,6 +91,7 @@ LATER_KEYS = {
     "model.net.memory": NUM_KEPT,
     "model.net.memory_warmup": NUM_KEPT,
     "model.net.learn_temperature": WHEN_SET,
+    "model.net.linear_weights": LINEAR,
     "model.net.scale": SCALE,
     "model.loss.corrected": WHEN_SET,
 }

@@ -9,17 +9,17 @@ import torch
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import BilinearKind, Count, Width, Widths
 from runner.models.layers.bilinear import BilinearPairs, SqueezeExcitation
-from runner.models.layers.deep_model import DeepModel
+from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
 
 
-class FiBiNET(DeepModel):
+class FiBiNET(LinearDeepModel):
     """First-order term plus a deep network on two sets of bilinear pairs, section 3.
 
     One set is of the embeddings, the other of the embeddings times weights of fields that the row
-    makes (SENET); each has matrices of its own. Several tasks share the first-order term.
+    makes (SENET); each has matrices of its own.
 
     Args:
         schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
@@ -28,13 +28,11 @@ class FiBiNET(DeepModel):
             (`interaction`). The deep network reads D numbers for each pair of each set.
         reduction: number of fields divided by the width of SENET's hidden layer.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        shared: further arguments of `DeepModel`.
+        shared: further arguments of `LinearDeepModel`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `bilinear` is unknown.
     """
-
-    has_first_order = True
 
     def __init__(
         self,
@@ -49,7 +47,7 @@ class FiBiNET(DeepModel):
         super().__init__(schema, embedding_dim, **shared)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         num_fields = self.fields.num_fields
-        self.first_order = FirstOrder(schema)
+        self.first_order = FirstOrder(schema, self.embedding.linear)
         self.senet = SqueezeExcitation(num_fields, reduction)
         self.pairs = BilinearPairs(num_fields, embedding_dim, bilinear)
         self.senet_pairs = BilinearPairs(num_fields, embedding_dim, bilinear)

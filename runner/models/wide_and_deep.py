@@ -9,7 +9,7 @@ from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import LogitScale, Widths
-from runner.models.layers.deep_model import DeepModel
+from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
@@ -17,11 +17,11 @@ from runner.models.losses.protocol import expand_per_task
 from runner.models.table_widths import TableWidths
 
 
-class WideAndDeep(DeepModel):
+class WideAndDeep(LinearDeepModel):
     """A linear model plus a deep network, both on ids and dense features, eq. 3.
 
     The paper's crossed columns belong to the dataset, not to the model: a column that holds the
-    crossed id is wide like any other. Several tasks share the wide part.
+    crossed id is wide like any other.
 
     Args:
         schema: needs at least one sparse feature; dense ones are optional.
@@ -30,14 +30,13 @@ class WideAndDeep(DeepModel):
         scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
             of an optimizer such as Adam's have about one size, and so a label that is a number is
             learnt in the unit of its deviation.
-        shared: further arguments of `DeepModel`.
+        shared: further arguments of `LinearDeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or lacks a task of `scale`.
     """
 
     scale_T: Tensor
-    has_first_order = True
 
     def __init__(
         self,
@@ -51,17 +50,17 @@ class WideAndDeep(DeepModel):
         super().__init__(schema, embedding_dim, **shared)
         self.scales = expand_per_task(scale, [task.name for task in schema.tasks], "scale")
         self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
-        self.wide = FirstOrder(schema)
+        self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
         init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
-        wide_B1 = self.wide(linear_BE, batch.dense_BD)
+        wide_BT = self.wide(linear_BE, batch.dense_BD)
         x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
-        logits_BT = wide_B1 + deep_BT
+        logits_BT = wide_BT + deep_BT
         if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
             logits_BT = logits_BT.float() * self.scale_T
         return Prediction.of(logits_BT, batch)

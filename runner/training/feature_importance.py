@@ -21,7 +21,7 @@ from torch import Tensor
 from runner.batch import Batch, Embeddings, Prediction, Schema, dense_rows
 from runner.embeddings.interface import feature_columns
 from runner.errors import ConfigError
-from runner.models.layers.embedding import LINEAR_COLUMNS, LINEAR_SUFFIX, TableLookup
+from runner.models.layers.embedding import LINEAR_SUFFIX, TableLookup, count_equal_columns
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup, is_event
@@ -38,7 +38,8 @@ class CutFeature:
     kind: str  # number, ids or sequence
     columns: tuple[int, ...] = ()  # of the numbers, or of the pooled embeddings
     place: int = 0  # among the sequences
-    has_first_order: bool = False  # the last LINEAR_COLUMNS columns are one weight, see FirstOrder
+    num_linear: int = 0  # how many of the columns, the last ones, are of first-order weights
+    num_equal: int = 1  # and how many of those side by side stand for one weight, see FirstOrder
 
 
 def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
@@ -57,6 +58,7 @@ def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
     sequences = lookup.sequences if isinstance(lookup, SequenceLookup) else ()
     features = lookup.pooled_features if isinstance(lookup, SequenceLookup) else schema.sparse
     columns = feature_columns(lookup.specs, lookup.features)
+    num_equal = count_equal_columns(lookup.linear) if lookup.linear else 1
     pooled = {}
     for f in features:
         parts = [columns[f.name]]
@@ -66,7 +68,7 @@ def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
     items = {f.name for f in model.item_features} if isinstance(model, RetrievalModel) else set()
     found = [CutFeature(name, "number", (i,)) for i, name in enumerate(schema.dense)]
     found += [
-        CutFeature(n, "ids", tuple(c), has_first_order=lookup.linear)
+        CutFeature(n, "ids", tuple(c), num_linear=num_equal * lookup.linear, num_equal=num_equal)
         for n, c in pooled.items()
         if n not in items
     ]
@@ -108,8 +110,8 @@ class Cut:
         if feature.kind == "sequence":
             return gradient
         gradient = gradient[:, list(feature.columns)]
-        if feature.has_first_order:  # each of the equal columns has the gradient of their mean
-            gradient[:, -LINEAR_COLUMNS:] /= LINEAR_COLUMNS
+        if feature.num_linear:  # each of the equal columns has the gradient of their mean
+            gradient[:, -feature.num_linear :] /= feature.num_equal
         return gradient
 
     def is_event(self, feature: CutFeature) -> Tensor:

@@ -17,6 +17,7 @@ from runner.metrics.protocol import Metrics
 from runner.optim.dense import create_dense_states, dense_state_tensors, dense_state_values
 from runner.rundir.checkpoint import Checkpoint, load_tensors, read_tensors, tensor_shapes
 from runner.training.job import Job
+from runner.training.linear_weights import check_linear_weights
 from runner.training.rng_state import (
     RNG_PREFIX,
     restore_rng_state,
@@ -183,8 +184,12 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     On the number of ranks that saved it, each rank continues exactly where it was. On another
     number, all tensors and sums are kept, and ranks that did not exist then draw from new random
     states. On a device of another kind, a GPU's random state is dropped or starts anew.
+
+    Raises:
+        ConfigError: if its tasks share linear weights, and those of the job have their own.
     """
     ctx, ranks = job.context, job.context.ranks
+    check_linear_weights(ctx.model, weight_tensors(ctx), saved)
     fresh = starts_optimizers_afresh(job)
     if not fresh:
         states = saved.values["dense_optimizer"]
@@ -270,8 +275,10 @@ def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     The maps from ids to the rows of growing tables belong to the weights.
 
     Raises:
-        ConfigError: if evaluations use averages and the checkpoint holds none.
+        ConfigError: if evaluations use averages and the checkpoint holds none, or if its tasks
+            share linear weights, and those of the job have their own.
     """
+    check_linear_weights(ctx.model, weight_tensors(ctx), saved)
     into = weight_tensors(ctx) | growing_tensors(ctx)
     if ctx.ema is not None and ctx.ema.use_in_evaluation:
         into |= ema_tensors(ctx)

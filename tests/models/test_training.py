@@ -10,8 +10,10 @@ import yaml
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import SparseFeature
-from runner.models.layers.embedding import LINEAR_COLUMNS
-from runner.models.losses import ByKind
+from runner.models.layers.embedding import count_equal_columns
+from runner.models.layers.linear import FirstOrder
+from runner.models.losses import BCE, ByKind
+from runner.models.wide_and_deep import WideAndDeep
 from tests.models.scene import (
     CONF,
     MODELS,
@@ -130,8 +132,39 @@ def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
     for table, state in context.tables.state().items():
         if table.endswith(":linear/weight"):
-            assert torch.equal(state, state[:, :1].expand(-1, LINEAR_COLUMNS))
+            assert torch.equal(state, state[:, :1].expand(-1, count_equal_columns(1)))
             assert state.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm", "fwfm by id", "fibinet"])
+def test_only_linear_weights_of_its_own_learn_what_a_task_of_the_other_sign_says(name):
+    """The second label is the first one turned round, and only the first-order weights learn."""
+
+    def spread(linear_weights):
+        model = make_model(name, TWO_TASKS, linear_weights=linear_weights)
+        context = make_context("sgd", model=model, loss=BCE(TWO_TASKS))
+        for parameter in model.parameters():
+            parameter.data.zero_()
+            parameter.requires_grad_(False)
+        batch = batch_of(TWO_TASKS, 64)
+        first_B1 = batch.labels_BT[:, :1]
+        train(context, [replace(batch, labels_BT=torch.cat([first_B1, 1 - first_B1], dim=1))] * 3)
+        with torch.no_grad():
+            linear_BE = model.embed(batch).pooled_BE.split(model.embedding.widths, dim=1)[1]
+            module = next(m for m in model.modules() if isinstance(m, FirstOrder))
+            return module(linear_BE, batch.dense_BD)
+
+    own_BT, shared_B1 = spread(None), spread("shared")
+    assert own_BT.shape[1] == 2 and shared_B1.shape[1] == 1
+    torch.testing.assert_close(own_BT[:, 0], -own_BT[:, 1])
+    assert own_BT.abs().max() > 0.01 > 1000 * shared_B1.abs().max()  # but for rounding
+
+
+def test_a_model_whose_configuration_says_nothing_shares_linear_weights_as_older_runs_do():
+    net = WideAndDeep(TWO_TASKS, embedding_dim=4, deep=[8])
+    assert net.wide.dense.weight.shape == (1, 2) and net.embedding.widths == [12, 12]
+    with pytest.raises(ValueError, match="linear_weights=mean: must be one of own, shared"):
+        WideAndDeep(TWO_TASKS, embedding_dim=4, deep=[8], linear_weights="mean")
 
 
 ONE = replace(SCHEMA, dense=(), sparse=(SparseFeature("a", 50),))

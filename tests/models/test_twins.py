@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from runner.batch import Embeddings, Prediction
-from runner.models.layers.embedding import LINEAR_COLUMNS
+from runner.models.layers.embedding import count_equal_columns
 from runner.models.layers.experts import Experts
 from runner.training.update.parameters import dense_parameters
 from tests.models.scene import NO_NUMBERS, SCHEMAS, SMALL, TWO_TASKS, batch_of, make_model
@@ -41,13 +41,15 @@ def test_logits_and_all_gradients_equal_the_twins(name, schema):
     generator = torch.Generator().manual_seed(1)
     widths = model.embedding.widths
     embeddings_BFD = torch.randn(batch.size, F, model.embedding.dim, generator=generator)
-    first_BF = torch.randn(batch.size, F, generator=generator)
+    num_sums = model.embedding.linear or 1
+    first_BFS = torch.randn(batch.size, F, num_sums, generator=generator)
     for parameter in model.parameters():  # no weight at a value that hides a mistake, such as 0
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
 
     parts = [embeddings_BFD.flatten(1)]
     if len(widths) > 1:
-        parts.append(first_BF.repeat_interleave(LINEAR_COLUMNS, dim=1))
+        equal = count_equal_columns(num_sums)
+        parts.append(first_BFS.repeat_interleave(equal, dim=2).flatten(1))
     embeddings = Embeddings(torch.cat(parts, dim=1)).detached()
     prediction = model.dense(embeddings, batch)
     weights_BT = torch.randn(prediction.logits_BT.shape, generator=generator)
@@ -58,7 +60,7 @@ def test_logits_and_all_gradients_equal_the_twins(name, schema):
 
     p = {n: leaf(w) for n, w in model.named_parameters()}
     counts = expert_counts(model)
-    e, first = [leaf(part) for part in embeddings_BFD.unbind(1)], leaf(first_BF.sum(1))
+    e, first = [leaf(part) for part in embeddings_BFD.unbind(1)], leaf(first_BFS.sum(1))
     twin_BT = TWINS[name](p | counts, e, first, batch.dense_BD.double())
     twin_BT.backward(weights_BT.double())
 
@@ -78,8 +80,9 @@ def test_logits_and_all_gradients_equal_the_twins(name, schema):
     grads = embeddings.pooled_BE.grad.split(widths, dim=1)
     assert_close(grads[0], torch.cat([part.grad for part in e], dim=1), "embeddings")
     if len(widths) > 1:
-        # every one of the equal columns of every feature gets the gradient of the sum
-        assert_close(grads[1], first.grad[:, None].expand_as(grads[1]), "first order")
+        # every one of the equal columns of every feature gets the gradient of its sum
+        columns = first.grad.repeat_interleave(equal, dim=1).repeat(1, F)
+        assert_close(grads[1], columns, "first order")
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
@@ -94,8 +97,10 @@ def test_one_update_in_float64_equals_the_twins(name, schema, monkeypatch):
         torch.nn.init.normal_(parameter, std=0.5, generator=generator)
     widths = model.embedding.widths
     e = [torch.randn(7, widths[0] // F, generator=generator).double() for _ in range(F)]
-    first = torch.randn(7, generator=generator).double()
-    columns = [*e, *([first[:, None] / F] * F * LINEAR_COLUMNS if len(widths) > 1 else ())]
+    num_sums = model.embedding.linear or 1
+    first = torch.randn(7, num_sums, generator=generator).double()
+    equal = (first / F).repeat_interleave(count_equal_columns(num_sums), dim=1)
+    columns = [*e, *([equal] * F if len(widths) > 1 else ())]
     embeddings = Embeddings(torch.cat(columns, dim=1)).detached()
     p = {n: w.detach().clone().requires_grad_() for n, w in model.named_parameters()}
     e = [part.requires_grad_() for part in e]
@@ -231,7 +236,7 @@ def test_the_number_of_weights_is_the_papers(name):
     expected = {f"{n}/weight": (r, width) for n, r in rows.items()}
     with_linear = name in ("deepfm", "wide_and_deep", "xdeepfm", "fwfm by id")
     if with_linear or name.startswith("fibinet"):
-        expected |= {f"{n}:linear/weight": (r, LINEAR_COLUMNS) for n, r in rows.items()}
+        expected |= {f"{n}:linear/weight": (r, count_equal_columns(1)) for n, r in rows.items()}
     assert tables == expected
 
 
@@ -250,13 +255,16 @@ def test_a_whole_forward_looks_up_what_embedding_bags_look_up(name, schema):
         )
         wide = state.get(f"{feature.name}:linear/weight")
         if wide is not None:
-            wide[:, 1:] = wide[:, :1]
-            first = first + functional.embedding_bag(bags[0], wide[:, :1], bags[1], mode="sum")
+            equal = count_equal_columns(context.model.embedding.linear)
+            wide[:] = wide[:, ::equal].repeat_interleave(equal, dim=1)
+            first = first + functional.embedding_bag(
+                bags[0], wide[:, ::equal].contiguous(), bags[1], mode="sum"
+            )
     p = {n: w.double() for n, w in context.model.named_parameters()}
     p |= expert_counts(context.model)
-    wide_B = first[:, 0].double() if torch.is_tensor(first) else torch.zeros(batch.size)
+    wide_BS = first.double() if torch.is_tensor(first) else torch.zeros(batch.size, 1)
     e = [part.double() for part in parts]
-    expected = TWINS[name](p, e, wide_B, batch.dense_BD.double()).detach()
+    expected = TWINS[name](p, e, wide_BS, batch.dense_BD.double()).detach()
     with torch.no_grad():
         found = context.model(batch).logits_BT.double()
     scale = max(1.0, float(expected.abs().max()))

@@ -1,7 +1,7 @@
 """Twins of the models, written as in the papers with loops over fields, pairs, experts, heads.
 
-A twin is called with the model's weights by name, the embedding of each field, the sum of the
-first-order weights of each row, and the dense features.
+A twin is called with the model's weights by name, the embedding of each field, the sums of the
+first-order weights of each row, one for all tasks or one for each, and the dense features.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fields(p: Weights, e: Sequence[Tensor], x: Tensor) -> list[Tensor]:
 
 
 def first_order(p: Weights, name: str, first: Tensor, x: Tensor) -> Tensor:
-    return first[:, None] + (linear(p, f"{name}.dense", x) if x.shape[1] else 0)
+    return first + (linear(p, f"{name}.dense", x) if x.shape[1] else 0)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -17,8 +17,11 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import runner as public
+from runner.batch import TaskSpec
 from runner.config.compose import compose_job
 from runner.config.targets import allowed_packages
+from runner.models.layers.embedding import count_equal_columns
+from runner.models.losses import BCE
 from runner.reporting.console import View
 from runner.training.builder import build_job
 from runner.training.feature_importance import (
@@ -28,7 +31,12 @@ from runner.training.feature_importance import (
     permuted_rows,
 )
 from runner.training.state import restore_weights
+from tests.models.scene import TWO_TASKS, make_model
+from tests.models.scene import batch_of as tiny_batch
 from tests.serving.test_graphs import NAMES, NEXT_ITEM, batch_of, model_of
+from tests.tiny import make_context
+from tests.tiny_job import Rows as TinyRows
+from tests.tiny_job import make_job
 from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
 
 USEFUL = ("strong", "number", "words")
@@ -201,6 +209,32 @@ def test_the_columns_of_a_feature_are_those_that_its_ids_change(stem):
         # first-order tables begin at zero, so they do not differ in a model that was not trained
         assert set(found) <= set(features[sparse.name].columns), sparse.name
         assert len(linear) in (0, 4) and found
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 3])
+def test_the_effect_of_a_first_order_weight_is_its_own_for_each_task(num_tasks):
+    """The model is its first-order term; a loss moves by slope x (mean - weight) of each task."""
+    schema = replace(TWO_TASKS, tasks=tuple(TaskSpec(f"t{n}") for n in range(num_tasks)))
+    model = make_model("wide_and_deep", schema, linear_weights="own")
+    context = make_context(model=model, loss=BCE(schema))
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    batch, equal = tiny_batch(schema, 32), count_equal_columns(num_tasks)
+    weight_RT = torch.randn(50, num_tasks, generator=torch.Generator().manual_seed(2))
+    table = context.tables.state()["a:linear/weight"]
+    assert len(table) == len(weight_RT)
+    table.copy_(weight_RT.repeat_interleave(equal, dim=1))
+    job = make_job(context, dataset=TinyRows(schema=schema))
+    with torch.no_grad():
+        cut = Cut(batch, model.embed(batch), "train")
+    features = find_cut_features(model, schema)
+    effects = dict(zip((f.name for f in features), first_order_effects(job, cut, features)))
+    own_BT = weight_RT[batch.sparse["a"].values()]
+    share_B = batch.weights_B / batch.weights_B.sum()
+    slope_BT = own_BT.sigmoid() - batch.labels_BT
+    effect_B = (slope_BT * (share_B @ own_BT - own_BT)).sum(1).abs()
+    assert effects["a"] == pytest.approx(float(effect_B @ share_B), rel=1e-4)
+    assert effects["b"] == effects["m"] == 0
 
 
 @pytest.mark.long

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from runner.data.core.columns import GROUP_PREFIX, Columns, LabelColumn
 from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.fingerprint import build_recipe
 from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe
 
@@ -32,6 +34,16 @@ class SchemaOutline:
     sequences: tuple[FeatureOutline, ...]
     tasks: tuple[LabelColumn, ...]
     groups: tuple[str, ...]
+
+
+def outline_dataset(dataset: Mapping[str, Any]) -> SchemaOutline | None:
+    """Return the outline of the schema of the group `dataset`; None if it does not tell.
+
+    Raises:
+        ConfigError: for settings that `build_recipe` refuses.
+    """
+    recipe = build_recipe(dataset)
+    return None if recipe is None else outline_schema(recipe)
 
 
 def outline_schema(recipe: Any) -> SchemaOutline | None:

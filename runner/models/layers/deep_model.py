@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runner.batch import Schema
 from runner.models.argument_types import (
     Activation,
@@ -9,11 +11,12 @@ from runner.models.argument_types import (
     EmbeddingInit,
     Init,
     LayerDropout,
+    LinearWeights,
     Norm,
     NormPlace,
     NormScope,
 )
-from runner.models.layers.embedding import TableLookup
+from runner.models.layers.embedding import TableLookup, count_first_order
 from runner.models.layers.mlp import HiddenLayers
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.table_widths import TableWidths
@@ -35,8 +38,6 @@ class DeepModel(EmbeddingModel):
         init: see `init_linear_layers`.
     """
 
-    has_first_order = False  # whether a first-order table stands beside each table
-
     def __init__(
         self,
         schema: Schema,
@@ -53,9 +54,34 @@ class DeepModel(EmbeddingModel):
         activation: Activation = None,
         init: Init = None,
     ) -> None:
-        lookup = lookup or TableLookup(
-            schema, embedding_dim, linear=self.has_first_order, init=embedding_init
-        )
+        lookup = lookup or TableLookup(schema, embedding_dim, init=embedding_init)
         super().__init__(lookup, dropout=embedding_dropout)
         self.hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         self.linear_init = init
+
+
+class LinearDeepModel(DeepModel):
+    """A model with hidden layers and a first-order term, whose tables stand beside the others.
+
+    Args:
+        schema: of the data.
+        embedding_dim: width of every table, or widths by table, but the first-order ones.
+        linear_weights: of several tasks: own, or one set that they share; None is own. Runs that
+            lack the setting are of a time in which they shared one.
+        embedding_init: of the tables, see `TableLookup`.
+        shared: further arguments of `DeepModel`.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        embedding_dim: TableWidths,
+        /,
+        *,
+        linear_weights: LinearWeights = "shared",
+        embedding_init: EmbeddingInit = None,
+        **shared: Any,
+    ) -> None:
+        num_sums = count_first_order(schema, linear_weights)
+        lookup = TableLookup(schema, embedding_dim, linear=num_sums, init=embedding_init)
+        super().__init__(schema, embedding_dim, lookup, **shared)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -10,18 +12,28 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.config_key import check_value
 from runner.embeddings.interface import EmbeddingTables, TableSpec
-from runner.models.argument_types import EmbeddingInit, Size, Sizes
+from runner.embeddings.padded_tables import STORED_MULTIPLE
+from runner.models.argument_types import EmbeddingInit, LinearWeights, Size, Sizes
 from runner.models.requirements import require_sparse_feature
 from runner.models.table_widths import TableWidths
 
 # ends the names of first-order tables and of their features; torch allows no dot in them
 LINEAR_SUFFIX = ":linear"
-LINEAR_COLUMNS = 4  # equal columns that stand for the only one of a first-order table: FirstOrder
 
 
-def count_equal_columns(table: str) -> int:
-    """Return how many equal columns of a table, known by its name, stand for each of its values."""
-    return LINEAR_COLUMNS if table.endswith(LINEAR_SUFFIX) else 1
+def count_first_order(schema: Schema, linear_weights: LinearWeights) -> int:
+    """Return how many first-order weights an id has: one for each task, or one for all tasks."""
+    check_value("linear_weights", linear_weights, LinearWeights)
+    return 1 if linear_weights == "shared" else len(schema.tasks)
+
+
+def count_equal_columns(num_weights: int) -> int:
+    """Return how many equal columns stand for each first-order weight of an id: `FirstOrder`.
+
+    They are as many as make the width of the table, which is this times `num_weights`, a multiple
+    of 4, which FBGEMM stores without padding.
+    """
+    return math.lcm(STORED_MULTIPLE, num_weights) // num_weights
 
 
 def make_table_specs(
@@ -30,6 +42,7 @@ def make_table_specs(
     *,
     bound: float | None = None,
     suffix: str = "",
+    equal_columns: int = 1,
 ) -> list[TableSpec]:
     """Return one specification per table; features that name the same table share its rows.
 
@@ -38,6 +51,7 @@ def make_table_specs(
         dim: width of the tables, or of each table by name.
         bound: bound of the uniform initial weights; None for the square root of 1 / rows.
         suffix: what to append to the names of tables and features.
+        equal_columns: of the tables, see `TableSpec`.
 
     Raises:
         ValueError: if features that share a table differ in its rows or in their pooling.
@@ -61,7 +75,8 @@ def make_table_specs(
         width = dim if isinstance(dim, int) else dim[name]
         size = f"{name}{suffix}", first.num_rows, width
         lengths = tuple(f.mean_length for f in readers)
-        specs.append(TableSpec(*size, names, first.pooling, bound, weighted, lengths))
+        spec = TableSpec(*size, names, first.pooling, bound, weighted, lengths)
+        specs.append(replace(spec, equal_columns=equal_columns))
     return specs
 
 
@@ -74,7 +89,8 @@ class TableLookup(nn.Module):
     Args:
         schema: needs at least one sparse feature.
         dim: D, width of every table, or widths by table.
-        linear: whether to add a first-order table for each of the other tables, for `FirstOrder`.
+        linear: number of first-order weights of an id, see `count_first_order`; of more than 0 a
+            table for each of the other tables holds them, for `FirstOrder`.
         init: initial weights are uniform in [-init, init]; None for the square root of 1 / rows.
 
     Raises:
@@ -83,7 +99,7 @@ class TableLookup(nn.Module):
     """
 
     def __init__(
-        self, schema: Schema, dim: TableWidths, *, linear: bool = False, init: float | None = None
+        self, schema: Schema, dim: TableWidths, *, linear: int = 0, init: float | None = None
     ) -> None:
         super().__init__()
         require_sparse_feature(schema)
@@ -97,10 +113,14 @@ class TableLookup(nn.Module):
         self.specs = make_table_specs(schema.sparse, dim, bound=init)
         self.widths = [sum(widths)]  # of the pooled embeddings, then of the first-order ones
         if linear:
+            equal = count_equal_columns(linear)
             self.specs += make_table_specs(
-                schema.sparse, LINEAR_COLUMNS, bound=0.0, suffix=LINEAR_SUFFIX
+                *(schema.sparse, equal * linear),
+                bound=0.0,
+                suffix=LINEAR_SUFFIX,
+                equal_columns=equal,
             )
-            self.widths += [LINEAR_COLUMNS * len(names)]
+            self.widths += [equal * linear * len(names)]
             names += [f"{name}{LINEAR_SUFFIX}" for name in names]
         self.features = tuple(names)
         self.tables: EmbeddingTables | None = None
@@ -143,7 +163,7 @@ class TableLookup(nn.Module):
     def forward(self, batch: Batch) -> Embeddings:
         """Return the concatenated pooled embeddings, [B, E] with E the sum of their widths.
 
-        With `linear`, LINEAR_COLUMNS more columns per feature follow. `widths` has the width of
-        both parts, for `torch.split`.
+        With `linear`, the columns of the first-order tables follow, of each feature those of its
+        first weight first. `widths` has the width of both parts, for `torch.split`.
         """
         return Embeddings(self.tables_for(batch)(self.lookup_ids(batch)))

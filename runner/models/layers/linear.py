@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from runner.batch import Schema
 from runner.machine import cpu_name
-from runner.models.layers.embedding import LINEAR_COLUMNS
+from runner.models.layers.embedding import count_equal_columns
 
 LEAST_PRODUCT = 1 << 25  # multiplications; smaller ones lose more to the call than they gain
 LEAST_PADDED = 128  # numbers of a row; shorter ones are not padded
@@ -181,27 +181,36 @@ class StackedLinear(Linear):
 
 
 class FirstOrder(nn.Module):
-    """The sum of one weight per id, plus a linear function of the dense features.
+    """The sum of one weight per id, plus a linear function of the dense features; or several sums.
 
-    FBGEMM stores no table of width 1, so a weight is stored as LINEAR_COLUMNS equal columns. All
+    FBGEMM stores no table of width 1, so a weight is stored as `count_equal_columns` columns. All
     start at 0, and each gets the gradient of the weight itself, so they stay equal. Their mean is
-    then exactly a table of width 1 under every table optimizer, also under those that take a norm
-    or a mean over a row. A table padded with unused columns would learn twice as fast under
-    row-wise Adagrad.
+    then exactly a table of width 1, or of one column a sum, under every table optimizer, also under
+    those that take a norm or a mean over a row. A table padded with unused columns would learn
+    faster under row-wise Adagrad, twice as fast in place of one of width 1.
+
+    Args:
+        schema: of the data.
+        num_sums: S, how many sums of weights of their own there are, see `count_first_order`.
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, num_sums: int = 1) -> None:
         super().__init__()
-        self.dense = nn.Linear(len(schema.dense), 1) if schema.dense else None
+        self.num_sums, self.num_equal = num_sums, count_equal_columns(num_sums)
+        self.dense = nn.Linear(len(schema.dense), num_sums) if schema.dense else None
 
     def forward(self, linear_BE: Tensor, dense_B: Tensor) -> Tensor:
-        """Return [B, 1].
+        """Return [B, S].
 
         Args:
-            linear_BE: [B, number of sparse features x LINEAR_COLUMNS], see `TableLookup`.
+            linear_BE: [B, number of sparse features x S x equal columns], see `TableLookup`.
             dense_B: [B, number of dense features].
         """
-        sum_B1 = linear_BE.sum(1, keepdim=True)
+        if self.num_sums == 1:
+            sum_BS = linear_BE.sum(1, keepdim=True)
+        else:
+            shape = -1, self.num_sums, self.num_equal
+            sum_BS = torch.unflatten(linear_BE, 1, shape).sum((1, 3))
         # the value of a mean, the gradient of a sum
-        term_B1 = sum_B1 - sum_B1.detach() * (1 - 1 / LINEAR_COLUMNS)
-        return term_B1 if self.dense is None else term_B1 + self.dense(dense_B)
+        term_BS = sum_BS - sum_BS.detach() * (1 - 1 / self.num_equal)
+        return term_BS if self.dense is None else term_BS + self.dense(dense_B)

@@ -20,6 +20,7 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.builder.model import build_model_and_loss
 from runner.training.builder.optimizers import assign_parameters
 from runner.training.builder.tables import get_table_lookup
+from runner.training.linear_weights import check_linear_weights
 from runner.training.update.parameters import dense_parameters
 
 _ROWS = 1000  # of tables whose rows follow from the data: no name depends on them
@@ -65,6 +66,7 @@ def check_source_weights(config: Mapping[str, Any], source: Path, allowed: Seque
     model, loss = built
     weights = {f"dense/{name}": p for name, p in dense_parameters(model, loss).items()}
     saved = find_checkpoint(source, config["checkpoint"]["step"])
+    check_linear_weights(model, weights, saved)
     try:
         check_tensors(saved, weights)
     except UserError as error:

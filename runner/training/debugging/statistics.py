@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.embedding import TableLookup, count_equal_columns
+from runner.models.layers.embedding import TableLookup
 from runner.training.debugging.hooks import Observer, iter_float_tensors
 from runner.training.debugging.lookups import looked_up_ids, lookup_weights, pooled_columns
 
@@ -153,9 +153,9 @@ class ActivationStatistics(Observer):
         self.gradients.setdefault(part, Moments()).add(gradient)
         if gradient.ndim != 2:  # that of sequences, which are not pooled
             return
-        usages = self.tables[part]
+        usages, equal_columns = self.tables[part], _equal_columns(module)
         for table, columns in pooled_columns(module).items():
-            step = count_equal_columns(table)
+            step = equal_columns[table]
             for column in columns:
                 if column.stop <= gradient.shape[1]:  # behind them are the columns of sequences
                     usages[table].gradient.add(gradient[:, column.start : column.stop : step])
@@ -167,11 +167,16 @@ class ActivationStatistics(Observer):
             usages[table].rows.update(torch.unique(ids).tolist())
 
 
+def _equal_columns(lookup: TableLookup) -> dict[str, int]:
+    """Return how many equal columns stand for a weight, by table."""
+    return {spec.name: spec.equal_columns for spec in lookup.specs}
+
+
 def compute_rows_norm(lookup: TableLookup, table: str, rows: set[int]) -> float:
     """Return the norm of some rows of a table. Synchronises."""
     weight_RD = lookup_weights(lookup)[table]
     index_U = torch.tensor(sorted(rows), dtype=torch.int64, device=weight_RD.device)
-    rows_UD = weight_RD[:, :: count_equal_columns(table)].index_select(0, index_U)
+    rows_UD = weight_RD[:, :: _equal_columns(lookup)[table]].index_select(0, index_U)
     return float(rows_UD.double().norm())
 
 

@@ -133,8 +133,6 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     best = state.best
     if best is not None and 0 < best.step < state.step and best.examples <= rows / 2:
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
-    tasks = job.dataset.schema.tasks
-    fits = len(tasks) == 1 or all(task.kind == "binary" for task in tasks)
-    can_start_linear = fits and job.context.growing is None and not job.checkpoint.init_linear
+    can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):
         yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"

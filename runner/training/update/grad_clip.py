@@ -17,7 +17,6 @@ from torch import Tensor
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Layout, feature_columns
-from runner.models.layers.embedding import count_equal_columns
 from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import ClipSettings
 
@@ -156,7 +155,7 @@ def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor
 def _column_shares(layout: Layout, width: int, device: torch.device) -> Tensor:
     """Return [E], what each column counts for. Cached as `_table_of_column` is."""
     tables = _tables_of_columns(layout, width)
-    shares = [1 / count_equal_columns(layout.tables[t].name) for t in tables]
+    shares = [1 / layout.tables[t].equal_columns for t in tables]
     return torch.tensor(shares or [1.0] * width, device=device)
 
 

@@ -31,8 +31,8 @@ KEY = "checkpoint.init_linear=true"
 def start_linear(job: Job) -> str:
     """Write the weights of the regression into the model; return a line that says so.
 
-    With several tasks, which share the linear half, it takes the mean of their weights, each in the
-    scale of its task.
+    Each task has the weights of its regression, in the scale of the task; tasks that share a linear
+    half have the mean of them.
 
     Raises:
         ConfigError: for a model without the two halves, and several ranks.
@@ -63,21 +63,25 @@ def start_linear(job: Job) -> str:
         said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
         for number, (weights_C, intercept) in zip(tasks, own):
             fits[number] = weights_C / scales[number], intercept / scales[number]
-    weights_C = np.mean([weights for weights, _ in fits], axis=0)
-    dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
-    shift = float(dense_D @ columns.mean_D)
+    weights_SC = np.stack([weights_C for weights_C, _ in fits])
+    if linear.num_sums == 1:
+        weights_SC = weights_SC.mean(axis=0, keepdims=True)
+    dense_SD = weights_SC[:, weights_SC.shape[1] - len(schema.dense) :] / columns.deviation_D
+    shift_S = np.array([dense_D @ columns.mean_D for dense_D in dense_SD])
     tensors, start = weight_tensors(job.context), 0
     for table, ids in columns.ids.items():
         rows = tensors[f"tables/{table}{LINEAR_SUFFIX}/weight"]
-        values = torch.from_numpy(weights_C[start : start + len(ids)]).to(rows)
-        rows[torch.from_numpy(ids).to(rows.device)] = values[:, None].expand(-1, rows.shape[1])
+        values = torch.from_numpy(weights_SC[:, start : start + len(ids)].T).to(rows)
+        values = values.repeat_interleave(linear.num_equal, dim=1)
+        rows[torch.from_numpy(ids).to(rows.device)] = values
         start += len(ids)
     job.context.tables.take_over_weights()
     if linear.dense is not None:
-        linear.dense.weight.copy_(torch.from_numpy(dense_D)[None])
+        linear.dense.weight.copy_(torch.from_numpy(dense_SD))
         linear.dense.bias.zero_()
     maps[-1].weight.zero_()
-    maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
+    intercept_T = np.array([intercept for _, intercept in fits])
+    maps[-1].bias.copy_(torch.from_numpy(intercept_T - shift_S))
     return f"{KEY}: starts as {' and '.join(said)}"
 
 

@@ -1,4 +1,4 @@
-"""First-order tables: four columns that learn exactly as a table of width 1 would."""
+"""First-order tables: equal columns learn exactly as a table of one column for each sum would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from runner.embeddings.factory import build_tables
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
-from runner.models.layers.embedding import LINEAR_COLUMNS, TableLookup
+from runner.models.layers.embedding import TableLookup, count_equal_columns
 from runner.models.layers.linear import FirstOrder
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 from runner.training.debugging.lookups import looked_up_ids, pooled_columns
@@ -18,16 +18,16 @@ from tests.tiny import CPU, SCHEMA, random_batch
 RATE = 0.1
 
 
-class WidthOne:
-    """Tables of width 1 in plain tensors, updated by the same rules, row by row of the batch."""
+class NarrowTables:
+    """Tables of a column for each sum in plain tensors, updated by the same rules, row by row."""
 
-    def __init__(self, settings, schema):
-        self.settings, self.schema = settings, schema
-        self.weight = {f.name: torch.zeros(f.num_rows, 1) for f in schema.sparse}
+    def __init__(self, settings, schema, width):
+        self.settings, self.schema, self.width = settings, schema, width
+        self.weight = {f.name: torch.zeros(f.num_rows, width) for f in schema.sparse}
         rowwise = ROWWISE_STATES.get(settings.kind, ())
         self.states = {
             f.name: [
-                torch.zeros(f.num_rows) if s in rowwise else torch.zeros(f.num_rows, 1)
+                torch.zeros(f.num_rows) if s in rowwise else torch.zeros(f.num_rows, width)
                 for s in STATE_NAMES[settings.kind]
             ]
             for f in schema.sparse
@@ -35,38 +35,40 @@ class WidthOne:
 
     def sums(self, batch):
         ids = batch.sparse.to_dict()
-        total = torch.zeros(batch.size)
+        total = torch.zeros(batch.size, self.width)
         for name, weight in self.weight.items():
             for row, own in enumerate(ids[name].values().split(ids[name].lengths().tolist())):
-                total[row] += weight[own].sum()
+                total[row] += weight[own].sum(0)
         return total
 
-    def update(self, batch, grad_B, step):
+    def update(self, batch, grad_BS, step):
         ids = batch.sparse.to_dict()
         for name, weight in self.weight.items():
             jagged = ids[name]
-            grads_V = grad_B.repeat_interleave(jagged.lengths())
+            grads_VS = grad_BS.repeat_interleave(jagged.lengths(), dim=0)
             rows = jagged.values().unique()
-            grad_U = torch.stack([grads_V[jagged.values() == row].sum() for row in rows])
+            grad_US = torch.stack([grads_VS[jagged.values() == row].sum(0) for row in rows])
             held, states = weight[rows], [state[rows] for state in self.states[name]]
             rule = UPDATE_RULES[self.settings.kind]
-            rule(held, states, grad_U[:, None], UpdateStep(self.settings, RATE, step))
+            rule(held, states, grad_US, UpdateStep(self.settings, RATE, step))
             weight[rows] = held
             for state, moved in zip(self.states[name], states):
                 state[rows] = moved
 
 
+@pytest.mark.parametrize("num_sums", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", SPARSE_KINDS)
-def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
+def test_it_learns_as_tables_of_a_column_a_sum_under_every_optimizer(kind, num_sums):
     schema = replace(SCHEMA, dense=())
-    lookup = TableLookup(schema, 4, linear=True)
+    lookup = TableLookup(schema, 4, linear=num_sums)
     options = {"kind": kind, "lr": RATE, "eps": 1e-10}
     options |= {"weight_decay": 0.1} if "weight_decay" in SPARSE_KINDS[kind] else {}
     known = {k: v for k, v in options.items() if k in ("kind", "lr", *SPARSE_KINDS[kind])}
     settings = parse_sparse(known)
     tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
     lookup.attach_tables(tables)
-    first_order, twin = FirstOrder(schema), WidthOne(settings, schema)
+    first_order = FirstOrder(schema, num_sums)
+    twin = NarrowTables(settings, schema, num_sums)
     for state in twin.weight.values():  # trust ratios of a weight of 0 are 0: nothing would move
         state.fill_(0.3)
     for name, state in tables.state().items():
@@ -77,23 +79,29 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
         batch = random_batch(16, step)
         tables.set_lr_and_step(RATE, step)
         _, linear_BE = lookup(batch).pooled_BE.split(lookup.widths, dim=1)
-        sums_B1 = first_order(linear_BE, batch.dense_BD[:, :0])
-        torch.testing.assert_close(sums_B1[:, 0], twin.sums(batch), rtol=1e-4, atol=1e-5)
-        grad_B = torch.randn(16, generator=torch.Generator().manual_seed(step))
-        sums_B1.backward(grad_B[:, None])
-        twin.update(batch, grad_B, step)
+        sums_BS = first_order(linear_BE, batch.dense_BD[:, :0])
+        torch.testing.assert_close(sums_BS, twin.sums(batch), rtol=1e-4, atol=1e-5)
+        grad_BS = torch.randn(16, num_sums, generator=torch.Generator().manual_seed(step))
+        sums_BS.backward(grad_BS)
+        twin.update(batch, grad_BS, step)
     state = tables.state()
     for name, weight in twin.weight.items():
         ours = state[f"{name}:linear/weight"]
-        assert torch.equal(ours, ours[:, :1].expand(-1, LINEAR_COLUMNS))
-        torch.testing.assert_close(ours[:, :1], weight, rtol=1e-4, atol=1e-5, msg=name)
+        equal = count_equal_columns(num_sums)
+        assert torch.equal(ours, ours[:, ::equal].repeat_interleave(equal, dim=1))
+        torch.testing.assert_close(ours[:, ::equal], weight, rtol=1e-4, atol=1e-5, msg=name)
     assert max(float((w - 0.3).abs().max()) for w in twin.weight.values()) > 1e-4
+
+
+def test_tables_of_several_weights_an_id_are_no_wider_than_fbgemm_needs():
+    widths = {n: TableLookup(SCHEMA, 8, linear=n).specs[-1].dim for n in range(1, 9)}
+    assert widths == {1: 4, 2: 4, 3: 12, 4: 4, 5: 20, 6: 12, 7: 28, 8: 8}
 
 
 def test_dense_features_enter_by_a_linear_function():
     first_order = FirstOrder(SCHEMA)
     batch = random_batch(8)
-    zeros = torch.zeros(8, 3 * LINEAR_COLUMNS)
+    zeros = torch.zeros(8, 3 * count_equal_columns(1))
     expected = batch.dense_BD @ first_order.dense.weight.T + first_order.dense.bias
     torch.testing.assert_close(first_order(zeros, batch.dense_BD), expected)
 
@@ -154,7 +162,7 @@ def test_weights_of_ids_count_in_both():
     per_bag = weights_V.split(batch.sparse.lengths().tolist())
     for bag, own in enumerate(per_bag):
         expected_B[bag % 8] += own.sum()
-    torch.testing.assert_close(linear_BE.sum(1) / LINEAR_COLUMNS, expected_B)
+    torch.testing.assert_close(linear_BE.sum(1) / count_equal_columns(1), expected_B)
     torch.testing.assert_close(pooled_BE.sum(1) / 4, expected_B)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from runner.batch import DataPosition, Prediction
+from runner.batch import DataPosition, Prediction, TaskSpec
 from runner.config.intervals import Progress, is_due
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
 from runner.machine import available_memory_share
 from runner.models.deepfm import DeepFM
+from runner.models.losses import BCE
 from runner.reporting.console import View
 from runner.training.callbacks import check_callback
 from runner.training.callbacks.loss_guard import LossGuard
@@ -301,16 +302,20 @@ def test_statistics_of_weights_are_those_of_numpy():
     assert "dense/bottom.0.bias/mean" in row and "dense/bottom.0.weight/mean" not in row
 
 
-def test_norms_of_rows_are_those_of_the_weight_for_which_equal_columns_stand():
-    context = make_context(model=DeepFM(SCHEMA, embedding_dim=4, deep=[8]))
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_norms_of_rows_are_those_of_the_weights_for_which_equal_columns_stand(num_tasks):
+    schema = replace(SCHEMA, tasks=tuple(TaskSpec(f"t{n}") for n in range(num_tasks)))
+    model = DeepFM(schema, embedding_dim=4, deep=[8], linear_weights="own")
+    context = make_context(model=model, loss=BCE(schema))
     weight_RD = context.tables.state()["a:linear/weight"]
-    weight_RD.copy_(torch.randn(len(weight_RD), 1).expand_as(weight_RD))
+    weight_RT = torch.randn(len(weight_RD), num_tasks)
+    weight_RD.copy_(weight_RT.repeat_interleave(4 // num_tasks, dim=1))
     watch = Weights(every=1, tables=[{"pattern": "a:linear", "statistics": ["max"]}])
     training = FakeTraining(context=context)
     watch.on_run_start(training)
     training.advance()
     watch.on_update(training, None)
-    largest = float(weight_RD[:, 0].abs().max())
+    largest = float(weight_RT.norm(dim=1).max())
     assert training.rows[0]["tables/a:linear/row_norm_max"] == pytest.approx(largest)
 
 

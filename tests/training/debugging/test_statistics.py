@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from runner.batch import TaskSpec
 from runner.config.settings import TrainerSettings
 from runner.models.deepfm import DeepFM
+from runner.models.losses import BCE
 from runner.training.debugging import hooks
 from runner.training.debugging.formatting import (
     describe_non_finite,
@@ -125,21 +128,25 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
         assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
 
 
-def test_norms_count_the_equal_columns_of_a_first_order_weight_once():
-    model = DeepFM(SCHEMA, embedding_dim=4, deep=[8])
-    context, twin = make_context(model=deepcopy(model)), make_context(model=model)
-    job = make_job(context, max_steps=1, statistics=True)
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_norms_count_the_equal_columns_of_a_first_order_weight_once(num_tasks):
+    schema = replace(SCHEMA, tasks=tuple(TaskSpec(f"t{n}") for n in range(num_tasks)))
+    model = DeepFM(schema, embedding_dim=4, deep=[8], linear_weights="own")
+    loss = BCE(schema)
+    context, twin = (make_context(model=m, loss=loss) for m in (deepcopy(model), model))
+    job = make_job(context, dataset=Rows(schema=schema), max_steps=1, statistics=True)
     assert debug(job).status == "completed"
     tables = rows_of(output(job), "tables of embedding in step 1")
-    batch = next(Rows().batches("train", batch_size=32))
+    batch = next(Rows(schema=schema).batches("train", batch_size=32))
     boundary = twin.model.embed(batch).detached()
-    loss_B = twin.loss(twin.model.dense(boundary, batch))["click"]
+    loss_B = sum(twin.loss(twin.model.dense(boundary, batch)).values())
     (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
-    first_order = boundary.pooled_BE.grad[:, 12::4]
+    equal = 4 // num_tasks
+    first_order = boundary.pooled_BE.grad[:, 12::equal].unflatten(1, (3, num_tasks))
     for number, name in enumerate("abm"):
         read = context.tables.state()[f"{name}:linear/weight"][batch.sparse[name].values().unique()]
         *_, norm_read, norm_gradient = tables[f"{name}:linear"]
-        assert float(norm_read) == pytest.approx(float(read[:, 0].norm()), rel=0.01)
+        assert float(norm_read) == pytest.approx(float(read[:, ::equal].norm()), rel=0.01)
         gradient = first_order[:, number]
         assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
 

@@ -399,6 +399,28 @@ def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path
 
 
 def test_a_click_and_a_number_start_as_their_regressions_each_in_its_scale(runner, tmp_path):
+    """What raises the number lowers the click, and each label has a weight of its own for an id."""
+    rng = np.random.default_rng(6)
+    item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
+    z, took = 1 - x - item / 4, 600 + 50 * (x + item % 3)
+    click = (rng.random(ROWS) < 1 / (1 + np.exp(-z))).astype(int)
+    rows = {"item": item, "x": x, "took": took, "click": click}
+    write_items(tmp_path, rows, {"click": {}, "took": {"type": "regression"}})
+    runner.run(
+        *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
+        *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale={took: 50}"),
+        *("model.loss.weights={took: 0.0004}", "metrics.eval=[auc,log_loss,r2]"),
+        *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
+        *(f"hydra.run.dir={tmp_path}/run", "trainer.num_threads=1", "report=false"),
+    ).check()
+    first = read_rows(tmp_path / "run", "validation")[0]
+    theirs = json.loads((tmp_path / "run/result.json").read_text())["yardstick"]["metrics"]
+    assert first["step"] == 0 and first["r2/took"] > 0.999
+    for metric in ("auc/click", "log_loss/click"):
+        assert first[metric] == pytest.approx(theirs[f"validation/{metric}"], abs=1e-5)
+
+
+def test_labels_that_share_a_linear_half_start_as_the_mean_of_their_regressions(runner, tmp_path):
     rng = np.random.default_rng(6)
     item, x = rng.integers(0, 9, ROWS), rng.normal(size=ROWS)
     z = x + item / 4 - 1
@@ -410,7 +432,8 @@ def test_a_click_and_a_number_start_as_their_regressions_each_in_its_scale(runne
         *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale={took: 50}"),
         *("model.loss.weights={took: 0.0004}", "metrics.eval=[log_loss,r2]"),
         *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
-        *(f"hydra.run.dir={tmp_path}/run", "trainer.num_threads=1", "report=false"),
+        *("model.net.linear_weights=shared", f"hydra.run.dir={tmp_path}/run"),
+        *("trainer.num_threads=1", "report=false"),
     ).check()
     assert "starts as the logistic regression of" in done.text
     assert "and the linear regression of" in done.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from runner.embeddings.interface import make_layout
 from runner.errors import ConfigError
 from runner.models.deepfm import DeepFM
 from runner.models.layers.sequences import SequenceLookup
+from runner.models.losses import BCE
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings
@@ -152,21 +154,28 @@ def test_beside_a_sequence_each_table_of_the_pooled_columns_has_its_own_norm():
     assert [float(g.norm()) for g in clipped] == pytest.approx([3.0, 3.5, 3.5], rel=1e-6)
 
 
-def test_a_first_order_weight_counts_once_in_norms_and_in_what_they_clip():
-    """The twin has tables of width 1, and DeepFM's formula written out."""
-    context, batch = make_context(model=DeepFM(SCHEMA, embedding_dim=4, deep=[8])), random_batch(64)
-    model = context.model
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_a_first_order_weight_counts_once_in_norms_and_in_what_they_clip(num_tasks):
+    """The twin has tables of a column for each task, and DeepFM's formula written out."""
+    schema = replace(SCHEMA, tasks=tuple(TaskSpec(f"t{n}") for n in range(num_tasks)))
+    model = DeepFM(schema, embedding_dim=4, deep=[8], linear_weights="own")
+    context, batch = make_context(model=model, loss=BCE(schema)), random_batch(64, 0, num_tasks)
     pooled = model.embed(batch).pooled_BE.detach()
-    vectors, first = (t.clone().requires_grad_() for t in (pooled[:, :12], pooled[:, 12::4]))
+    vectors, first = (
+        t.clone().requires_grad_() for t in (pooled[:, :12], pooled[:, 12 :: 4 // num_tasks])
+    )
     fields = model.fields(vectors, batch.dense_BD)
     pairs = sum((fields[:, i] * fields[:, j]).sum(1) for i in range(5) for j in range(i))
-    linear = first.sum(1) + model.first_order.dense(batch.dense_BD)[:, 0]
-    logits_B = linear + pairs + model.deep(fields.flatten(1))[:, 0]
-    loss_B = binary_cross_entropy_with_logits(logits_B, batch.labels_BT[:, 0], reduction="none")
-    loss = torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()
+    linear = first.unflatten(1, (3, num_tasks)).sum(1) + model.first_order.dense(batch.dense_BD)
+    logits_BT = linear + pairs[:, None] + model.deep(fields.flatten(1))
+    loss_BT = binary_cross_entropy_with_logits(logits_BT, batch.labels_BT, reduction="none")
+    loss = torch.dot(loss_BT.sum(1), batch.weights_B) / batch.weights_B.sum()
     named = dense_parameters(model, context.loss)
     gradients = torch.autograd.grad(loss, [*named.values(), vectors, first])
-    dense, by_table = gradients[:-2], [*gradients[-2].split(4, dim=1), *gradients[-1].split(1, 1)]
+    dense, by_table = (
+        gradients[:-2],
+        [*gradients[-2].split(4, dim=1), *gradients[-1].split(num_tasks, 1)],
+    )
     total = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     context.parameter_names = {id(p): name for name, p in named.items()}
     context.clip, context.log_gradients = ClipSettings(global_norm=total / 2), "parameters"

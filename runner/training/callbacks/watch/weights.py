@@ -18,7 +18,6 @@ from runner.config_key import Key, check_arguments, check_value
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards, rows_in_shard
 from runner.errors import ConfigError
-from runner.models.layers.embedding import count_equal_columns
 from runner.training.callbacks.watch.histograms import (
     LastGradients,
     make_histogram,
@@ -117,10 +116,11 @@ class Weights:
             x = named[name].detach().double()
             values |= {f"dense/{name}/{s}": float(STATISTICS[s](x)) for s in statistics}  # sync
         weights = table_weights(context.tables.state())
+        equal_columns = {s.name: s.equal_columns for s in context.tables.layout.tables}
         for name, statistics in match_statistics(self.tables, weights, "tables").items():
             rows_N = sample_row_ids(name, weights[name].shape[0], self.sample_rows)
             norms_N = row_norms(weights[name], rows_N, training.ranks)
-            norms_N /= count_equal_columns(name) ** 0.5
+            norms_N /= equal_columns[name] ** 0.5
             for s in statistics:
                 values[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
         training.log("weights", values)
