@@ -134,7 +134,7 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
     """Return what each raw column holds, for people."""
     kinds = {
         spec.column: f"vector of {spec.size} numbers" if spec.size else spec.input or "number"
-        for spec in declared.numeric
+        for spec in declared.numbers
     }
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):

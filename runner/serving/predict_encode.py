@@ -118,12 +118,12 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
         table: columns, of which only those of the model's inputs change.
     """
     features = transforms.features
-    numbers = {spec.column for spec in features.numeric}
+    numbers = {spec.column for spec in features.numbers}
     texts = {spec.column for spec in features.ids if spec.separator}
-    texts |= {spec.column for spec in features.numeric if spec.separator}
+    texts |= {spec.column for spec in features.numbers if spec.separator}
     texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
     lists = {c for s in features.ids if s.is_list and not s.separator for c in s.columns}
-    lists |= {spec.column for spec in features.numeric if spec.size and not spec.separator}
+    lists |= {spec.column for spec in features.numbers if spec.size and not spec.separator}
     for index, (name, type_) in enumerate(zip(table.schema.names, table.schema.types)):
         plain = pa.float64() if name in numbers else pa.int64()
         if pt.is_list(type_) and pt.is_null(type_.value_type):

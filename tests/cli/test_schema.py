@@ -222,6 +222,21 @@ def test_texts_of_two_values_are_labels(write, propose):
         schema([path, "--label", "income", "--positive", "50000"], ())
 
 
+@pytest.mark.parametrize("name", ["units_sold", "Sales", "weekly_sales"])
+def test_of_a_table_of_sales_the_number_is_the_label_and_not_the_promotion(write, propose, name):
+    rng = np.random.default_rng(1)
+    promo = rng.integers(0, 2, ROWS)
+    proposed, _ = propose(write(promo=promo, **{name: rng.poisson(5 + 3 * promo)}))
+    assert (
+        proposed["labels"] == {name: {"type": "regression"}} and "promo" in proposed["categorical"]
+    )
+    proposed, _ = propose(write(click=promo, **{name: rng.poisson(5, ROWS)}))
+    assert list(proposed["labels"]) == ["click"]
+    assert name in {**proposed.get("numeric", {}), **proposed["categorical"]}
+    proposed, _ = propose(write(promo=promo, **{f"{name}_rank": rng.poisson(5, ROWS)}))
+    assert list(proposed["labels"]) == ["promo"]
+
+
 def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propose):
     path = write(click=binary(), buy=np.zeros(ROWS, np.int64))
     proposed, shown = propose(path, "--label", "click,buy")

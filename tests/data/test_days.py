@@ -101,7 +101,7 @@ def test_a_missing_time_takes_the_default_and_a_text_that_is_none_is_told(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"encode": "day"}, "encode='day': expected one of days; nearest: 'days'"),
+        ({"encode": "day"}, "encode='day': expected one of days, count, share; nearest: 'days'"),
         ({"encode": "days", "size": 3}, "encode=days: is made of one time a row"),
         ({"encode": "days", "input": "amount"}, "encode=days: is made of one time a row"),
         ({"input": "dmy"}, "input=dmy: is for the days of a time: encode: days"),

@@ -33,7 +33,12 @@ from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_lines import find_row_lines
 from runner.data.tabular.text_values import split_json_lists
-from runner.data.tabular.times import compute_time_part, guess_time_form, parse_times
+from runner.data.tabular.times import (
+    TEXT_DATES,
+    compute_time_part,
+    guess_time_form,
+    parse_times,
+)
 from runner.errors import ConfigError, DataError
 from runner.serving.raw_rows import as_table
 from runner.serving.tables import as_arrow
@@ -593,6 +598,14 @@ MOMENT = datetime(2014, 10, 21, 6, tzinfo=UTC)  # a Tuesday
         *[("10-21-2014, 6:00 am", "mdy"), ("2014/10/21 06:00", "ymd"), ("14102106", "yymmddhh")],
         *[("2014-10-21T06:00:00Z", "text"), (str(int(MOMENT.timestamp())), "seconds")],
         *[("2014-10-20 22:00:00.000 -0800", "text"), ("2014-10-21 06:00:00 +0000 UTC", "text")],
+        *[
+            ("21-Oct-2014 06:00", "dmy"),
+            ("21 october 14 6:00:00", "dmy"),
+            ("21OCT2014 06:00", "dmy"),
+        ],
+        *[("Oct 21, 2014 6:00 AM", "mdy"), ("October 21 2014, 06:00", "mdy")],
+        *[("2014-Oct-21 06:00", "ymd"), (20141021060000, "yyyymmddhhmmss")],
+        *[("20141021060000", "yyyymmddhhmmss"), (201410210600, "yyyymmddhhmm")],
     ],
 )
 def test_times_in_all_forms(value, form):
@@ -657,8 +670,42 @@ def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
 
 
 @pytest.mark.parametrize(
+    ("form", "pattern"),
+    [
+        *[("dmy", "%d-%b-%Y"), ("dmy", "%d-%b-%y"), ("mdy", "%b %d, %Y %I:%M %p")],
+        *[("mdy", "%B %d, %Y"), ("dmy", "%d %B %Y %H:%M:%S"), ("yyyymmddhhmmss", "%Y%m%d%H%M%S")],
+        *[("yyyymmddhhmm", "%Y%m%d%H%M"), ("text", "%G-W%V-%u")],
+    ],
+)
+def test_names_of_months_long_numbers_and_weeks_are_those_of_strptime(form, pattern):
+    rng = np.random.default_rng(0)
+    moments = [datetime.fromtimestamp(int(s), UTC) for s in rng.integers(9e8, 2e9, 500)]
+    texts = [m.strftime(pattern) for m in moments]
+    assert guess_time_form(pa.array(texts)) == form
+    wanted = [datetime.strptime(text, pattern).replace(tzinfo=UTC).timestamp() for text in texts]
+    form = "seconds" if form == "text" else form
+    assert parse_times(pa.array([*texts, None]), form)[:-1].tolist() == wanted
+    if texts[0].isdigit():
+        assert parse_times(pa.array(list(map(int, texts))), form).tolist() == wanted
+
+
+def test_a_week_is_its_monday_and_what_only_looks_like_such_a_date_is_none():
+    monday, last = (
+        datetime(*day, tzinfo=UTC).timestamp() for day in ((2024, 1, 15), (2020, 12, 28))
+    )
+    texts = ["2024-W03", "2024W03", "2020-W53", "2021-W53", "2024-W00", "2024-W3"]
+    found = parse_times(pa.array(texts))
+    assert found[:3].tolist() == [monday, monday, last] and np.isnan(found[3:]).all()
+    none = ["31-Feb-2024", "12-Jxn-2024", "May 2024", "12 03 2024", "12, 3, 2024", "May"]
+    assert all(np.isnan(parse_times(pa.array(none), form)).all() for form in TEXT_DATES)
+    wrong = [20240230103000, 20240228240000, 20240228106000, 20240228103060]
+    assert np.isnan(parse_times(pa.array(wrong), "yyyymmddhhmmss")).all()
+
+
+@pytest.mark.parametrize(
     ("values", "form"),
     [
+        (["12-Jan-24", "13-Feb-24"], "dmy"),
         (["03/04/2019", "12/11/2019"], "dmy or mdy"),
         (["03/04/2019", "13/11/2019"], "dmy"),
         (["03/04/2019", "11/13/2019"], "mdy"),

@@ -180,7 +180,7 @@ def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     for label in declared.labels:
         is_label_text = label.is_text or label.input
         types[label.column] = pa.string() if is_label_text else pa.float64()
-    for number in declared.numeric:
+    for number in declared.numbers:
         vector = pa.string() if number.separator else pa.list_(pa.float64())
         single = pa.string() if number.input else pa.float64()
         types[number.column] = vector if number.size else single

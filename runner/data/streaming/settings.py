@@ -36,7 +36,7 @@ def plain_columns(declared: Declared) -> Columns | None:
 def expected_types(declared: Declared) -> pa.Schema:
     """Return the type of each column by its declaration, as no file has them."""
     types: dict[str, pa.DataType] = {}
-    numbers = [s.column for s in declared.labels] + [s.column for s in declared.numeric]
+    numbers = [s.column for s in declared.labels] + [s.column for s in declared.numbers]
     types |= dict.fromkeys(numbers, pa.float64())
     types |= {declared.weight: pa.float64()} if declared.weight else {}
     for name in declared.groups:

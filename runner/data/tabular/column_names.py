@@ -50,6 +50,11 @@ _OUTCOMES = _words(
     canceled cancelled returned refunded renewed skip skipped"""
 )
 _BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
+_SOLD = _words("sales sold demand")
+_BESIDE_SOLD = _words(
+    """unit units item items number num total count qty quantity volume amount gross net store shop
+    product daily weekly monthly day week month"""
+)
 
 _ID_WORDS = _words(
     """id ids uid pid uuid guid item movie film product sku ad ads user device code category
@@ -149,6 +154,12 @@ def is_outcome(name: str) -> bool:
     name = last if guess_kind(around) != "id" else name
     words = set(_plain_words(name))
     return bool(_OUTCOMES & words) and words <= _OUTCOMES | _BESIDE_OUTCOMES
+
+
+def is_amount_sold(name: str) -> bool:
+    """Tell whether a name is that of what a table of sales has to predict, such as `units_sold`."""
+    words = set(_plain_words(name))
+    return bool(_SOLD & words) and words <= _SOLD | _BESIDE_SOLD
 
 
 def is_rating(name: str) -> bool:

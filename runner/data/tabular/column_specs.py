@@ -14,6 +14,9 @@ from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
+COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, those of an id
+MATCHES = (COUNT, SHARE)
+
 
 @dataclass(frozen=True)
 class LabelSpec:
@@ -64,17 +67,20 @@ class NumericSpec:
     encode: str = ""  # days: of its times, since 1970; empty: it has numbers
     until: str = ""  # days: column of times to which they are counted, instead of since 1970
     until_input: str = ""  # of TIME_FORMS, for `until`
+    of: str = ""  # count and share: column with the id whose values in the list are counted
 
     def __repr__(self) -> str:
-        """Return what it was before there were vectors, amounts and days, where it is none."""
+        """Return what it was before there were the later kinds of numbers, where it is none."""
         of_vectors = () if self.size else ("size", "separator", "element")
         of_days = () if self.encode else ("encode", "until", "until_input")
-        return _repr_without(self, *of_vectors, *(() if self.input else ("input",)), *of_days)
+        of_lists = () if self.of else ("of",)
+        of_amounts = () if self.input else ("input",)
+        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the files that are needed for it."""
-        return (self.column, self.until) if self.until else (self.column,)
+        return (self.column, *filter(None, (self.until, self.of)))
 
     @property
     def place(self) -> str:
@@ -164,7 +170,7 @@ CHOICES = {
 }
 
 CHOICES_OF_NUMBERS = {
-    "encode": (DAYS,),
+    "encode": (DAYS, *MATCHES),
     "input": (*AMOUNT_FORMS, *TIME_FORMS),
     "until_input": TIME_FORMS,
 }
@@ -197,6 +203,11 @@ class Declared:
         names += [column for spec in self.ids for column in spec.columns]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
+
+    @property
+    def numbers(self) -> tuple[NumericSpec, ...]:
+        """The dense features that are no matches of ids, whose columns are those of `ids`."""
+        return tuple(spec for spec in self.numeric if spec.encode not in MATCHES)
 
     @property
     def optional_columns(self) -> frozenset[str]:

@@ -26,6 +26,7 @@ from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.growing.settings import NO_ID
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.list_matches import read_matches
 from runner.data.tabular.raw_ids import (
     RawIds,
     fill_missing,
@@ -35,12 +36,12 @@ from runner.data.tabular.raw_ids import (
     read_time_column,
 )
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
-from runner.data.tabular.times import SECONDS_OF_DAY, TIME_PARTS, as_seconds, is_seconds
+from runner.data.tabular.times import DAYS, SECONDS_OF_DAY, TIME_PARTS, as_seconds, is_seconds
 from runner.data.tabular.vectors import parse_numbers, read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
 
 _SOURCE_OF_NUMBERS = attrgetter(
-    "column", "size", "separator", "input", "encode", "until", "until_input"
+    "column", "size", "separator", "input", "encode", "until", "until_input", "of"
 )
 
 
@@ -142,12 +143,15 @@ def encode_numbers(
         DataError: for a value that is missing without a default or not finite, unless bad rows are
             skipped.
     """
-    for (column, size, _, form, is_days, *_), same in groupby(specs, _SOURCE_OF_NUMBERS):
+    for (column, size, _, form, encode, *_), same in groupby(specs, _SOURCE_OF_NUMBERS):
         features = list(same)
         if size:
             raw_RS, missing_RS = read_vectors(table, features[0], validator)
-        elif is_days:
+        elif encode == DAYS:
             raw_R, missing_R = _read_days(table, features[0], validator)
+        elif encode:
+            raw_R = read_matches(table, features[0], validator)
+            missing_R = np.zeros(len(raw_R), bool)
         else:
             raw_R, missing_R = read_numbers(table, column, form, validator)
         for spec in features:

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from runner.data.tabular.column_names import (
     QUERY,
     guess_kind,
+    is_amount_sold,
     is_grade,
     is_outcome,
     is_rating,
@@ -60,6 +61,9 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         return found, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
+    sold = [f for f in complete if is_amount_sold(f.name) and f.low is not None]
+    if found := [f.name for f in sold if not (is_binary(f) or pt.is_nested(f.type) or f.separator)]:
+        return found, "called as an amount that was sold"
     plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
     plain = [n for n in plain if guess_kind(n) != "id" and split_words(n)[0] not in ("is", "has")]
     if len(plain) == 1:

@@ -22,10 +22,13 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
 
     Args:
         recipe: of the table.
-        names: of the features that are kept; a vector is kept with all its elements.
+        names: of the features that are kept; a vector is kept with all its elements, and a match
+            with the ids that it compares.
     """
     vectors = [s.name for s in recipe.declared.numeric if s.size and s.name in names]
     names = {*names, *(name.rpartition("[")[0] for name in vectors)}
+    matched = {c for s in recipe.declared.numeric if s.of and s.name in names for c in s.columns}
+    names |= {s.name for s in recipe.declared.ids if s.column in matched}
     content: dict[str, Any] = {}
     for key, value in recipe.schema_content.items():
         content[key] = _keep(value or {}, names) if key in FEATURE_ROLES else value

@@ -49,7 +49,7 @@ def propose_crosses(
     """
     sample = draw_rows(sample)
     codes_by_name = {
-        name: _codes(sample[name])
+        name: value_codes(sample[name])
         for name, role in roles.items()
         if role.name == "categorical" and not {"list", "separator"} & {*role.settings}
     }
@@ -70,7 +70,7 @@ def propose_crosses(
     return found, notes
 
 
-def _codes(column: pa.ChunkedArray) -> np.ndarray:
+def value_codes(column: pa.ChunkedArray) -> np.ndarray:
     """Return the number of the value of each row [R]."""
     values = column.combine_chunks()
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
@@ -93,7 +93,7 @@ def _choose_pairs(
         return []
     columns = list(codes.values())
     # the logits of all rows by the effects that either half gives
-    logits_by_half = [_add_effects(columns, y_K, half) for half in HALVES]
+    logits_by_half = [add_effects(columns, y_K, half) for half in HALVES]
     pairs = {
         pair: _cells(codes[pair[0]], codes[pair[1]])
         for pair in combinations(codes, 2)
@@ -103,7 +103,7 @@ def _choose_pairs(
     chosen: list[tuple[str, str]] = []
     for _ in range(MOST_CROSSES):
         gains = {
-            pair: _gain(cells_K, y_K, logits_by_half)
+            pair: gain_of_cells(cells_K, y_K, logits_by_half)
             for pair, cells_K in pairs.items()
             if _left_over(cells_K, y_K, logits_by_half) > ERRORS
         }
@@ -114,11 +114,11 @@ def _choose_pairs(
         columns.append(pairs.pop(best))
         if by_factors < MUCH_MORE * gains[best]:
             chosen.append(best)
-        logits_by_half = [_add_effects(columns, y_K, half) for half in HALVES]
+        logits_by_half = [add_effects(columns, y_K, half) for half in HALVES]
     return chosen
 
 
-def _add_effects(columns: Sequence[np.ndarray], y_K: np.ndarray, half: slice) -> np.ndarray:
+def add_effects(columns: Sequence[np.ndarray], y_K: np.ndarray, half: slice) -> np.ndarray:
     """Return the logits [K] of an additive model of the columns, fitted to one half of the rows."""
     rate = float(y_K[half].mean())
     logits_K = np.full(len(y_K), np.log(rate / (1 - rate)))
@@ -148,7 +148,9 @@ def _left_over(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np
     return float(products.sum() / max(float((products**2).sum()) ** 0.5, 1e-12))
 
 
-def _gain(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]) -> float:
+def gain_of_cells(
+    cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]
+) -> float:
     """Return the AUC that effects of the cells add, on the half that did not give them."""
     gains = []
     for fitted, judged, x_K in zip(HALVES, HALVES[::-1], logits_by_half):

@@ -41,6 +41,7 @@ from runner.data.tabular.propose_interactions import (
     propose_declaration,
     whole_number_ids,
 )
+from runner.data.tabular.propose_matches import propose_matches
 from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 from runner.data.tabular.propose_times import (
@@ -273,6 +274,9 @@ def _use_rows(
     notes += found
     numbers, found = propose_numbers_of_ids(table, columns, roles, taken)
     more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
+    notes += found
+    matches, found = propose_matches(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    more_numbers |= matches
     notes += found
     crosses, found = propose_crosses(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     notes += found

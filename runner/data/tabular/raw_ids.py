@@ -84,8 +84,8 @@ def read_ids(
     column = single_array(table, spec.column)
     if not spec.is_list:
         return RawIds(*_read_values(spec, column, validator, None, id_types))
-    lists = _as_lists(spec, spec.column, column, validator)
-    flat, offsets_R1 = _flatten_lists(lists)
+    lists = as_lists(spec, spec.column, column, validator)
+    flat, offsets_R1 = flatten_lists(lists)
     row_of_value: np.ndarray = np.repeat(np.arange(len(lists)), np.diff(offsets_R1))
     values, missing = _read_values(spec, flat, validator, row_of_value, id_types)
     weights: np.ndarray | None = None
@@ -261,7 +261,7 @@ def _parse_integers(
     return pc.coalesce(integers, unsigned.view(pa.int64()))
 
 
-def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator) -> pa.Array:
+def as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator) -> pa.Array:
     """Return a list array. Texts are split at the separator; a missing text is an empty list.
 
     Without a separator texts are JSON, as in a text file with the rows of a training on lists.
@@ -280,7 +280,7 @@ def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator
     return column
 
 
-def _flatten_lists(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def flatten_lists(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Return all values and the offsets [R + 1] of the rows. A missing list counts as empty."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return lists.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -292,8 +292,8 @@ def _read_parallel_list(
     """Read another list column as [V] float64; rows whose lists differ in length are bad."""
     lists = single_array(table, name)
     if is_text(lists.type):
-        lists = _as_lists(spec, name, lists, validator)
-    flat, found_R1 = _flatten_lists(lists)
+        lists = as_lists(spec, name, lists, validator)
+    flat, found_R1 = flatten_lists(lists)
     lengths_R, found_lengths_R = np.diff(offsets_R1), np.diff(found_R1)
     row_of_value = np.repeat(np.arange(len(lists)), found_lengths_R)
     if name == spec.order_by:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
@@ -15,13 +15,14 @@ from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import (
     CHOICES,
     CHOICES_OF_NUMBERS,
+    MATCHES,
     Declared,
     IdSpec,
     LabelSpec,
     NumericSpec,
 )
 from runner.data.tabular.split_setting import parse_split
-from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
+from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 from runner.data.tabular.vectors import expand_vectors
 from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_keys
 
@@ -74,6 +75,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         problems.append(f"{where}.labels: no label is declared")
     for column in vectors:
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
+    problems += _match_problems(vectors, pooled + sequences, where)
     numeric = expand_vectors(vectors)
     problems += [
         f"{where}.labels.{s.name}.positive: is for a binary label, without above, allowed and input"
@@ -280,17 +282,36 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
     low, high = spec.clip
     if low is not None and high is not None and low >= high:
         yield f"{where}.clip={[low, high]}: the first must be below the second"
-    if spec.separator and not spec.size:
+    if spec.separator and not (spec.size or spec.of):
         yield f"{where}.separator: is for a vector, whose number of values `size` says"
     if spec.input and spec.size:
         yield f"{where}.input={spec.input}: is for one amount a row, not for a vector"
-    if spec.encode and (spec.size or spec.input in AMOUNT_FORMS):
+    if spec.encode == DAYS and (spec.size or spec.input in AMOUNT_FORMS):
         yield f"{where}.encode={spec.encode}: is made of one time a row"
-    if not spec.encode and (spec.input in TIME_FORMS or spec.until):
+    if spec.encode in MATCHES and (spec.size or spec.input or not spec.of):
+        yield f"{where}.encode={spec.encode}: is of ids in a list; `of` names the id's column"
+    if spec.of and spec.encode not in MATCHES:
+        yield f"{where}.of={spec.of}: is for an id in a list: encode: {' or '.join(MATCHES)}"
+    if spec.encode != DAYS and (spec.input in TIME_FORMS or spec.until):
         key = f"until={spec.until}" if spec.until else f"input={spec.input}"
         yield f"{where}.{key}: is for the days of a time: encode: days"
     if spec.until_input and not spec.until:
         yield f"{where}.until_input={spec.until_input}: is for the column that `until` names"
+
+
+def _match_problems(
+    numbers: Sequence[NumericSpec], ids: Sequence[IdSpec], where: str
+) -> Iterator[str]:
+    """Yield a message for each column of a match of ids that is no feature of its kind."""
+    lists = {(s.column, s.separator) for s in ids if s.is_list}
+    single = {s.column for s in ids if not (s.is_list or s.cross)}
+    for spec in (s for s in numbers if s.of):
+        key = f"{where}.numeric.{spec.name}"
+        if (spec.column, spec.separator) not in lists:
+            same = "of the same separator" if spec.separator else "of lists"
+            yield f"{key}.column={spec.column}: expected a feature {same}, which declares its ids"
+        if spec.of not in single:
+            yield f"{key}.of={spec.of}: expected a feature of one id a row, which declares its ids"
 
 
 def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:

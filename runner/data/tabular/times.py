@@ -11,10 +11,21 @@ import pyarrow.types as pt
 
 from runner.data.tabular.read_files import is_text
 
-# form -> the digits of a year in whole numbers such as 20141021, and whether hours follow
-DATE_FORMS = {"yyyymmdd": (4, False), "yyyymmddhh": (4, True), "yymmddhh": (2, True)}
+# form -> the digits of a year in whole numbers such as 20141021, and those of a clock that follow
+DATE_FORMS = {
+    "yyyymmdd": (4, 0),
+    "yyyymmddhh": (4, 2),
+    "yymmddhh": (2, 2),
+    "yyyymmddhhmm": (4, 4),
+    "yyyymmddhhmmss": (4, 6),
+}
 # forms of texts that are not ISO 8601, such as 31/12/2019 23:59: the order of day, month and year
 TEXT_DATES = ("dmy", "mdy", "ymd")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    "sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
+)
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
 AMBIGUOUS = " or "  # between the forms in which a column may have been written
@@ -112,7 +123,22 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
     in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
-    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")))
+    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), _parse_weeks(texts))
+
+
+def _parse_weeks(texts: pa.Array) -> pa.Array:
+    """Return the Mondays of weeks such as 2024-W03, and days such as 2024-W03-5, in ISO 8601."""
+    fits = pc.match_substring_regex(texts, r"^\d{4}-?W\d\d(-?\d)?$")
+    weeks = pc.if_else(fits, texts, pa.scalar(None, pa.string())).dictionary_encode()
+    days = [_parse_week(text) for text in weeks.dictionary.to_pylist()]
+    return pa.array(days, pa.timestamp("us")).take(weeks.indices)
+
+
+def _parse_week(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # week 53 of a year that has 52
+        return None
 
 
 def _parse_iso(texts: pa.Array, pattern: str, type_: pa.DataType) -> pa.Array:
@@ -133,17 +159,24 @@ def _parse_text(text: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
 
 
 def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
-    """Read texts such as 31/12/2019 23:59 or 12.31.19 11:59 PM as seconds; NaN for others.
+    """Read texts such as 31/12/2019 23:59 or Dec 31, 2019 11:59 PM as seconds; NaN for others.
 
     Years of two digits are 1969 to 2068, as strptime has them.
 
     Args:
         order: of day, month and year, one of TEXT_DATES.
     """
-    patterns = {"d": r"(?P<d>\d{1,2})", "m": r"(?P<m>\d{1,2})", "y": r"(?P<y>\d{4}|\d{2})"}
+    day, month, year = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})", r"(?P<y>\d{4}|\d{2})"
+    # the name of a month may have spaces around it, or nothing
+    name = rf"[ /.-]{{0,2}}(?P<name>(?i:{_MONTH}))[ ,/.-]{{0,2}}"
+    middle = rf"(?:[/.-]{month}[/.-]|{name})"
+    date_ = {
+        "dmy": day + middle + year,
+        "mdy": rf"(?:{month}[/.-]|{name}){day}(?:[/.-]|,? ){year}",
+        "ymd": year + middle + day,
+    }[order]
     clock = r"(?P<H>\d{1,2}):(?P<M>\d{2})(?::(?P<S>\d{2})(?:\.\d+)?)?(?: ?(?P<P>[AaPp])[Mm])?"
-    date = "[/.-]".join(patterns[part] for part in order)
-    found = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date}(?:[ T,]+{clock})?$")
+    found = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date_}(?:[ T,]+{clock})?$")
     fits_R = found.is_valid().to_numpy(zero_copy_only=False)
 
     def number(part: str) -> np.ndarray:
@@ -152,6 +185,9 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
         return np.asarray(digits.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
     years_R, months_R, days_R = number("y"), number("m"), number("d")
+    names = pc.utf8_lower(pc.utf8_slice_codeunits(pc.struct_field(found, "name"), 0, 3))
+    named = pc.index_in(names, pa.array(_MONTHS)).fill_null(-1)
+    months_R = months_R + 1 + named.to_numpy()  # one of both is 0
     years_R = years_R + np.select([years_R < 69, years_R < 100], [2000, 1900], 0)
     hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
     half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
@@ -162,16 +198,20 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     return _count_seconds(years_R, months_R, days_R, clock_R, fits_R)
 
 
-def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np.ndarray:
+def _parse_dates(numbers_R: np.ndarray, year_digits: int, clock_digits: int) -> np.ndarray:
     """Read whole numbers such as 2014102106 as seconds; NaN where one is no date."""
-    may_be_R = np.abs(numbers_R) < 1e10  # as it has ten digits at most
+    may_be_R = np.abs(numbers_R) < 1e14  # as it has fourteen digits at most
     whole_R = np.where(may_be_R, numbers_R, 0).astype(np.int64)
-    dates_R, hours_R = np.divmod(whole_R, 100) if has_hours else (whole_R, whole_R * 0)
+    dates_R, clocks_R = np.divmod(whole_R, 10**clock_digits)
+    hours_R, rest_R = np.divmod(clocks_R * 10 ** (6 - clock_digits), 10_000)
+    minutes_R, seconds_R = np.divmod(rest_R, 100)
     years_R, month_days_R = np.divmod(dates_R, 10_000)
     months_R, days_R = np.divmod(month_days_R, 100)
     years_R = years_R + 2000 if year_digits == 2 else years_R
-    fits_R = (whole_R == numbers_R) & (years_R >= 1970) & (hours_R < 24)
-    return _count_seconds(years_R, months_R, days_R, hours_R * 3600, fits_R)
+    fits_R = (whole_R == numbers_R) & (years_R >= 1970)
+    fits_R &= (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
+    clock_R = hours_R * 3600 + minutes_R * 60 + seconds_R
+    return _count_seconds(years_R, months_R, days_R, clock_R, fits_R)
 
 
 def _count_seconds(
@@ -207,9 +247,9 @@ def example_time(form: str) -> int | str:
     if form in TEXT_DATES:
         return moment.strftime("/".join({"d": "%d", "m": "%m", "y": "%Y"}[part] for part in form))
     if form in DATE_FORMS:
-        year_digits, has_hours = DATE_FORMS[form]
+        year_digits, clock_digits = DATE_FORMS[form]
         year = "%Y" if year_digits == 4 else "%y"
-        return int(moment.strftime(f"{year}%m%d{'%H' if has_hours else ''}"))
+        return int(moment.strftime(f"{year}%m%d" + "%H%M%S"[:clock_digits]))
     return int(moment.timestamp() * UNITS_PER_SECOND.get(form, 1.0))
 
 
@@ -243,14 +283,18 @@ def guess_time_form(values: pa.Array) -> str:
     days = [form for form in ("yymmddhh", "yyyymmdd") if _are_times(parse_times(x, form), 1.0)]
     if days:
         return AMBIGUOUS.join(days)
-    for form in ("yyyymmddhh", "seconds", "milliseconds", "microseconds"):
+    clocked = ("yyyymmddhh", "yyyymmddhhmm", "yyyymmddhhmmss")
+    for form in (*clocked, "seconds", "milliseconds", "microseconds"):
         if _are_times(parse_times(x, form), 1.0):
             return form
     return ""
 
 
 def _drop_unlikely_years(texts: pa.Array, forms: list[str]) -> list[str]:
-    """Leave out what 19.07.25 cannot be, if there are many more days than years."""
+    """Leave out what 19.07.25 cannot be, if there are many more days than years.
+
+    Nor are days of months with names, as in 19-Jul-25, taken for years.
+    """
     if forms[:1] == ["text"] or "ymd" not in forms[1:]:
         return forms
     ends = pc.extract_regex(texts, r"^\s*(?P<first>\d+)[/.-]\d+[/.-](?P<last>\d+)")

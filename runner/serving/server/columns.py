@@ -42,10 +42,12 @@ def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[Served
     wanted = set(graph_features(graphs))
     found: dict[str, ServedColumn] = {}
     declared = select_features(raw.declared, wanted)
+    matched = {column for spec in declared.numeric if spec.of for column in spec.columns}
+    wanted |= {spec.name for spec in raw.declared.ids if spec.column in matched}
     for column, form in declared.time_forms.items():
         datatype = "BYTES" if form in TEXT_DATES else "INT64"
         found[column] = ServedColumn(column, datatype)
-    for number in raw.declared.numeric:
+    for number in raw.declared.numbers:
         if number.name in wanted:
             datatype = "BYTES" if number.separator or number.input else "FP64"
             is_list = number.size > 0 and not number.separator
@@ -99,7 +101,7 @@ def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, o
             elif column.datatype != "BYTES" and known is not None and len(known):
                 value = int(known.view("u8" if column.datatype == "UINT64" else "i8")[0])
         data = [value]
-        for number in raw.declared.numeric:
+        for number in raw.declared.numbers:
             if number.size and number.column == column.name:
                 data = [1.0] * number.size
                 if number.separator:

@@ -3,7 +3,8 @@
 One penalty for all is too weak for the many features that tell nothing, or too strong for the few
 that tell much. Here the weights of a feature have the variance that they are found to have
 (automatic relevance determination, MacKay 1994): fitted again and again, those of a feature that
-tells nothing go to zero.
+tells nothing go to zero. Ids of lists, which are many in a row, have a stronger penalty than others
+where that is better.
 
 N rows, C columns of the matrix, G features: tables of ids, and numbers.
 """
@@ -18,6 +19,7 @@ from scipy.sparse import diags
 
 from runner.training.health.linear_regression import fit_linear_regression
 from runner.training.health.logistic_regression import (
+    PENALTIES,
     Columns,
     fit_logistic_regression,
     fit_scale,
@@ -27,6 +29,7 @@ from runner.training.health.sample import Floats, Ints, Sample
 FEWEST_FEATURES = 20  # of fewer, one penalty for all does about as well
 STRENGTHS = (1.0, 3.0)  # of all penalties; each fit starts from the one before
 ROUNDS = 5  # in which penalties and weights settle
+LIST_FACTORS = (10.0, 100.0)  # of the penalty of ids of lists
 LEAST_SHARE = 1e-8  # of the squares of all weights that a feature has at least
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit ends
 
@@ -76,8 +79,62 @@ def refit_by_feature(
         losses_N = _losses(judged_NC, judged, tasks, scaled, is_binary)
         found.append((float(np.average(losses_N, weights=judged.weights_N)), losses_N, scaled))
     _, losses_N, best = min(found, key=lambda one: one[0])
-    gains_N = (before_N - losses_N) * judged.weights_N
-    return best if gains_N.mean() > gains_N.std() / np.sqrt(len(gains_N)) else None
+    return best if _is_clear(before_N - losses_N, judged.weights_N) else None
+
+
+def refit_lists(
+    columns: Columns, train: Sample, judged: Sample, tasks: Sequence[int], fits: Sequence[Fit]
+) -> list[Fit] | None:
+    """Fit each task with a stronger penalty for the ids of lists, and its own for all others.
+
+    The ids of a history often tell little by themselves, and are as many in a row as it is long:
+    one penalty that is strong enough for them hides what the other ids tell.
+
+    Args:
+        columns: of the matrix.
+        train: rows to learn from.
+        judged: other rows, which decide.
+        tasks: columns of the labels, which are binary.
+        fits: weights and intercept of each task with one penalty for all ids.
+
+    Returns:
+        Weights and intercept of each task; None where there are no lists, and unless their loss on
+        the other rows is smaller by more than one standard error of the difference.
+    """
+    of_lists = {t for n, t in columns.tables.items() if len(train.ids[n].rows_V) > train.num_rows}
+    if not of_lists:
+        return None
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
+    numbers = [number for number, table in enumerate(columns.ids) if table in of_lists]
+    is_listed_C = np.isin(columns.features(), numbers)
+    found: list[tuple[Floats, list[Fit]]] = []
+    for factor in LIST_FACTORS:
+        root_C = np.where(is_listed_C, factor**0.5, 1.0)
+        scaled_NC = (train_NC @ diags(1 / root_C)).tocsr()
+        current: list[Fit | None] = [None for _ in tasks]
+        for l2 in PENALTIES:
+            scaled = []
+            for number, index in enumerate(tasks):
+                fit = fit_logistic_regression(
+                    scaled_NC,
+                    train.labels_NT[:, index],
+                    train.weights_N,
+                    l2,
+                    start=current[number],
+                    least_gain=LEAST_GAIN,
+                )
+                current[number] = fit
+                scaled.append(_scale(judged_NC, judged, index, (fit[0] / root_C, fit[1])))
+            found.append((_losses(judged_NC, judged, tasks, scaled, True), scaled))
+    before_N = _losses(judged_NC, judged, tasks, fits, True)
+    losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
+    return best if _is_clear(before_N - losses_N, judged.weights_N) else None
+
+
+def _is_clear(gains_N: Floats, weights_N: Floats) -> bool:
+    """Tell whether the mean gain of rows is more than its standard error."""
+    gains_N = gains_N * weights_N
+    return bool(gains_N.mean() > gains_N.std() / np.sqrt(len(gains_N)))
 
 
 def _refit(

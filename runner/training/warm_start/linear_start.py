@@ -21,7 +21,7 @@ from runner.training.health.logistic_regression import Columns, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Sample, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
-from runner.training.warm_start.feature_penalties import Fit, refit_by_feature
+from runner.training.warm_start.feature_penalties import Fit, refit_by_feature, refit_lists
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
@@ -96,8 +96,12 @@ def _fit(
     """Return weights and intercept of each task, and how they are penalised; empty for a mean."""
     fit = fit_tasks if is_binary else fit_numbers
     fits, l2 = fit(columns, train, judged, tasks)
+    said = "" if l2 is None else f"with a penalty of {l2:g}"
     if judged and judged.num_rows:
+        apart = refit_lists(columns, train, judged, tasks, fits) if is_binary else None
+        if apart:
+            fits, said = apart, "with a stronger penalty for the ids of lists"
         refit = refit_by_feature(columns, train, judged, tasks, fits, is_binary=is_binary)
         if refit:
             return refit, "with a penalty for each feature"
-    return fits, "" if l2 is None else f"with a penalty of {l2:g}"
+    return fits, said

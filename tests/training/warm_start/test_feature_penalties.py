@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, fit_tasks
 from runner.training.health.sample import Ids, Sample
-from runner.training.warm_start.feature_penalties import refit_by_feature
+from runner.training.warm_start.feature_penalties import refit_by_feature, refit_lists
 
 NUMBERS, IDS = 60, 30  # of which the first two of each tell of the label
 ROWS = 1200
@@ -75,3 +75,44 @@ def test_it_also_begins_at_the_mean_which_may_be_better_than_any_one_penalty():
     [(weights_C, intercept)], y_N = found, judged.labels_NT[:, 0]
     predicted_N = columns.matrix(judged) @ weights_C + intercept
     assert np.mean((predicted_N - y_N) ** 2) == pytest.approx(1.0, abs=0.1)
+
+
+def make_histories(seed: int, *, tell: bool) -> Sample:
+    """Return rows with an item that tells, and a history of 20 that tells or does not."""
+    rng = np.random.default_rng(seed)
+    effects, weights = np.random.default_rng(0).normal(size=(2, 200))
+    item, history = rng.integers(0, 200, ROWS * 4), rng.integers(0, 200, (ROWS * 4, 20))
+    logits = effects[item] + tell * weights[history].sum(1) / 2
+    y = rng.random(len(item)) < 1 / (1 + np.exp(-logits))
+    rows = np.arange(len(item))
+    ids = {
+        "item": Ids(rows, item, np.ones(len(item))),
+        "history": Ids(np.repeat(rows, 20), history.ravel(), np.ones(history.size)),
+    }
+    ones = np.ones(len(item))
+    return Sample(ids, np.zeros((len(item), 0)), y.astype(float)[:, None], ones, len(item))
+
+
+def test_ids_of_a_history_that_tell_nothing_have_a_stronger_penalty_than_the_item():
+    train, judged, test = (make_histories(seed, tell=False) for seed in (1, 2, 3))
+    columns = Columns(train)
+    fits, _ = fit_tasks(columns, train, judged, [0])
+    found = refit_lists(columns, train, judged, [0], fits)
+    assert found is not None
+    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
+    plain, refit = (roc_auc_score(y_N, x_NC @ weights_C) for weights_C, _ in (*fits, *found))
+    alone = Columns(train, {"item": "item"})
+    [(weights_C, _)], _ = fit_tasks(alone, train, judged, [0])
+    best = roc_auc_score(y_N, alone.matrix(test) @ weights_C)
+    assert plain + 0.005 < refit and refit == pytest.approx(best, abs=0.004)
+
+
+def test_a_history_that_tells_and_a_table_without_lists_keep_one_penalty():
+    train, judged = (make_histories(seed, tell=True) for seed in (1, 2))
+    columns = Columns(train)
+    fits, _ = fit_tasks(columns, train, judged, [0])
+    assert refit_lists(columns, train, judged, [0], fits) is None
+    train, judged = (make_sample(seed) for seed in (1, 2))
+    columns = Columns(train)
+    fits, _ = fit_tasks(columns, train, judged, [0])
+    assert refit_lists(columns, train, judged, [0], fits) is None
