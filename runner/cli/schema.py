@@ -37,6 +37,9 @@ REGRESSION_OVERRIDES = (
 # A model that starts as logistic or linear regression, and leaves it where validation gains. The
 # loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
 START = " model=wide_and_deep checkpoint.init_linear=true"
+# Dot products of ids find which users like which items, of which neither a linear model nor a
+# network knows; they begin near zero, where the regression is.
+PAIRS = " model.net.pairs=true model.net.embedding_init=0.01 optimizer.sparse.l2_lookups=0.02"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
@@ -213,8 +216,10 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
         again = f"rm {shlex.quote(out)} && python -m runner {command} --label {shlex.quote(name)}"
         return f"it has no label yet: write one into it, or propose anew: {again}"
-    more = ""
-    more += START
+    more = START
+    ids = {f.name for f, _ in proposal.with_role("categorical")}
+    if len(labels) == 1 and len(ids | proposal.more_ids.keys()) > 1:
+        more += PAIRS
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:

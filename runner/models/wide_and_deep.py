@@ -11,6 +11,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import LogitScale, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
+from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.losses.protocol import expand_per_task
@@ -23,17 +24,23 @@ class WideAndDeep(LinearDeepModel):
     The paper's crossed columns belong to the dataset, not to the model: a column that holds the
     crossed id is wide like any other.
 
+    With `pairs` the dot products of the embeddings of all pairs of sparse features are added, as
+    in a factorization machine (Rendle 2010, eq. 1): a network finds products of two embeddings
+    with far more rows. Pairs with dense features, whose values have no bound, are left out.
+
     Args:
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
+        pairs: whether dot products are added, the same to all tasks; they need one width.
         scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
             of an optimizer such as Adam's have about one size, and so a label that is a number is
             learnt in the unit of its deviation.
         shared: further arguments of `LinearDeepModel`.
 
     Raises:
-        ValueError: if the schema has no sparse feature, or lacks a task of `scale`.
+        ValueError: if the schema has no sparse feature, or lacks a task of `scale`; and for `pairs`
+            of one sparse feature or of widths by table.
     """
 
     scale_T: Tensor
@@ -44,12 +51,15 @@ class WideAndDeep(LinearDeepModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
+        pairs: bool = False,
         scale: LogitScale = None,
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim, **shared)
         self.scales = expand_per_task(scale, [task.name for task in schema.tasks], "scale")
         self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
+        # of the vectors whose dot products are added; 0: none are
+        self.pair_width = _check_pairs(schema, embedding_dim) if pairs else 0
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
@@ -58,9 +68,25 @@ class WideAndDeep(LinearDeepModel):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
         wide_BT = self.wide(linear_BE, batch.dense_BD)
-        x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
+        pooled_BE = self.embedding_drop(pooled_BE)
+        x_B = concat_features(pooled_BE, batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
         logits_BT = wide_BT + deep_BT
+        if self.pair_width:
+            logits_BT = logits_BT + pairwise_dot_sum(pooled_BE.unflatten(1, (-1, self.pair_width)))
         if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
             logits_BT = logits_BT.float() * self.scale_T
         return Prediction.of(logits_BT, batch)
+
+
+def _check_pairs(schema: Schema, embedding_dim: TableWidths) -> int:
+    """Return the width of the vectors whose dot products are added.
+
+    Raises:
+        ValueError: for widths by table, and for fewer than two sparse features.
+    """
+    if not isinstance(embedding_dim, int):
+        raise ValueError("pairs=true: needs tables of one width, as in embedding_dim=16")
+    if len(schema.sparse) < 2:
+        raise ValueError(f"pairs=true: needs two features of ids; there is {schema.sparse[0].name}")
+    return embedding_dim

@@ -823,6 +823,19 @@ def test_a_number_beside_other_labels_counts_in_the_unit_of_its_deviation(write,
     assert given["metrics.eval"] == ["auc", "log_loss", "mae", "mse", "rmse", "r2"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "labels", "has_pairs"),
+    [((), "click", True), (("--drop", "item"), "click", False), ((), "click,like", False)],
+)
+def test_dot_products_are_proposed_for_one_label_beside_several_ids(
+    write, propose, flags, labels, has_pairs
+):
+    columns = {name: binary(seed) for seed, name in enumerate(labels.split(","))}
+    _, shown = propose(write(**columns), "--label", labels, *flags)
+    assert ("model.net.pairs=true model.net.embedding_init=0.01" in shown) == has_pairs
+    assert ("optimizer.sparse.l2_lookups=0.02" in shown) == has_pairs
+
+
 def test_a_rating_is_a_label_of_0_and_1_or_with_the_flag_a_number(write, propose):
     path = write(rating=np.arange(ROWS) % 5 + 1)
     proposed, shown = propose(path)

@@ -162,6 +162,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["search=quick", "search.each_job.optimizer=adagard"],
          ["search.each_job.optimizer=adagard: no such option", "nearest: 'adagrad'"]),
         (["model.net.embedding_dim={user: 8}"], ["embedding_dim.user: fits no table"]),
+        (["model=wide_and_deep", "model.net.pairs=true", "model.net.embedding_dim=auto"],
+         ["model.net.pairs=true: multiplies vectors of all features", "tables of one width"]),
         (["~trainer.batch_size"], ["every job has this key; trainer.batch_size=VALUE gives it"]),
         (["~task._target_", "loop=tune_lr", "~loop.high"],
          ["~task._target_: every job has this key", "~loop.high: every job"]),

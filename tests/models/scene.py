@@ -26,6 +26,7 @@ SMALL: dict[str, tuple[str, dict]] = {
     "dcn mixture": ("dcn", {"deep": [8], "rank": 3, "num_experts": 2}),
     "deepfm": ("deepfm", {"deep": [8, 5]}),
     "wide_and_deep": ("wide_and_deep", {"deep": [8, 5]}),
+    "wide_and_deep pairs": ("wide_and_deep", {"deep": [8, 5], "pairs": True}),
     "mlp": ("mlp", {"deep": [8, 5]}),
     "xdeepfm": ("xdeepfm", {"deep": [8], "cin": [6, 5]}),
     "autoint": ("autoint", {"attention_dim": 6, "num_heads": 2}),

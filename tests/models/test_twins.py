@@ -146,6 +146,7 @@ COUNTS = {
     + layers(FLAT + 8, 1),
     "deepfm": NUMBERS * D + layers(NUMBERS, 1) + layers(WIDTH, 8, 5, 1),
     "wide_and_deep": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
+    "wide_and_deep pairs": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
     "mlp": layers(FLAT, 8, 5, 1),
     "xdeepfm": NUMBERS * D
     + layers(NUMBERS, 1)
@@ -234,7 +235,7 @@ def test_the_number_of_weights_is_the_papers(name):
     rows = {feature.name: feature.num_rows for feature in SCHEMA.sparse}
     width = 2 * D if name == "afn deep" else D
     expected = {f"{n}/weight": (r, width) for n, r in rows.items()}
-    with_linear = name in ("deepfm", "wide_and_deep", "xdeepfm", "fwfm by id")
+    with_linear = name.startswith(("deepfm", "wide_and_deep", "xdeepfm", "fwfm by id"))
     if with_linear or name.startswith("fibinet"):
         expected |= {f"{n}:linear/weight": (r, count_equal_columns(1)) for n, r in rows.items()}
     assert tables == expected

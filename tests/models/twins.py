@@ -100,6 +100,11 @@ def wide_and_deep(p, e, first, x):
     return first_order(p, "wide", first, x) + deep
 
 
+def wide_and_deep_pairs(p, e, first, x):
+    pairs = sum(dot(a, b) for a, b in combinations(e, 2))
+    return wide_and_deep(p, e, first, x) + pairs[:, None]
+
+
 def plain_mlp(p, e, first, x):
     return mlp(p, "deep", flat(e, x), last_linear=True)
 
@@ -412,6 +417,7 @@ TWINS: dict[str, Twin] = {
     "dcn mixture": dcn,
     "deepfm": deepfm,
     "wide_and_deep": wide_and_deep,
+    "wide_and_deep pairs": wide_and_deep_pairs,
     "mlp": plain_mlp,
     "xdeepfm": xdeepfm,
     "autoint": autoint,
