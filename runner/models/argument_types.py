@@ -67,7 +67,7 @@ LinearWeights = Annotated[str | None, LINEAR]
 LogitScale = Annotated[float | Mapping[str, float] | None, SCALE]
 LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
 
-# Arguments of retrieval models that came after these: false, 0 or null is what they did before
+# Arguments that came after these: false, 0 or null is what models did before
 WHEN_SET = Key(signed="when set")
 NUM_KEPT = Key(ge=0, lt=2**31, signed="when set")
 Switch = Annotated[bool, WHEN_SET]
@@ -92,6 +92,7 @@ LATER_KEYS = {
     "model.net.memory_warmup": NUM_KEPT,
     "model.net.learn_temperature": WHEN_SET,
     "model.net.linear_weights": LINEAR,
+    "model.net.pairs": WHEN_SET,
     "model.net.scale": SCALE,
     "model.loss.corrected": WHEN_SET,
 }

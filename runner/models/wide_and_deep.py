@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import LogitScale, Widths
+from runner.models.argument_types import LogitScale, Switch, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.fm import pairwise_dot_sum
@@ -51,7 +51,7 @@ class WideAndDeep(LinearDeepModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        pairs: bool = False,
+        pairs: Switch = False,
         scale: LogitScale = None,
         **shared: Any,
     ) -> None:
