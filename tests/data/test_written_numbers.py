@@ -173,8 +173,9 @@ def test_amounts_are_read_as_features_labels_and_buckets(tmp_path, format_):
 
 
 def label_of(path: str, name: str) -> dict[str, Any]:
-    """Return the settings that are proposed for a label."""
-    ((_, role),) = propose_schema(path, hints=Hints(labels=(name,))).with_role("labels")
+    """Return the settings that are proposed for a label; all other columns have its order."""
+    hints = Hints(labels=(name,), numeric=("percent",))
+    ((_, role),) = propose_schema(path, hints=hints).with_role("labels")
     return dict(role.settings)
 
 

@@ -103,6 +103,7 @@ BATCH_NORMS = {  # in the small models of tests/models/scene.py, by hand
     "dcn mixture": 1,
     "deepfm": 2,
     "wide_and_deep": 2,
+    "wide_and_deep pairs": 2,
     "mlp": 2,
     "xdeepfm": 1,
     "autoint": 0,
