@@ -74,3 +74,14 @@ def test_every_way_to_import_torchrec_works_after_its_tensors_alone(words):
     code = f'import runner.batch, sys; assert "torchrec" not in sys.modules\n{words}'
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_batches_alone_have_the_operators_of_jagged_tensors():
+    script = """
+import torch
+from runner.batch import KeyedJaggedTensor
+ids = KeyedJaggedTensor(["a"], torch.tensor([4, 5, 6]), lengths=torch.tensor([1, 2]))
+print(ids.offsets().tolist(), ids.to_dict()["a"].values().tolist())
+"""
+    done = python("-c", script)
+    assert done.stdout.split("\\n")[0] == ["[0, 1, 3] [4, 5, 6]"], done.stderr
