@@ -84,4 +84,4 @@ ids = KeyedJaggedTensor(["a"], torch.tensor([4, 5, 6]), lengths=torch.tensor([1,
 print(ids.offsets().tolist(), ids.to_dict()["a"].values().tolist())
 """
     done = python("-c", script)
-    assert done.stdout.split("\\n")[0] == ["[0, 1, 3] [4, 5, 6]"], done.stderr
+    assert done.stdout.splitlines()[:1] == ["[0, 1, 3] [4, 5, 6]"], done.stderr
