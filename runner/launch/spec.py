@@ -35,7 +35,9 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
     kind = "eval" if get_key(composed.config, "loop._target_") == EVALUATE_LOOP else "train"
     data = _fingerprint(composed.config["dataset"])
     source = _evaluation_source(composed) if kind == "eval" else None
-    saved, config = map(_with_own_linear_weights, (composed.saved_config, composed.config))
+    saved, config = composed.saved_config, composed.config
+    if _has_own_linear_weights(config):
+        saved, config = map(_with_own_linear_weights, (saved, config))
     return RunSpec(
         config=composed.saved_config,
         signature_fields=signature_fields(saved, data, source),
@@ -50,20 +52,24 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
     )
 
 
-def _with_own_linear_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration that signs that several tasks have linear weights of their own.
+def _has_own_linear_weights(config: Mapping[str, Any]) -> bool:
+    """Return whether several tasks have linear weights of their own, since nothing else is set.
 
-    That of one task stays as it is, with the signature that it has had before there was a choice,
-    and so does that of an older run, whose tasks share them.
+    A job of one task keeps the signature that it has had before there was a choice, and so does an
+    older run, whose tasks share them.
     """
     net = get_key(config, "model.net") or {}
     if net.get("linear_weights", "shared") is not None:
-        return config
+        return False
     from runner.data.prepare.outline import outline_dataset
 
     outline = outline_dataset(config["dataset"])
-    if outline is None or len(outline.tasks) == 1:
-        return config
+    return outline is not None and len(outline.tasks) > 1
+
+
+def _with_own_linear_weights(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that signs the linear weights of each task."""
+    net = config["model"]["net"]
     return {**config, "model": {**config["model"], "net": {**net, "linear_weights": "own"}}}
 
 

@@ -67,7 +67,8 @@ def find_formula(
 def is_share(part_R: np.ndarray, all_R: np.ndarray) -> bool:
     """Return whether whole numbers from 0 on are parts of others, as clicks are of impressions."""
     part_K, all_K = (x_R[~np.isnan(part_R) & ~np.isnan(all_R)] for x_R in (part_R, all_R))
-    return bool((part_K >= 0).all() and (part_K <= all_K).all() and (all_K == all_K.round()).all())
+    are_whole = (part_K == part_K.round()).all() and (all_K == all_K.round()).all()
+    return bool(are_whole and (part_K >= 0).all() and (part_K <= all_K).all())
 
 
 def _rounding(label_R: np.ndarray) -> np.ndarray:
