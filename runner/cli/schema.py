@@ -38,8 +38,10 @@ REGRESSION_OVERRIDES = (
 # loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
 START = " model=wide_and_deep checkpoint.init_linear=true"
 # Dot products of ids find which users like which items, of which neither a linear model nor a
-# network knows; they begin near zero, where the regression is.
-PAIRS = " model.net.pairs=true model.net.embedding_init=0.01 optimizer.sparse.l2_lookups=0.02"
+# network knows; they begin near zero, where the regression is. An L2 that keeps the vector of one
+# id small is too strong for a history, whose vectors are added and point the same way.
+PAIRS = " model.net.pairs=true model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
+PAIRS_L2, HISTORY_L2 = "0.02", "0.005"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
@@ -47,8 +49,11 @@ ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
 NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
 # Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
-# nothing at the start, has found what the regression lacks. Its average wavers less.
-FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002 trainer.ema.decay=0.99"
+# nothing at the start, has found what the regression lacks. Dot products would not leave zero in
+# small steps; there the network takes steps that are larger still. Its average wavers less.
+FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002"
+FEW_ROWS_STEPS_OF_PAIRS = " optimizer.dense.lr=0.01"
+AVERAGE = " trainer.ema.decay=0.99"
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -218,14 +223,16 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         return f"it has no label yet: write one into it, or propose anew: {again}"
     more = START
     ids = {f.name for f, _ in proposal.with_role("categorical")}
-    if len(labels) == 1 and len(ids | proposal.more_ids.keys()) > 1:
-        more += PAIRS
+    has_pairs = len(ids | proposal.more_ids.keys()) > 1
+    if has_pairs:
+        is_history = any("of" in given for given in proposal.more_numbers.values())
+        more += PAIRS + (HISTORY_L2 if is_history else PAIRS_L2)
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
         more += _scale_overrides(deviations, alone=len(labels) == 1)
     if _train_rows(proposal) <= FEW_ROWS:
-        more += FEW_ROWS_STEPS
+        more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
     if is_regression and len(numbers) < len(labels):
         more = more.replace("eval=[", "eval=[auc,log_loss,")

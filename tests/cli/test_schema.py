@@ -825,11 +825,9 @@ def test_a_number_beside_other_labels_counts_in_the_unit_of_its_deviation(write,
 
 @pytest.mark.parametrize(
     ("flags", "labels", "has_pairs"),
-    [((), "click", True), (("--drop", "item"), "click", False), ((), "click,like", False)],
+    [((), "click", True), (("--drop", "item"), "click", False), ((), "click,like", True)],
 )
-def test_dot_products_are_proposed_for_one_label_beside_several_ids(
-    write, propose, flags, labels, has_pairs
-):
+def test_dot_products_are_proposed_beside_several_ids(write, propose, flags, labels, has_pairs):
     columns = {name: binary(seed) for seed, name in enumerate(labels.split(","))}
     _, shown = propose(write(**columns), "--label", labels, *flags)
     assert ("model.net.pairs=true model.net.embedding_init=0.01" in shown) == has_pairs

@@ -10,6 +10,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.tastes import plant
+
+
+def run_two_commands(runner, folder, columns, label):
+    """Return the command, and the metrics of the run and of its yardstick."""
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    env = {"RUNNER_CACHE": str(folder / "cache")}
+    words = ("schema", str(folder / "rows.parquet"), "--label", label)
+    words += ("--out", str(folder / "s.yaml"))
+    shown = runner.run(*words, env=env).check().text
+    command = shlex.split(shown.rpartition("next: python -m runner ")[2])
+    run = folder / "run"
+    more = ("trainer.num_threads=1", "trainer.max_epochs=12", f"hydra.run.dir={run}")
+    runner.run(*command, *more, env=env).check()
+    result = json.loads((run / "result.json").read_text())
+    return command, result["metrics"], result["yardstick"]["metrics"]
+
 
 @pytest.mark.parametrize("label", ["click", "rating"])
 def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
@@ -19,21 +36,37 @@ def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
     score = 1.5 * (of_users[users] * of_items[items]).sum(1)
     y = rng.random(30_000) < 1 / (1 + np.exp(-score)) if label == "click" else score
     y = y.astype(np.int64) if label == "click" else 20 + 5 * (y + rng.normal(size=30_000))
-    table = pa.table({"user_id": users, "item_id": items, label: y})
-    pq.write_table(table, tmp_path / "rows.parquet")
-    env = {"RUNNER_CACHE": str(tmp_path / "cache")}
-    words = ("schema", str(tmp_path / "rows.parquet"), "--label", label)
-    words += ("--out", str(tmp_path / "s.yaml"))
-    shown = runner.run(*words, env=env).check().text
-    command = shlex.split(shown.rpartition("next: python -m runner ")[2])
-    run = tmp_path / "run"
-    more = ("trainer.num_threads=1", "trainer.max_epochs=12", f"hydra.run.dir={run}")
-    runner.run(*command, *more, env=env).check()
-    result = json.loads((run / "result.json").read_text())
-    yardstick = result["yardstick"]["metrics"]
+    columns = {"user_id": users, "item_id": items, label: y}
+    _, metrics, yardstick = run_two_commands(runner, tmp_path, columns, label)
     if label == "click":  # of the planted score itself it is 0.77
-        assert result["metrics"]["test/auc"] > 0.72 > 0.55 > yardstick["test/auc"]
+        assert metrics["test/auc"] > 0.72 > 0.55 > yardstick["test/auc"]
     else:
-        assert result["metrics"]["test/mse"] < 0.5 * yardstick["test/mse"]
-    shown = runner.run("export", str(run), "--out", str(tmp_path / "model"), env=env).check().text
+        assert metrics["test/mse"] < 0.5 * yardstick["test/mse"]
+    words = ("export", str(tmp_path / "run"), "--out", str(tmp_path / "model"))
+    shown = runner.run(*words, env={"RUNNER_CACHE": str(tmp_path / "cache")}).check().text
     assert "the same exported" in shown
+
+
+@pytest.mark.long
+def test_weak_tastes_leave_zero_before_the_run_ends_for_lack_of_a_gain(tmp_path, runner):
+    """They are so weak that in small steps three evaluations pass without a gain."""
+    rng = np.random.default_rng(5)
+    users, items = rng.integers(0, 400, 50_000), rng.integers(0, 200, 50_000)
+    of_users, of_items = rng.normal(size=(400, 4)), rng.normal(size=(200, 4))
+    score = 0.45 * (of_users[users] * of_items[items]).sum(1)
+    click = (rng.random(50_000) < 1 / (1 + np.exp(0.7 - score))).astype(np.int64)
+    seconds = 20 + 9 * (score + rng.normal(size=50_000))
+    columns = {"user_id": users, "item_id": items, "click": click, "watch_time": seconds}
+    command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "click,watch_time")
+    assert "optimizer.sparse.l2_lookups=0.02" in command
+    assert metrics["test/auc"] > yardstick["test/auc"] + 0.1  # the score itself has 0.72
+    assert metrics["test/rmse"] < 9.9  # the noise alone has 9, the mean 12.1
+
+
+@pytest.mark.long
+def test_which_items_go_with_a_history_is_found(tmp_path, runner):
+    table, best = plant(60_000, 2000, 400, ("item_id", "history", "click"), 1.0)
+    columns = {name: table[name] for name in table.column_names}
+    command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "click")
+    assert "optimizer.sparse.l2_lookups=0.005" in command
+    assert yardstick["test/auc"] + 0.05 < metrics["test/auc"] < best

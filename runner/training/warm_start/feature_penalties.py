@@ -30,6 +30,9 @@ FEWEST_FEATURES = 20  # of fewer, one penalty for all does about as well
 STRENGTHS = (1.0, 3.0)  # of all penalties; each fit starts from the one before
 ROUNDS = 5  # in which penalties and weights settle
 LIST_FACTORS = (10.0, 100.0)  # of the penalty of ids of lists
+# Standard errors of a gain on validation that decide: a penalty for each feature is a choice among
+# so many that chance gains one, and rarely pays where rows are few.
+FEATURE_ERRORS, LIST_ERRORS = 2.0, 1.0
 LEAST_SHARE = 1e-8  # of the squares of all weights that a feature has at least
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit ends
 
@@ -57,7 +60,7 @@ def refit_by_feature(
 
     Returns:
         Weights and intercept of each task; None for less than `FEWEST_FEATURES`, and unless their
-        loss on the other rows is smaller by more than one standard error of the difference.
+        loss on the other rows is smaller by more than two standard errors of the difference.
     """
     if len(columns.ids) + len(columns.mean_D) < FEWEST_FEATURES:
         return None
@@ -79,7 +82,7 @@ def refit_by_feature(
         losses_N = _losses(judged_NC, judged, tasks, scaled, is_binary)
         found.append((float(np.average(losses_N, weights=judged.weights_N)), losses_N, scaled))
     _, losses_N, best = min(found, key=lambda one: one[0])
-    return best if _is_clear(before_N - losses_N, judged.weights_N) else None
+    return best if _is_clear(before_N - losses_N, judged.weights_N, FEATURE_ERRORS) else None
 
 
 def refit_lists(
@@ -128,13 +131,13 @@ def refit_lists(
             found.append((_losses(judged_NC, judged, tasks, scaled, True), scaled))
     before_N = _losses(judged_NC, judged, tasks, fits, True)
     losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
-    return best if _is_clear(before_N - losses_N, judged.weights_N) else None
+    return best if _is_clear(before_N - losses_N, judged.weights_N, LIST_ERRORS) else None
 
 
-def _is_clear(gains_N: Floats, weights_N: Floats) -> bool:
-    """Tell whether the mean gain of rows is more than its standard error."""
+def _is_clear(gains_N: Floats, weights_N: Floats, errors: float) -> bool:
+    """Tell whether the mean gain of rows is more than so many of its standard errors."""
     gains_N = gains_N * weights_N
-    return bool(gains_N.mean() > gains_N.std() / np.sqrt(len(gains_N)))
+    return bool(gains_N.mean() > errors * gains_N.std() / np.sqrt(len(gains_N)))
 
 
 def _refit(
