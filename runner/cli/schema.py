@@ -54,6 +54,9 @@ NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_IT
 FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002"
 FEW_ROWS_STEPS_OF_PAIRS = " optimizer.dense.lr=0.01"
 AVERAGE = " trainer.ema.decay=0.99"
+# More rows tell more of each id; of a million and more the time would grow, too.
+LARGER_ROWS = 1_000_000
+LARGER = ' model.net.embedding_dim=32 "model.net.deep=[256,128]"'
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -233,6 +236,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += _scale_overrides(deviations, alone=len(labels) == 1)
     if _train_rows(proposal) <= FEW_ROWS:
         more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
+    elif has_pairs and _train_rows(proposal) <= LARGER_ROWS:
+        more += LARGER
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
     if is_regression and len(numbers) < len(labels):
         more = more.replace("eval=[", "eval=[auc,log_loss,")

@@ -872,3 +872,14 @@ def test_rows_of_other_splits_are_no_train_rows(tmp_path, propose):
         pq.write_table(pa.table({"x": x, "click": click}), tmp_path / f"{name}.parquet")
     _, shown = propose(str(tmp_path))
     assert "120,500 rows" in shown and "optimizer.sparse.lr=0.003" in shown
+
+
+@pytest.mark.parametrize(("num_rows", "is_larger"), [(120_000, False), (150_000, True)])
+def test_more_rows_have_a_larger_network_for_ids(tmp_path, propose, num_rows, is_larger):
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(0, 50, num_rows) for name in ("user_id", "item_id")}
+    table = pa.table({**columns, "click": rng.integers(0, 2, num_rows)})
+    pq.write_table(table, tmp_path / "clicks.parquet")
+    _, shown = propose(str(tmp_path / "clicks.parquet"))
+    assert ('model.net.embedding_dim=32 "model.net.deep=[256,128]"' in shown) == is_larger
+    assert ("trainer.ema.decay=0.99" in shown) != is_larger
