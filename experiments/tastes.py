@@ -1,8 +1,9 @@
 """Prints what two commands find where clicks come from tastes, beside logistic regression.
 
 Users have tastes and items properties, vectors of four normal numbers; the logit of a click is
-their dot product. `python -m runner schema FILE`, then the command that it prints, with no setting
-touched, on tables that name the user, a history of items that the user likes, or both:
+their dot product beside an effect of the item. `python -m runner schema FILE`, then the command
+that it prints, with no setting touched, on tables that name the user, a history of items that the
+user likes, or both:
 
     python -m experiments.tastes
 
@@ -26,9 +27,7 @@ FACTORS = 4
 TABLES = {
     "users and items": (100_000, 500, 300, ("user_id", "item_id", "click"), 1.0),
     "items and histories": (100_000, 3000, 500, ("item_id", "history", "click"), 1.0),
-    "users, items and histories": (
-        (100_000, 3000, 500, ("user_id", "item_id", "history", "click"), 1.0)
-    ),
+    "all three": (100_000, 3000, 500, ("user_id", "item_id", "history", "click"), 1.0),
     "two labels, tastes alike": (80_000, 800, 400, ("user_id", "item_id", "click", "like"), 0.7),
 }
 

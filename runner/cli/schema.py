@@ -234,9 +234,10 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_regression = bool(numbers)
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
         more += _scale_overrides(deviations, alone=len(labels) == 1)
-    if _train_rows(proposal) <= FEW_ROWS:
+    num_rows = _train_rows(proposal)
+    if num_rows <= FEW_ROWS:
         more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
-    elif has_pairs and _train_rows(proposal) <= LARGER_ROWS:
+    elif has_pairs and num_rows <= LARGER_ROWS:
         more += LARGER
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS
     if is_regression and len(numbers) < len(labels):
@@ -251,7 +252,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
     if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
-    length = " ".join(table_overrides(_train_rows(proposal)))
+    length = " ".join(table_overrides(num_rows))
     return f"next: python -m runner {data} {length}{more}"
 
 
