@@ -7,7 +7,7 @@ E width of all pooled embeddings side by side, V values of a jagged tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -121,10 +121,32 @@ class SequenceFeature:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A label that the model predicts."""
+    """A label that the model predicts, or whether a label is one of its classes."""
 
     name: str
     kind: Literal["binary", "regression"] = "binary"
+    one_of: str = ""  # the label of whose classes it is one: of these one is 1 in every row
+
+
+def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
+    """Return the columns of labels and logits of each label: one, or one for each of its classes.
+
+    Raises:
+        ValueError: if the classes of a label do not stand side by side.
+    """
+    found: dict[str, slice] = {}
+    for column, task in enumerate(tasks):
+        label = task.one_of or task.name
+        start = found[label].start if label in found else column
+        if label in found and (not task.one_of or found[label].stop != column):
+            raise ValueError(f"tasks: the classes of {label} must stand side by side")
+        found[label] = slice(start, column + 1)
+    return found
+
+
+def class_columns(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
+    """Return the columns of the classes of each label that has classes."""
+    return {n: cols for n, cols in columns_by_label(tasks).items() if tasks[cols.start].one_of}
 
 
 @dataclass(frozen=True)

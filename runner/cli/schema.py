@@ -125,7 +125,8 @@ def make_parser() -> VerbParser:
         (
             "task",
             "TASK",
-            "next_item: histories and the next item; label: a column; regression: its number",
+            "next_item: histories and the next item; label: a column; regression: its number; "
+            "classes: its values, which have no order",
         ),
         ("delimiter", "CHARACTER", "what separates the columns of a text file"),
     ):

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from runner.batch import Prediction, TaskSpec
+from runner.batch import Prediction, TaskSpec, class_columns
 from runner.metrics.buffer import (
     MAX_LOSS_PARTS,
     MAX_ROWS,
@@ -29,6 +29,7 @@ from runner.metrics.names import METRICS, get_metric, split_task
 from runner.metrics.result_keys import (
     NO_ROW,
     UNDEFINED_NOTE,
+    ClassLabel,
     add_task_means,
     names_for_task,
     result_key,
@@ -42,6 +43,8 @@ from runner.metrics.sums import (
     NUM_SUMS_WITH_R2,
     binary_results,
     binary_sums,
+    class_results,
+    class_sums,
     need_both_labels,
     ratio,
     regression_results,
@@ -91,6 +94,8 @@ class MetricSet:
         self._column_index_T = {
             kind: torch.tensor(columns, device=device) for kind, columns in self._columns.items()
         }
+        binary = [task for task in tasks if task.kind == "binary"]
+        self._class_columns = class_columns(binary)  # of the sums of binary tasks, by label
         has_r2 = any(split_task(name)[0] == "r2" for name in self._names)
         num_sums = NUM_SUMS_WITH_R2 if has_r2 else NUM_SUMS
         self._sums_ST = {
@@ -205,6 +210,9 @@ class MetricSet:
                 x_BT, y_BT = x_BT.index_select(1, index_T), y_BT.index_select(1, index_T)
             sums = binary_sums if kind == "binary" else regression_sums
             sums_SBT = sums(x_BT, y_BT)[: len(self._sums_ST[kind])]
+            for of_label in self._class_columns.values() if kind == "binary" else ():
+                found = class_sums(x_BT[:, of_label], y_BT[:, of_label])
+                sums_SBT[3:5, :, of_label] = torch.stack(found)
             if not weigh_one:
                 sums_SBT *= weights_B[:, None]
             sums_SKBT = sums_SBT.view(len(sums_SBT), *by_batch, x_BT.shape[1])
@@ -231,6 +239,10 @@ class MetricSet:
                 values = regression_results(*sums)
             for name in names_for_task(self._names, task):
                 results[result_key(name, task, self._tasks)] = values[name]
+        for label, columns in self._class_columns.items():
+            values = class_results(self._sums_ST["binary"][:, columns].tolist())  # sync
+            for name in names_for_task(self._names, ClassLabel(label)):
+                results[f"{name}/{label}"] = values[name]
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
@@ -264,6 +276,17 @@ class MetricSet:
                 why = "no group has rows of both labels"
             if names:
                 yield undefined_note(names, task, self._tasks, why)
+        for name, columns in self._class_columns.items():
+            label = ClassLabel(name)
+            weights, labels, *_ = self._sums_ST["binary"][:, columns].tolist()  # sync
+            names = names_for_task(self._names, label)
+            if weights[0] and any(count == weights[0] for count in labels):
+                names = [n for n in names if n in ("normalized_entropy", "rce")]
+                yield from [
+                    undefined_note(names, label, self._tasks, "all rows have one class")
+                ] * (len(names) > 0)
+            elif not weights[0] and names:
+                yield undefined_note(names, label, self._tasks, NO_ROW)
 
     def _binned_notes(self) -> tuple[str, ...]:
         """Return which results of an evaluation are binned, with bounds of their errors."""

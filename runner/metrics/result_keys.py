@@ -6,11 +6,15 @@ It imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.names import get_metric, split_task
 
+# Of a label of classes they are those of its softmax: the log loss of the right class, how often it
+# is the most probable one, and the first against always predicting the rates of the classes.
+JOINT_METRICS = ("log_loss", "normalized_entropy", "rce", "accuracy")
 UNDEFINED_NOTE = "undefined, since"  # in a note, behind the names of metrics and a colon
 NO_ROW = "no row counts: there is none of a weight above 0"
 
@@ -22,6 +26,22 @@ class TaskLike(Protocol):
     def name(self) -> str: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def one_of(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class ClassLabel:
+    """A label of several classes, of which each is a task: `JOINT_METRICS` are of all together."""
+
+    name: str
+    kind: str = "classes"
+    one_of: str = ""
+
+
+def measured_units(tasks: Sequence[TaskLike]) -> tuple[TaskLike, ...]:
+    """Return what metrics are measured for: the tasks, and the labels of those that are classes."""
+    return (*tasks, *(ClassLabel(name) for name in dict.fromkeys(t.one_of for t in tasks) if name))
 
 
 def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
@@ -52,7 +72,12 @@ def names_for_task(
         kind: str = get_metric(base).kind
         if get_metric(base).needs == "users" and (chosen or all(t.kind != kind for t in tasks)):
             kind = task.kind
-        if chosen in ("", task.name) and kind == task.kind:
+        if task.one_of or isinstance(task, ClassLabel):
+            is_joint = base in JOINT_METRICS
+            fits = is_joint == isinstance(task, ClassLabel) and (is_joint or kind == task.kind)
+        else:
+            fits = kind == task.kind
+        if chosen in ("", task.name) and fits:
             found.append(base)
     return list(dict.fromkeys(found))
 
@@ -68,19 +93,24 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
     Raises:
         ConfigError: for an unknown task, or one of another kind.
     """
-    kinds = {task.name: task.kind for task in tasks}
+    units = {unit.name: unit for unit in measured_units(tasks)}
     for name in names:
         base, task = split_task(name)
         if not task:
             continue
-        if task not in kinds:
+        if task not in units:
             raise ConfigError(
-                f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, kinds)}; "
-                f"there are {', '.join(kinds)}"
+                f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, units)}; "
+                f"there are {', '.join(units)}"
             )
-        metric = get_metric(base)
-        if metric.kind != kinds[task] and metric.needs != "users":
-            raise ConfigError(f"{key}: {name!r}: {task} is a {kinds[task]} task")
+        if names_for_task([name], units[task]):
+            continue
+        if (label := units[task].one_of) and base in JOINT_METRICS:
+            raise ConfigError(f"{key}: {name!r}: is of all classes together: {base}/{label}")
+        if isinstance(units[task], ClassLabel):
+            classes = ", ".join(f"{base}/{t.name}" for t in tasks if t.one_of == task)
+            raise ConfigError(f"{key}: {name!r}: {task} has classes, each a task: {classes}")
+        raise ConfigError(f"{key}: {name!r}: {task} is a {units[task].kind} task")
 
 
 def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
@@ -108,7 +138,7 @@ def undefined_note(
 def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
     """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
     results = {"loss": 0.0}
-    for task in tasks:
+    for task in measured_units(tasks):
         keys = [result_key(n, task, tasks) for n in names_for_task(names, task, tasks)]
         results |= dict.fromkeys(keys, 0.0)
     return list(add_task_means(results, names, tasks))
@@ -117,14 +147,14 @@ def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
 def add_task_means(
     results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskLike]
 ) -> dict[str, float]:
-    """Add the mean of each metric over the tasks, `auc` to `auc/click` and `auc/buy`.
+    """Add the mean of each metric over tasks and labels, `auc` to `auc/click` and `auc/buy`.
 
     So there is one number to go by, for example for a checkpoint's monitor.
     """
     extended = dict(results)
     if len(tasks) > 1:
         for name in dict.fromkeys(split_task(name)[0] for name in names):
-            keys = [result_key(name, task, tasks) for task in tasks]
+            keys = [result_key(name, unit, tasks) for unit in measured_units(tasks)]
             values = [results[key] for key in keys if key in results]
             if values:
                 extended[name] = sum(values) / len(values)

@@ -39,7 +39,8 @@ class MetricSettings:
         "for any whole K; and, with candidates: full, coverage@K, novelty@K and gini@K of the "
         "lists. A metric is measured for tasks of its kind (mae, mse, rmse and r2 for regression, "
         "others for binary, and rankings for regression where no task is binary), or for one "
-        "task: auc/click, ndcg@10/rating",
+        "task: auc/click, ndcg@10/rating. log_loss, accuracy, normalized_entropy and rce of a "
+        "label of classes are of all of them: log_loss/action",
     )
     train: Sequence[str] = setting(
         MISSING, "those of the train rows since the last line of the log"

@@ -6,7 +6,7 @@ B rows of a batch, T tasks, S sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,33 @@ def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
     log_loss_BT = functional.binary_cross_entropy_with_logits(bounded_BT, y_BT, reduction="none")
     hit_BT = ((x_BT > 0) == (y_BT > 0.5)).double()
     return torch.stack((torch.ones_like(x_BT), y_BT, torch.sigmoid(x_BT), log_loss_BT, hit_BT))
+
+
+def class_sums(x_BK: Tensor, y_BK: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log loss and the hit of each row of a label of classes, at its class: [B, K].
+
+    The logits are those of a class against the rest. A hit is a row whose class has the highest.
+    """
+    log_loss_BK = y_BK * functional.softplus(-x_BK.clamp(-1e30, 1e30))
+    is_top_BK = torch.arange(x_BK.shape[1], device=x_BK.device) == x_BK.argmax(1, keepdim=True)
+    return log_loss_BK, torch.where(is_top_BK, y_BK, 0.0)
+
+
+def class_results(sums_SK: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Compute the metrics of a label of classes from the weighted sums of its classes.
+
+    normalized_entropy is the log loss over that of always predicting the rates of the classes.
+    """
+    (weight, *_), labels_K, _, losses_K, hits_K = sums_SK
+    log_loss = ratio(sum(losses_K), weight)
+    rates = [ratio(label, weight) for label in labels_K if label]
+    normalized = ratio(log_loss, -sum(rate * math.log(rate) for rate in rates if rate < 1))
+    return {
+        "log_loss": log_loss,
+        "normalized_entropy": normalized,
+        "rce": 100 * (1 - normalized),
+        "accuracy": math.nan if math.isnan(log_loss) else ratio(sum(hits_K), weight),
+    }
 
 
 def binary_results(

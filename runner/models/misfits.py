@@ -32,7 +32,7 @@ def _check_two_tower(schema: Schema, net: Mapping[str, Any]) -> None:
 
 
 def _task_kind(kind: str, name: str) -> Callable[[Schema, Mapping[str, Any]], Any]:
-    return lambda schema, _: require_task_kind(schema, kind, name)
+    return lambda schema, _: require_task_kind(schema, kind, name, classes=name == "BCE")
 
 
 def _history_and_item(schema: Schema, net: Mapping[str, Any]) -> Any:

@@ -58,13 +58,14 @@ def require_one_binary_task(schema: Schema) -> None:
         )
 
 
-def require_task_kind(schema: Schema, kind: str, loss: str) -> list[str]:
+def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = False) -> list[str]:
     """Return the names of the tasks.
 
     Args:
         schema: the schema with the tasks.
         kind: the kind that all tasks must have.
         loss: name of the loss, for messages.
+        classes: whether they may be the classes of a label.
 
     Raises:
         ValueError: if a task has another kind, or if there is no task.
@@ -76,6 +77,11 @@ def require_task_kind(schema: Schema, kind: str, loss: str) -> list[str]:
             raise ValueError(
                 f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
                 f"({_loss_for([task.kind for task in schema.tasks])})"
+            )
+        if task.one_of and not classes:
+            raise ValueError(
+                f"loss {loss} is for labels of two values; {task.one_of!r} has classes, which "
+                "model/loss=bce, by_kind and uncertainty take"
             )
     return [task.name for task in schema.tasks]
 

@@ -11,7 +11,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import LogitScale, Switch, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.fm import pairwise_dot_sum
+from runner.models.layers.fm import PairTerm
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import init_linear_layers, mlp
 from runner.models.losses.protocol import expand_per_task
@@ -32,7 +32,7 @@ class WideAndDeep(LinearDeepModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        pairs: whether dot products are added, the same to all tasks; they need one width.
+        pairs: whether dot products are added, see `PairTerm`; they need one width.
         scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
             of an optimizer such as Adam's have about one size, and so a label that is a number is
             learnt in the unit of its deviation.
@@ -60,6 +60,7 @@ class WideAndDeep(LinearDeepModel):
         self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
         # of the vectors whose dot products are added; 0: none are
         self.pair_width = _check_pairs(schema, embedding_dim) if pairs else 0
+        self.pairs = PairTerm(schema, self.pair_width) if pairs else None
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
@@ -72,8 +73,8 @@ class WideAndDeep(LinearDeepModel):
         x_B = concat_features(pooled_BE, batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
         logits_BT = wide_BT + deep_BT
-        if self.pair_width:
-            logits_BT = logits_BT + pairwise_dot_sum(pooled_BE.unflatten(1, (-1, self.pair_width)))
+        if self.pairs is not None:
+            logits_BT = logits_BT + self.pairs(pooled_BE.unflatten(1, (-1, self.pair_width)))
         if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
             logits_BT = logits_BT.float() * self.scale_T
         return Prediction.of(logits_BT, batch)

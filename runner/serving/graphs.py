@@ -166,7 +166,7 @@ class RowsGraph(nn.Module):
             groups_BG=ids_B[:, None][:, :0],
             cursor=DataPosition(),
         )
-        logits_BT: Tensor = self.model.dense(embeddings, batch).logits_BT
+        logits_BT: Tensor = self.model.predict_tasks(embeddings, batch).logits_BT
         columns = logits_BT.unbind(1)
         scores = [x.sigmoid() if b else x.clone() for x, b in zip(columns, self.is_binary)]
         return (logits_BT, *scores)

@@ -96,7 +96,9 @@ def plain_transforms(columns: Columns) -> Transforms:
         for c in columns.sequences
     ]
     declared = Declared(
-        labels=tuple(LabelSpec(c.name, c.name, c.kind, c.allowed) for c in columns.labels),
+        labels=tuple(
+            LabelSpec(c.name, c.name, c.kind, c.allowed, one_of=c.one_of) for c in columns.labels
+        ),
         numeric=tuple(numeric),
         ids=(*pooled, *sequences),
         groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),

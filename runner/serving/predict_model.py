@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, DataPosition
+from runner.batch import Batch, DataPosition, class_columns
 from runner.config.settings import TrainerSettings, make_settings
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import Dataset
@@ -200,6 +200,10 @@ class RunModel:
             if label.kind == "binary" and not outputs.logits:
                 score_R = _sigmoid(score_R)
             columns[outputs.score_name(label)] = pa.array(score_R, mask=part.bad_R)
+        for name, of_label in class_columns(self.schema.tasks).items():
+            classes = [task.name.removeprefix(f"{name}.") for task in self.schema.tasks[of_label]]
+            top_R = np.asarray(classes)[logits_RT[:, of_label].argmax(axis=1)]
+            columns[f"class_{name}"] = pa.array(top_R, pa.string(), mask=part.bad_R)
         for name, tensors in found.items():
             columns[name] = vectors_as_lists(torch.cat(tensors).cpu().numpy(), part.bad_R)
         if search is not None:

@@ -53,5 +53,6 @@ class Outputs:
     def column_names(self, labels: Sequence[LabelColumn]) -> list[str]:
         """Return the names of all columns that are written beside the kept ones."""
         names = [self.score_name(label) for label in labels]
+        names += [f"class_{name}" for name in dict.fromkeys(c.one_of for c in labels) if name]
         names += [f"embedding_{name}" for name in self.embeddings]
         return names + ([TOP_ITEMS, TOP_SCORES] if self.top_k else [])

@@ -225,5 +225,5 @@ def _row_slices(job: Job, cut: Cut) -> list[slice]:
 def _predict(job: Job, cut: Cut) -> tuple[Prediction, dict[str, Tensor]]:
     context = job.context
     with context.autocast():
-        prediction = context.model.dense(cut.embeddings, cut.batch)
+        prediction = context.model.predict_tasks(cut.embeddings, cut.batch)
     return prediction, dict(context.loss(prediction))

@@ -112,6 +112,7 @@ class LabelColumn:
     name: str
     kind: Literal["binary", "regression"] = "binary"
     allowed: tuple[float, ...] | None = None
+    one_of: str = ""  # the label of whose classes it is one, see `runner.batch.TaskSpec`
 
     @property
     def allowed_values(self) -> tuple[float, ...] | None:

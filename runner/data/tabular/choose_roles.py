@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import QUERY, guess_kind, is_grade, is_rating
-from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
     find_label_candidates,
@@ -21,7 +22,7 @@ from runner.data.tabular.guess_label import (
     is_binary,
     label_settings,
     leak_auc,
-    read_label,
+    read_binary_labels,
 )
 from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles
 from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
@@ -33,7 +34,6 @@ from runner.errors import UserError
 FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
 MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
-MOST_CLASSES = 100  # of a label of whole numbers
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 
 
@@ -104,8 +104,8 @@ def choose_labels(
         is_class = guess_kind(name) == "id" and f.is_whole and f.num_distinct <= MOST_CLASSES
         if settings == {"type": "regression"} and is_class and hints.task is None:
             notes.append(
-                f"label {name}: is taken as a number to be predicted; of classes without an order, "
-                f"each is a label: `is_1: {{column: {name}, positive: [{f.high:.0f}]}}` and so on"
+                f"label {name}: is taken as a number to be predicted; --task classes takes its "
+                f"{f.num_distinct:,} values for classes without an order"
             )
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
@@ -210,8 +210,8 @@ def drop_leaks(
         if role.settings.get("type") == "regression":
             warnings += _drop_leaks_of_number(sample, label, roles, kept)
             continue
-        label_R = read_label(sample[label], dict(role.settings))
-        for f in columns:
+        parts = read_binary_labels(sample[label], label, dict(role.settings))
+        for f, (label, label_R) in product(columns, parts.items()):
             if roles[f.name].name not in FEATURES:
                 continue
             auc = leak_auc(sample[f.name], label_R)

@@ -6,7 +6,7 @@ The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signature
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from runner.data.growing.settings import Eviction, Growth
@@ -31,6 +31,8 @@ class LabelSpec:
     default: float | None = None  # of a missing value; None: an error
     input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
     grades: tuple[str, ...] = ()  # a regression label is 0, 1, 2 and so on for these texts
+    classes: tuple[str, ...] = ()  # all values, of which each row has one
+    one_of: str = ""  # the label of whose `classes` it is one; it is 1 for `positive`
 
     @property
     def is_text(self) -> bool:
@@ -39,13 +41,21 @@ class LabelSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = ("positive", "default", "input", "grades")
+        later = ("positive", "default", "input", "grades", "classes", "one_of")
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the files that are needed for it."""
         return (self.column,)
+
+    def split_classes(self) -> tuple[LabelSpec, ...]:
+        """Return a label for each of its classes, which is 1 in the rows that have it."""
+        names = {value: f"{self.name}.{value.strip()}" for value in self.classes}
+        return tuple(
+            replace(self, name=name, positive=(value,), one_of=self.name)
+            for value, name in names.items()
+        ) or (self,)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
+MOST_CLASSES = 100  # values of a label
 CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
@@ -66,6 +67,8 @@ class ColumnStatistics:
     amount_form: str = ""  # of AMOUNT_FORMS, in which texts are numbers, such as $1,234.50 or 12%
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
     counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, where few differ
+    # each text or whole number, in their order, with its rows: where at most MOST_CLASSES differ
+    values: tuple[tuple[str, int], ...] = ()
 
     def describe_range(self, between: str) -> str:
         """Return the lowest and the highest value; integers in full; empty if it has no numbers."""
@@ -135,13 +138,24 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
     first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
     has_few = found.low is not None and num_distinct <= MAX_COUNTED
+    may_be_classes = pt.is_string(values.type) or (found.is_whole and found.low is not None)
+    may_be_classes &= not (found.separator or pt.is_nested(plain))
     return replace(
         found,
         num_distinct=num_distinct,
         examples=tuple(map(str, first_values)),
         two_texts=_two_texts(values) if num_distinct == 2 and not found.separator else (),
         counts=_count_numbers(values) if has_few else (),
+        values=_count_values(values) if may_be_classes and num_distinct <= MOST_CLASSES else (),
     )
+
+
+def _count_values(values: pa.Array) -> tuple[tuple[str, int], ...]:
+    """Return each value and its rows, in order; of texts without the spaces at their ends."""
+    if not is_text(values.type):
+        return tuple((f"{value:.0f}", count) for value, count in sorted(_count_numbers(values)))
+    counts = pc.value_counts(pc.utf8_trim_whitespace(values.cast(pa.string()))).to_pylist()
+    return tuple(sorted((str(c["values"]), int(c["counts"])) for c in counts if c["values"]))
 
 
 def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, ColumnStatistics]:

@@ -289,6 +289,7 @@ def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[Lab
             s.name,
             "binary" if s.type == "binary" else "regression",
             (*s.allowed, *more) if s.allowed is not None and s.above is None else None,
+            s.one_of,
         )
         for s in declared.labels
     )

@@ -117,18 +117,27 @@ def _read_texts(
 
     The number is 1 where a text is a positive one, or the place of the text among the grades.
     """
-    texts = pc.utf8_trim_whitespace(single_array(table, label.column).cast(pa.string()))
+    texts = label_texts(single_array(table, label.column))
     missing = texts.is_null().to_numpy(zero_copy_only=False)
-    known = pa.array([text.strip() for text in label.positive or label.grades], pa.string())
-    found = pc.index_in(texts, known)
+    what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
+    if known:
+        places = pc.index_in(texts, pa.array([text.strip() for text in known], pa.string()))
+        unknown = places.is_null().to_numpy(zero_copy_only=False) & ~missing
+        listed = ", ".join(known)
+        validator.reject(
+            label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: {what} are {listed}"
+        )
     if label.positive:
-        return found.is_valid().to_numpy(zero_copy_only=False).astype(np.float64), missing
-    unknown = found.is_null().to_numpy(zero_copy_only=False) & ~missing
-    listed = ", ".join(label.grades)
-    validator.reject(
-        label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: grades are {listed}"
-    )
-    return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
+        positive = pa.array([text.strip() for text in label.positive], pa.string())
+        return pc.is_in(texts, positive).to_numpy(zero_copy_only=False).astype(np.float64), missing
+    return places.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
+
+
+def label_texts(values: pa.Array) -> pa.Array:
+    """Return the values of a label as texts, without spaces at their ends; NaN is missing."""
+    if pt.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values)
+    return pc.utf8_trim_whitespace(values.cast(pa.string()))
 
 
 def encode_numbers(

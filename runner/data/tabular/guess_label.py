@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from runner.data.tabular.column_names import (
     is_rating,
     split_words,
 )
-from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, nearest_hint
@@ -37,8 +38,10 @@ GRADE_SCALES = (  # of relevance, from 0 on
     ("irrelevant", "partially relevant", "relevant", "highly relevant"),
     ("not relevant", "partially relevant", "relevant", "highly relevant"),
 )
-CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class
+CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class, and of two texts among others
+CLASS_ROWS = 5  # of a class, on average
 COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
+JUDGED_CLASSES = 8  # of a label, by which its features are judged
 FRACTION_SHARE = 0.1  # of rows with fractions beside those with 1: beyond, they are measured
 _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
 
@@ -157,6 +160,13 @@ def label_settings(
             numbers = f"numbers from {f.low:g} to {f.high:g}"
             raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
+    if hints.task == "classes" and f.num_distinct > 2:
+        if not f.values:
+            raise UserError(
+                f"--task classes: {f.name} has {f.num_distinct:,} values of type {f.type}; classes "
+                f"are texts or whole numbers, at most {MOST_CLASSES}"
+            )
+        return {"classes": [text for text, _ in f.values]}, "classes"
     if pt.is_boolean(f.type):  # Arrow takes these texts of a text file for it
         return ({"positive": ["true", "True", "TRUE"]} if of_text_file else {}), ""
     if scale := find_scale(f):
@@ -170,13 +180,16 @@ def label_settings(
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
     if f.amount_form:
         return {"type": "regression", "input": f.amount_form}, "a number to be predicted"
+    if is_text(f.type) and _may_be_classes(f):
+        classes = [text for text, _ in f.values]
+        return {"classes": classes}, "classes; --positive VALUE tells one from the others"
     if is_text(f.type) and not f.low:
         listed = ", ".join(f.examples) + ", ..." * (f.num_distinct > len(f.examples))
         raise UserError(
             f"--label {f.name}: has {f.num_distinct:,} texts ({listed}); "
             "--positive VALUE says which is 1; for grades, `{type: regression, grades: [LOWEST, "
-            "..., HIGHEST]}` in the YAML makes numbers of the texts; for classes, each is a label: "
-            f"`is_1: {{column: {f.name}, positive: [{f.examples[0]}]}}` and so on"
+            "..., HIGHEST]}` in the YAML makes numbers of the texts; for classes, --task classes "
+            f"takes up to {MOST_CLASSES}"
         )
     if f.low is None or f.high is None:
         raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
@@ -190,6 +203,13 @@ def label_settings(
         middle = (f.low + f.high) / 2
         return {"above": middle}, f"1 over {middle:g}"
     return {"type": "regression"}, "a number to be predicted"
+
+
+def _may_be_classes(f: ColumnStatistics) -> bool:
+    """Tell whether texts are classes: more than two are frequent, in rows enough."""
+    counts = sorted(count for _, count in f.values)
+    total = sum(counts)
+    return total >= CLASS_ROWS * len(counts) > 0 and sum(counts[-2:]) < CLASS_SHARE * total
 
 
 def _lies_between(text: str, f: ColumnStatistics) -> bool:
@@ -217,6 +237,20 @@ def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
     label_R = np.asarray(x.fill_null(np.nan).to_numpy(zero_copy_only=False))
     above = settings.get("above")
     return label_R if above is None else np.where(np.isnan(label_R), label_R, label_R > above)
+
+
+def read_binary_labels(
+    column: pa.ChunkedArray, name: str, settings: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return [R] float64 by task: the label of 0 and 1, or each of its most frequent classes."""
+    if not settings.get("classes"):
+        return {name: read_label(column, settings)}
+    counts = Counter(pc.utf8_trim_whitespace(column.cast(pa.string())).to_pylist())
+    classes = [value for value, _ in counts.most_common() if value in settings["classes"]]
+    return {
+        f"{name}.{value}": read_label(column, {"positive": [value]})
+        for value in classes[:JUDGED_CLASSES]
+    }
 
 
 def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:

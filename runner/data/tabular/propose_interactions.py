@@ -24,7 +24,7 @@ from runner.data.tabular.read_files import is_text
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import UserError
 
-TASKS = ("next_item", "label", "regression")
+TASKS = ("next_item", "label", "regression", "classes")
 # history windows that do not overlap hold every event once, as a target or before one
 TRAIN_ON, MAX_LENGTH = "windows", 50
 MAX_EVENT_TYPES = 20

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from runner.data.tabular.amounts import parse_amounts
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import holds_grades, rank_auc, read_label
+from runner.data.tabular.guess_label import holds_grades, rank_auc, read_binary_labels, read_label
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.times import as_seconds, is_seconds
 
@@ -95,18 +95,16 @@ def draw_rows(sample: pa.Table) -> pa.Table:
 
 
 def read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
-    """Return each label as 0 and 1; of a number, 1 is above the median."""
+    """Return each label, or class of one, as 0 and 1; of a number, 1 is above the median."""
     found = []
     for name, role in roles.items():
         if role.name != "labels":
             continue
-        settings = dict(role.settings)
         if _is_number(role):
             y_R = read_number_label(sample[name], role)
-            y_R = np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R))
+            found.append(np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R)))
         else:
-            y_R = read_label(sample[name], settings)
-        found.append(y_R)
+            found += read_binary_labels(sample[name], name, dict(role.settings)).values()
     return found
 
 

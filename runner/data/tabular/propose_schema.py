@@ -363,7 +363,7 @@ def _choose_events(
     free = [f for f in columns if f.name not in named]
     given = {"user": hints.user, "item": hints.item, "time": hints.time}
     labels = hints.labels or find_label_candidates(free)[0]
-    if hints.task in ("label", "regression") or (labels and not must):
+    if hints.task in ("label", "regression", "classes") or (labels and not must):
         if hints.task is None and all(_has_part(free, given)):
             notes.append(
                 f"task: predicts {', '.join(labels)} from the columns of its row; --task "

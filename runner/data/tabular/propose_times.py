@@ -17,7 +17,7 @@ from runner.data.tabular.column_names import (
     sounds_like_time,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
-from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_label
+from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_binary_labels
 from runner.data.tabular.guess_roles import TIME_REASON, Role, propose_numeric
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
@@ -249,9 +249,12 @@ def propose_days(
     until = time if time and time.form else None
     until_R = _read_times(sample, until.name, until.form) if until else None
     labels = [
-        read_label(sample[f.name], dict(roles[f.name].settings))
+        label_R
         for f in columns
         if roles[f.name].name == "labels" and roles[f.name].settings.get("type") != "regression"
+        for label_R in read_binary_labels(
+            sample[f.name], f.name, dict(roles[f.name].settings)
+        ).values()
     ]
     found: dict[str, dict[str, Any]] = {}
     for f in columns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from typing import Any
 
 from runner.config_key import Key
@@ -21,6 +21,7 @@ from runner.data.tabular.column_specs import (
     LabelSpec,
     NumericSpec,
 )
+from runner.data.tabular.column_statistics import MOST_CLASSES
 from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 from runner.data.tabular.vectors import expand_vectors
@@ -35,7 +36,12 @@ MAX_COLUMNS = 10_000  # that one pattern may stand for
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
 MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
 RANGES: Mapping[type, Mapping[str, Key]] = {
-    LabelSpec: {"allowed": Key(min_items=1), "above": Key(), "default": Key()},
+    LabelSpec: {
+        "allowed": Key(min_items=1),
+        "above": Key(),
+        "default": Key(),
+        "classes": Key(min_items=2, max_items=MOST_CLASSES),
+    },
     NumericSpec: {
         "clip": Key(min_items=2, max_items=2, note="null: no bound"),
         "default": Key(),
@@ -95,6 +101,17 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
             or len(set(s.grades)) < len(s.grades)
         )
     ]
+    problems += [
+        f"{where}.labels.{s.name}.classes: names each value once, without other settings than "
+        "`column`"
+        for s in labels
+        if s.classes
+        and (
+            replace(s, classes=()) != LabelSpec(s.name, s.column)
+            or len({text.strip() for text in s.classes}) < len(s.classes)
+        )
+    ]
+    labels = [part for spec in labels for part in spec.split_classes()]
     for spec in pooled:
         key = f"{where}.categorical.{spec.name}"
         problems += _id_problems(spec, key)
@@ -188,7 +205,7 @@ def _parse_specs(
             f"{where}.{role}={declared!r}: expected `name: {{settings}}` for each column"
         )
         return []
-    known = {f.name: f for f in fields(kind) if f.name not in ("name", "element")}
+    known = {f.name: f for f in fields(kind) if f.name not in ("name", "element", "one_of")}
     choices = CHOICES_OF_NUMBERS if kind is NumericSpec else CHOICES
     choices = {**choices, "input": AMOUNT_FORMS} if kind is LabelSpec else choices
     specs = []
@@ -253,6 +270,8 @@ def _parse_value(
     if setting.name == "evict":
         return parse_eviction(value, where)
     type_ = str(setting.type)
+    if setting.name == "classes" and isinstance(value, (list, tuple)):
+        value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
     if type_.startswith("tuple") and isinstance(value, (list, tuple)):
         of_numbers = "float" in type_
         wrong = [v for v in value if not isinstance(v, (int, float) if of_numbers else str)]

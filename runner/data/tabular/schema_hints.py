@@ -26,7 +26,7 @@ class Hints:
     columns: tuple[str, ...] = ()  # names, for text files whose first line has none
     user: str | None = None
     item: str | None = None
-    task: str | None = None  # next_item or label; None: what the columns suggest
+    task: str | None = None  # of TASKS; None: what the columns suggest
 
 
 def _list_columns(names: Iterable[str]) -> str:

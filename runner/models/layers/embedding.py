@@ -22,8 +22,18 @@ LINEAR_SUFFIX = ":linear"
 
 
 def count_first_order(schema: Schema, linear_weights: LinearWeights) -> int:
-    """Return how many first-order weights an id has: one for each task, or one for all tasks."""
+    """Return how many first-order weights an id has: one for each task, or one for all tasks.
+
+    Raises:
+        ValueError: for one of all tasks that are classes, which changes no softmax.
+    """
     check_value("linear_weights", linear_weights, LinearWeights)
+    labels = [task.one_of for task in schema.tasks if task.one_of]
+    if linear_weights == "shared" and labels:
+        raise ValueError(
+            f"linear_weights=shared: adds the same to all classes of {labels[0]}, which changes "
+            "none of their probabilities; linear_weights=own"
+        )
     return 1 if linear_weights == "shared" else len(schema.tasks)
 
 

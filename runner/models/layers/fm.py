@@ -5,7 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from runner.batch import Schema
+
+
+class PairTerm(nn.Module):
+    """The sum of the dot products of all pairs of vectors, the same to all tasks.
+
+    Labels of classes ignore what is the same to all classes: with one, each task weighs the
+    dimensions of the vectors by itself.
+
+    Args:
+        schema: its tasks are predicted.
+        width: D, of the vectors.
+    """
+
+    def __init__(self, schema: Schema, width: int) -> None:
+        super().__init__()
+        has_classes = any(task.one_of for task in schema.tasks)
+        self.weights = nn.Linear(width, len(schema.tasks), bias=False) if has_classes else None
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """Return [B, 1], or [B, T]."""
+        if self.weights is None:
+            return pairwise_dot_sum(x_BND)
+        products_BD = 0.5 * (x_BND.sum(1).square() - x_BND.square().sum(1))
+        logits_BT: Tensor = self.weights(products_BD)
+        return logits_BT
 
 
 def pairwise_dot_sum(x_BND: Tensor) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction
+from runner.models.layers.classes import one_against_rest
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 
@@ -18,6 +20,8 @@ class Recommender(nn.Module):
     the halves.
     """
 
+    class_columns: tuple[slice, ...] = ()  # of each label of classes, see `runner.batch`
+
     @abstractmethod
     def embed(self, batch: Batch) -> Embeddings:
         """Look the batch up in the tables, and do nothing else."""
@@ -26,8 +30,16 @@ class Recommender(nn.Module):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         """Compute everything after the look-ups, without reading the batch's ids."""
 
+    def predict_tasks(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        """Run the dense half; the sigmoid of the logit of a class is its softmax."""
+        prediction = self.dense(embeddings, batch)
+        if not self.class_columns or not isinstance(prediction, Prediction):
+            return prediction
+        logits_BT = one_against_rest(prediction.logits_BT, self.class_columns)
+        return replace(prediction, logits_BT=logits_BT)
+
     def forward(self, batch: Batch) -> Prediction:
-        return self.dense(self.embed(batch), batch)
+        return self.predict_tasks(self.embed(batch), batch)
 
 
 class EmbeddingModel(Recommender):

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.batch import Prediction, Schema, TaskSpec
+from runner.batch import Prediction, Schema, TaskSpec, columns_by_label
 from runner.models.argument_types import ByTask
-from runner.models.losses.protocol import expand_per_task
+from runner.models.losses.protocol import expand_per_task, softmax_losses
 
 
 class ByKind(nn.Module):
-    """The weighted sum of binary cross-entropies of binary tasks and squared errors of regressions.
+    """The weighted sum of the cross-entropies of labels, and the squared errors of regressions.
 
     Args:
         schema: needs at least one task.
-        weights: a number, or numbers by task (1 for a task that is left out); None for 1.
+        weights: a number, or numbers by label (1 for a label that is left out); None for 1.
 
     Raises:
         ValueError: if a weight is below 0 or of an unknown task, if all weights are 0, or if there
@@ -31,7 +31,7 @@ class ByKind(nn.Module):
     def __init__(self, schema: Schema, *, weights: ByTask = None) -> None:
         super().__init__()
         self.tasks = require_tasks(schema)
-        self.weights = expand_per_task(weights, [t.name for t in self.tasks], "weights")
+        self.weights = expand_per_task(weights, list(columns_by_label(self.tasks)), "weights")
         if not any(self.weights):
             raise ValueError(f"weights={weights}: at least one task must have a weight above 0")
 
@@ -46,26 +46,31 @@ class ByKind(nn.Module):
 class Uncertainty(nn.Module):
     """Learned weights by the noise of tasks (Kendall et al. 2018, arXiv:1705.07115, eq. 7 and 10).
 
-    With s = log variance, a task's loss is exp(-s) L + s / 2 if it is binary (the variance is a
-    temperature), exp(-s) L / 2 + s / 2 if it is a regression. The sum may be negative. s is a
-    parameter of the loss, which the dense optimizer trains with its rate and its weight decay.
+    With s = log variance, a label's loss is exp(-s) L + s / 2 if it is binary or has classes (the
+    variance is a temperature), exp(-s) L / 2 + s / 2 if it is a regression. The sum may be
+    negative. s is a parameter of the loss, which the dense optimizer trains with its rate and its
+    weight decay.
 
     Args:
         schema: needs at least one task.
-        initial: s of every task at the start.
+        initial: s of every label at the start.
     """
 
     def __init__(self, schema: Schema, *, initial: float = 0.0) -> None:
         super().__init__()
         self.tasks = require_tasks(schema)
-        self.log_variances = nn.Parameter(torch.full((len(self.tasks),), float(initial)))
+        self.scales = [  # of each label
+            1.0 if self.tasks[columns.start].kind == "binary" else 0.5
+            for columns in columns_by_label(self.tasks).values()
+        ]
+        self.log_variances = nn.Parameter(torch.full((len(self.scales),), float(initial)))
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses = losses_by_kind(self.tasks, prediction)
+        variances = self.log_variances.unbind()
         return {
-            task.name: losses[task.name] * torch.exp(-s) * (1.0 if task.kind == "binary" else 0.5)
-            + 0.5 * s
-            for task, s in zip(self.tasks, self.log_variances.unbind(), strict=True)
+            name: loss_B * torch.exp(-s) * scale + 0.5 * s
+            for (name, loss_B), s, scale in zip(losses.items(), variances, self.scales, strict=True)
         }
 
 
@@ -81,13 +86,16 @@ def require_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
 
 
 def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[str, Tensor]:
-    """Return [B] for each task: binary cross-entropy of its logit, or squared error."""
-    columns = zip(
-        tasks, prediction.logits_BT.unbind(1), prediction.labels_BT.unbind(1), strict=True
-    )
-    return {
-        task.name: functional.binary_cross_entropy_with_logits(x_B, y_B, reduction="none")
-        if task.kind == "binary"
-        else (x_B - y_B).square()
-        for task, x_B, y_B in columns
-    }
+    """Return [B] for each label: its cross-entropy, or squared error."""
+    logits, labels = prediction.logits_BT.unbind(1), prediction.labels_BT.unbind(1)
+    losses = {}
+    for name, columns in columns_by_label(tasks).items():
+        task, x_B, y_B = (of[columns.start] for of in (tasks, logits, labels))
+        if task.one_of:
+            x_BK, y_BK = (torch.stack(of[columns], dim=1) for of in (logits, labels))
+            losses[name] = softmax_losses(x_BK, y_BK).sum(1)
+        elif task.kind == "binary":
+            losses[name] = functional.binary_cross_entropy_with_logits(x_B, y_B, reduction="none")
+        else:
+            losses[name] = (x_B - y_B).square()
+    return losses

@@ -9,20 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.batch import Prediction, Schema
+from runner.batch import Prediction, Schema, class_columns, columns_by_label
 from runner.config_key import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
-from runner.models.losses.protocol import expand_per_task, split_by_task
+from runner.models.losses.protocol import expand_per_task, softmax_losses, split_by_task
 from runner.models.requirements import require_task_kind
 
 
 class BCE(nn.Module):
-    """Binary cross-entropy of each task's logit, computed in float32 also under autocast.
+    """Cross-entropy of each label, computed in float32 also under autocast.
 
-    -(p y' log s(x) + (1 - y') log(1 - s(x))), y' = (1 - e) y + e / 2.
+    -(p y' log s(x) + (1 - y') log(1 - s(x))), y' = (1 - e) y + e / 2. Of a label of K classes it is
+    the sum of -p_k y'_k log s(x_k) over them, y' = (1 - e) y + e / K, where s(x_k) is the softmax.
 
     Args:
-        schema: needs binary tasks.
+        schema: needs binary tasks, of which some may be classes.
         label_smoothing: e, from 0 to below 1.
         pos_weight: p, a number, or numbers by task (1 for a task that is left out); None for 1.
 
@@ -36,10 +37,12 @@ class BCE(nn.Module):
         self, schema: Schema, *, label_smoothing: ShareBelow1 = 0.0, pos_weight: ByTask = None
     ) -> None:
         super().__init__()
-        self.names = require_task_kind(schema, "binary", "BCE")
+        names = require_task_kind(schema, "binary", "BCE", classes=True)
         check_arguments(BCE.__init__, locals())
         self.label_smoothing = label_smoothing
-        weights = expand_per_task(pos_weight, self.names, "pos_weight")
+        self.columns = columns_by_label(schema.tasks)
+        self.classes = class_columns(schema.tasks)
+        weights = expand_per_task(pos_weight, names, "pos_weight")
         buffer = None if pos_weight is None else torch.tensor(weights)
         self.register_buffer("pos_weight", buffer, persistent=False)
 
@@ -50,7 +53,19 @@ class BCE(nn.Module):
         losses_BT = functional.binary_cross_entropy_with_logits(
             prediction.logits_BT, labels_BT, pos_weight=self.pos_weight, reduction="none"
         )
-        return split_by_task(self.names, losses_BT)
+        if not self.classes:
+            return split_by_task(tuple(self.columns), losses_BT)
+        losses = {name: losses_BT[:, columns.start] for name, columns in self.columns.items()}
+        return losses | {name: self._of_classes(prediction, c) for name, c in self.classes.items()}
+
+    def _of_classes(self, prediction: Prediction, columns: slice) -> Tensor:
+        """Return [B], the cross-entropy of a label of classes."""
+        y_BK, rest = prediction.labels_BT[:, columns], self.label_smoothing
+        y_BK = y_BK * (1 - rest) + rest / y_BK.shape[1]
+        losses_BK = softmax_losses(prediction.logits_BT[:, columns], y_BK)
+        if self.pos_weight is not None:
+            losses_BK = losses_BK * self.pos_weight[columns]
+        return losses_BK.sum(1)
 
 
 class Focal(nn.Module):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn import functional
 
 from runner.batch import Prediction
 from runner.errors import nearest_hint
@@ -25,6 +26,14 @@ class Loss(Protocol):
     """
 
     def __call__(self, prediction: Prediction) -> Mapping[str, Tensor]: ...
+
+
+def softmax_losses(x_BK: Tensor, y_BK: Tensor) -> Tensor:
+    """Return [B, K], the cross-entropy of the classes of a label; the sum over them is a row's.
+
+    -y_k log p_k, where p_k = s(x_k): the logits are those of a class against the rest.
+    """
+    return y_BK * functional.softplus(-x_BK)
 
 
 def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:

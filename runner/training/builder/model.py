@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.batch import Schema
+from runner.batch import Schema, class_columns
 from runner.config.targets import resolve_part
 from runner.errors import ConfigError
 from runner.models.argument_types import MOST_UNIFORM
@@ -41,6 +41,7 @@ def build_model_and_loss(
         check_loss_inputs(model, loss)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    model.class_columns = tuple(class_columns(schema.tasks).values())
     check_extra_state("model.net", model)
     check_extra_state("model.loss", loss)
     return model, loss

@@ -5,13 +5,13 @@ N rows, C columns of the matrix: one for each id of the train rows, and one for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.sparse import csr_matrix, hstack
-from scipy.special import expit
+from scipy.special import expit, logsumexp, softmax
 from threadpoolctl import threadpool_limits
 
 from runner.training.health.sample import Floats, Ints, Sample
@@ -22,8 +22,11 @@ MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; 
 # logits at their best scale, which judges their order alone. A weak penalty often orders rows
 # better than a strong one, and is only too sure of it.
 PENALTIES = (25.0, 5.0, 1.0)  # each fit starts from the one before
+MOST_POWER = 3.0  # of e, by which the logits of classes are scaled
 MAX_ITERATIONS = 100
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit of several ends
+
+Fit = tuple[Floats, float]  # weights and intercept of a column of labels
 
 
 class Columns:
@@ -109,52 +112,110 @@ def fit_logistic_regression(
         return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
 
     weights_C, intercept = start or (np.zeros(x_NC.shape[1]), np.log(rate / (1 - rate)))
+    point = _minimise(objective, np.append(weights_C, intercept), least_gain)
+    return point[:-1], float(point[-1])
+
+
+def _minimise(
+    objective: Callable[[Floats], tuple[float, Floats]], start: Floats, least_gain: float
+) -> Floats:
     options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
     # L-BFGS calls BLAS with vectors: its threads gain nothing there, and spin where a core is busy.
     with threadpool_limits(limits=1, user_api="blas"):
-        found = minimize(
-            objective, np.append(weights_C, intercept), jac=True, method="L-BFGS-B", options=options
-        )
-    return found.x[:-1], float(found.x[-1])
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    point: Floats = found.x
+    return point
+
+
+def fit_softmax_regression(
+    x_NC: Any,
+    y_NK: Floats,
+    weights_N: Floats,
+    l2: float,
+    *,
+    start: tuple[Floats, Floats] | None = None,
+    least_gain: float = LEAST_GAIN,
+) -> tuple[Floats, Floats]:
+    """Return the weights [K, C] and the intercepts [K] of K classes, of which each row has one.
+
+    As `fit_logistic_regression`, whose arguments they are, with the log loss of a softmax.
+    """
+    transposed_CN, shape = x_NC.T.tocsr(), (y_NK.shape[1], x_NC.shape[1] + 1)
+    rates_K = np.clip(np.average(y_NK, axis=0, weights=weights_N), 1e-6, None)
+
+    def objective(point: Floats) -> tuple[float, Floats]:
+        w_KC, intercepts_K = np.split(point.reshape(shape), [-1], axis=1)
+        logits_NK = x_NC @ w_KC.T + intercepts_K.T
+        loss = weights_N @ softmax_losses(logits_NK, y_NK) + l2 / 2 * (w_KC**2).sum()
+        slope_NK = weights_N[:, None] * (softmax(logits_NK, axis=1) - y_NK)
+        slope_KC = (transposed_CN @ slope_NK).T + l2 * w_KC
+        return loss, np.column_stack([slope_KC, slope_NK.sum(0)]).ravel()
+
+    weights_KC, intercepts_K = start or (np.zeros((shape[0], shape[1] - 1)), np.log(rates_K))
+    first = np.column_stack([weights_KC, intercepts_K]).ravel()
+    weights_KC, last_K1 = np.split(_minimise(objective, first, least_gain).reshape(shape), [-1], 1)
+    return weights_KC, last_K1[:, 0]
+
+
+def softmax_losses(logits_NK: Floats, y_NK: Floats) -> Floats:
+    """Return the log loss of the right class of each row, [N]."""
+    losses_N: Floats = logsumexp(logits_NK, axis=1) - (logits_NK * y_NK).sum(1)
+    return losses_N
 
 
 def fit_tasks(
-    columns: Columns, train: Sample, judged: Sample | None, tasks: Sequence[int]
-) -> tuple[list[tuple[Floats, float]], float]:
-    """Fit each task with the penalty of `PENALTIES` that has the least loss on other rows.
+    columns: Columns, train: Sample, judged: Sample | None, labels: Sequence[Sequence[int]]
+) -> tuple[list[Fit], float]:
+    """Fit each label with the penalty of `PENALTIES` that has the least loss on other rows.
 
     Args:
         columns: of the matrix.
         train: rows to learn from.
         judged: rows that decide on the penalty; None: the last one holds.
-        tasks: columns of the labels, which are binary.
+        labels: the columns of each label: one that is binary, or one for each of its classes.
 
     Returns:
-        Weights and intercept of each task, at the scale that fits the other rows, and the penalty.
+        Weights and intercept of each column, at the scale that fits the other rows, and the
+        penalty.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
-    found: list[tuple[float, float, list[tuple[Floats, float]]]] = []
-    starts: dict[int, tuple[Floats, float]] = {}  # of each task: the fit before
+    found: list[tuple[float, float, list[Fit]]] = []
+    starts: dict[int, Any] = {}  # of each label: the fit before
     for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[-1:]:
-        fits: list[tuple[Floats, float]] = []
+        fits: list[Fit] = []
         loss = 0.0
-        for number, index in enumerate(tasks):
-            y_N = train.labels_NT[:, index]
-            before = starts.get(number)
-            weights_C, intercept = fit_logistic_regression(
-                train_NC, y_N, train.weights_N, l2, start=before, least_gain=LEAST_GAIN
+        for number, indices in enumerate(labels):
+            has_classes = len(indices) > 1
+            fit: Any = fit_softmax_regression if has_classes else fit_logistic_regression
+            y_N = train.labels_NT[:, indices if has_classes else indices[0]]
+            starts[number] = weights, intercepts = fit(
+                train_NC, y_N, train.weights_N, l2, start=starts.get(number), least_gain=LEAST_GAIN
             )
-            starts[number] = weights_C, intercept
-            fits.append(starts[number])
+            weights_KC, intercepts_K = np.atleast_2d(weights), np.atleast_1d(intercepts)
             if judged and judged.num_rows:
-                logits_N = judged_NC @ weights_C + intercept
-                labels_N = judged.labels_NT[:, index]
-                scale, shift = fit_scale(logits_N, labels_N, judged.weights_N)
-                fits[-1] = weights_C * scale, intercept * scale + shift
-                loss += mean_log_loss(logits_N * scale + shift, labels_N, judged.weights_N)
+                logits_NK = judged_NC @ weights_KC.T + intercepts_K
+                labels_NK = judged.labels_NT[:, indices]
+                scale, shift, least = _judge_scale(logits_NK, labels_NK, judged.weights_N)
+                weights_KC, intercepts_K = weights_KC * scale, intercepts_K * scale + shift
+                loss += least
+            fits += [(weights_C, float(b)) for weights_C, b in zip(weights_KC, intercepts_K)]
         found.append((loss, l2, fits))
     _, l2, fits = min(found, key=lambda one: one[0])
     return fits, l2
+
+
+def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[float, float, float]:
+    """Return the scale and the shift of logits that fit rows, and the mean log loss with them."""
+    if y_NK.shape[1] == 1:
+        logits_N, y_N = logits_NK[:, 0], y_NK[:, 0]
+        scale, shift = fit_scale(logits_N, y_N, weights_N)
+        return scale, shift, mean_log_loss(logits_N * scale + shift, y_N, weights_N)
+
+    def loss(power: float) -> float:
+        return float(np.average(softmax_losses(logits_NK * np.exp(power), y_NK), weights=weights_N))
+
+    found = minimize_scalar(loss, bounds=(-MOST_POWER, MOST_POWER), method="bounded")
+    return float(np.exp(found.x)), 0.0, float(found.fun)
 
 
 def fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:

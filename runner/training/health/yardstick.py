@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax
 
+from runner.batch import TaskSpec, columns_by_label
 from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.result_keys import add_task_means, result_key
 from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import fit_numbers, judge_numbers
-from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
+from runner.training.health.logistic_regression import (
+    Columns,
+    Fit,
+    fit_tasks,
+    mean_log_loss,
+    softmax_losses,
+)
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, read_sample
 from runner.training.health.verdict import NAME, NAME_OF_NUMBERS
 from runner.training.job import Job
@@ -46,21 +54,33 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     train = read_sample(job.dataset, "train", TRAIN_ROWS, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
-    columns = [i for i in columns if train.num_rows and np.ptp(train.labels_NT[:, i])]
+    labels = [
+        list(range(of_label.start, of_label.stop))
+        for of_label in columns_by_label(schema.tasks).values()
+        if of_label.start in columns and train.num_rows
+        if np.ptp(train.labels_NT[:, of_label], axis=0).any()
+    ]
+    columns = [i for indices in labels for i in indices]
     if not columns or not samples:  # of one label, as next items have, nothing can be learnt
         return {}
     matrix_of = Columns(train)
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     metrics: dict[str, float] = {}
-    fit, judge = (fit_tasks, _judge) if is_binary else (fit_numbers, judge_numbers)
-    fits, l2 = fit(matrix_of, train, samples.get("validation"), columns)
-    names = ("auc", "log_loss") if is_binary else ("mse", "mae")
+    fits: Sequence[Fit]
+    l2: float | None
+    if is_binary:
+        names = "auc", "log_loss"
+        fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), labels)
+    else:
+        names = "mse", "mae"
+        fits, l2 = fit_numbers(matrix_of, train, samples.get("validation"), columns)
+    judge = _judge if is_binary else _judge_numbers
+    fit_of = dict(zip(columns, fits))
     for split, x_NC in judged.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
-        for index, (weights_C, intercept) in zip(columns, fits):
-            task = schema.tasks[index]
-            found = judge(x_NC @ weights_C + intercept, samples[split], index)
-            values |= {result_key(name, task, schema.tasks): v for name, v in found.items()}
+        for indices in labels:
+            found = [x_NC @ fit_of[i][0] + fit_of[i][1] for i in indices]
+            values |= judge(np.column_stack(found), samples[split], indices, schema.tasks)
         values = add_task_means(values, names, schema.tasks)
         metrics |= {f"{split}/{key}": v for key, v in values.items() if not math.isnan(v)}
     return {
@@ -73,7 +93,27 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _judge(logits_N: Floats, sample: Sample, index: int) -> dict[str, float]:
-    y_N, weights_N = sample.labels_NT[:, index], sample.weights_N
-    levels = group_by_score(logits_N, weights_N * y_N, weights_N * (1 - y_N))
-    return {"auc": roc_auc(*levels), "log_loss": mean_log_loss(logits_N, y_N, weights_N)}
+def _judge(
+    logits_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
+) -> dict[str, float]:
+    """Return the metrics of a label by key: of one column of 0 and 1, or one for each class."""
+    found, weights_N = {}, sample.weights_N
+    y_NK, label = sample.labels_NT[:, indices], tasks[indices[0]].one_of
+    if label:
+        losses_N = softmax_losses(logits_NK, y_NK)
+        found[f"log_loss/{label}"] = float(np.average(losses_N, weights=weights_N))
+        logits_NK = log_softmax(logits_NK, axis=1)
+    else:
+        loss = mean_log_loss(logits_NK[:, 0], y_NK[:, 0], weights_N)
+        found[result_key("log_loss", tasks[indices[0]], tasks)] = loss
+    for index, logits_N, y_N in zip(indices, logits_NK.T, y_NK.T):
+        levels = group_by_score(logits_N, weights_N * y_N, weights_N * (1 - y_N))
+        found[result_key("auc", tasks[index], tasks)] = roc_auc(*levels)
+    return found
+
+
+def _judge_numbers(
+    predicted_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
+) -> dict[str, float]:
+    [index], found = indices, judge_numbers(predicted_NK[:, 0], sample, indices[0])
+    return {result_key(name, tasks[index], tasks): value for name, value in found.items()}

@@ -179,7 +179,7 @@ class Supervised:
 
     def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
         with ctx.autocast():
-            prediction = ctx.model.dense(ctx.model.embed(batch), batch)
+            prediction = ctx.model.predict_tasks(ctx.model.embed(batch), batch)
         return prediction, row_losses(ctx, prediction, batch)
 
 
@@ -209,7 +209,7 @@ def compute_part(
     first_row, (micro_batch, boundary) = part
     with row_draws(RowDraws(seed, first_row, micro_batch.size)):
         with ctx.autocast():
-            prediction = ctx.model.dense(boundary, micro_batch)
+            prediction = ctx.model.predict_tasks(boundary, micro_batch)
         losses = row_losses(ctx, prediction, micro_batch)
     row_loss_B = (
         torch.stack(tuple(losses.values())).sum(0)

@@ -21,6 +21,7 @@ from runner.training.health.linear_regression import fit_linear_regression
 from runner.training.health.logistic_regression import (
     PENALTIES,
     Columns,
+    Fit,
     fit_logistic_regression,
     fit_scale,
 )
@@ -35,8 +36,6 @@ LIST_FACTORS = (10.0, 100.0)  # of the penalty of ids of lists
 FEATURE_ERRORS, LIST_ERRORS = 2.0, 1.0
 LEAST_SHARE = 1e-8  # of the squares of all weights that a feature has at least
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit ends
-
-Fit = tuple[Floats, float]  # weights and intercept
 
 
 def refit_by_feature(

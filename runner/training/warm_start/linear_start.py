@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from runner.batch import columns_by_label
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
 from runner.training.health.linear_regression import fit_numbers
-from runner.training.health.logistic_regression import Columns, fit_tasks
+from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Sample, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
-from runner.training.warm_start.feature_penalties import Fit, refit_by_feature, refit_lists
+from runner.training.warm_start.feature_penalties import refit_by_feature, refit_lists
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
@@ -58,7 +59,12 @@ def start_linear(job: Job) -> str:
         tasks = [number for number, task in enumerate(schema.tasks) if task.kind == kind]
         if not tasks:
             continue
-        own, penalty = _fit(columns, train, judged, tasks, is_binary=kind == "binary")
+        labels = [
+            list(range(of_label.start, of_label.stop))
+            for of_label in columns_by_label(schema.tasks).values()
+            if of_label.start in tasks
+        ]
+        own, penalty = _fit(columns, train, judged, labels, is_binary=kind == "binary")
         mean = f"the mean of {source}, which is better on validation than weights"
         said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
         for number, (weights_C, intercept) in zip(tasks, own):
@@ -89,15 +95,20 @@ def _fit(
     columns: Columns,
     train: Sample,
     judged: Sample | None,
-    tasks: Sequence[int],
+    labels: Sequence[Sequence[int]],
     *,
     is_binary: bool,
 ) -> tuple[Sequence[Fit], str]:
     """Return weights and intercept of each task, and how they are penalised; empty for a mean."""
-    fit = fit_tasks if is_binary else fit_numbers
-    fits, l2 = fit(columns, train, judged, tasks)
+    tasks = [index for indices in labels for index in indices]
+    fits: Sequence[Fit]
+    l2: float | None
+    if is_binary:
+        fits, l2 = fit_tasks(columns, train, judged, labels)
+    else:
+        fits, l2 = fit_numbers(columns, train, judged, tasks)
     said = "" if l2 is None else f"with a penalty of {l2:g}"
-    if judged and judged.num_rows:
+    if judged and judged.num_rows and len(tasks) == len(labels):  # classes have one for all
         apart = refit_lists(columns, train, judged, tasks, fits) if is_binary else None
         if apart:
             fits, said = apart, "with a stronger penalty for the ids of lists"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from runner.batch import Prediction, Schema, TaskSpec
+from runner.models.layers.classes import one_against_rest
 from runner.models.losses import BCE, JRC, MSE, ByKind, Focal, SelfDistillation, Uncertainty
 
 CLICK = Schema(dense=(), sparse=(), tasks=(TaskSpec("click"),), groups=("user", "session"))
@@ -248,3 +249,59 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_while_building(loss, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         loss(schema, **settings)
+
+
+THREE = replace(CLICK, tasks=tuple(TaskSpec(f"colour.{n}", one_of="colour") for n in "rgb"))
+MIXED = replace(CLICK, tasks=(TaskSpec("click"), *THREE.tasks, TaskSpec("stars", "regression")))
+
+
+def draw_classes(num_rows=50):
+    """Return logits, the class of each row, and the prediction of a model of classes."""
+    generator = torch.Generator().manual_seed(0)
+    x_BK = 3 * torch.randn(num_rows, 3, generator=generator)
+    class_B = torch.randint(0, 3, (num_rows,), generator=generator)
+    logits_BT = one_against_rest(x_BK, (slice(0, 3),))
+    found = predicted([[0.0]] * num_rows, [[0.0]] * num_rows)
+    y_BK = torch.nn.functional.one_hot(class_B, 3).float()
+    return x_BK, class_B, replace(found, logits_BT=logits_BT, labels_BT=y_BK)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("given", [None, {"colour.g": 2.5}])
+def test_cross_entropy_of_classes_is_that_of_torch(smoothing, given):
+    x_BK, class_B, prediction = draw_classes()
+    weights = torch.tensor([1.0, 2.5 if given else 1.0, 1.0])
+    expected = torch.nn.functional.cross_entropy(
+        x_BK, class_B, weights, label_smoothing=smoothing, reduction="none"
+    )
+    found = BCE(THREE, label_smoothing=smoothing, pos_weight=given)(prediction)
+    assert list(found) == ["colour"]
+    torch.testing.assert_close(found["colour"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [ByKind, Uncertainty])
+def test_a_label_of_classes_is_one_part_beside_others(kind):
+    x_BK, class_B, of_classes = draw_classes()
+    more = torch.linspace(-2, 2, len(x_BK))[:, None]
+    labels_BT = torch.cat(((more > 0).float(), of_classes.labels_BT, more + 1), dim=1)
+    logits_BT = torch.cat((more, of_classes.logits_BT, more), dim=1)
+    found = kind(MIXED)(replace(of_classes, logits_BT=logits_BT, labels_BT=labels_BT))
+    assert list(found) == ["click", "colour", "stars"]
+    expected = torch.nn.functional.cross_entropy(x_BK, class_B, reduction="none")
+    torch.testing.assert_close(found["colour"], expected, rtol=1e-5, atol=1e-6)
+    half = 0.5 if kind is Uncertainty else 1.0  # of a squared error
+    torch.testing.assert_close(found["stars"], torch.full((len(x_BK),), half))
+
+
+def test_a_weight_is_that_of_a_label_of_classes():
+    *_, prediction = draw_classes()
+    one, half = (ByKind(THREE, weights=w)(prediction)["colour"] for w in (None, {"colour": 0.5}))
+    torch.testing.assert_close(half, one / 2)
+    with pytest.raises(ValueError, match="weights: the dataset has no task 'colour"):
+        ByKind(THREE, weights={"colour.r": 1.0})
+
+
+@pytest.mark.parametrize("kind", [Focal, JRC, SelfDistillation])
+def test_losses_of_two_values_refuse_classes(kind):
+    with pytest.raises(ValueError, match="'colour' has classes, which model/loss=bce, by_kind"):
+        kind(THREE)

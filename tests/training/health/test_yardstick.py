@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import mean_squared_error, roc_auc_score
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -35,6 +36,7 @@ from runner.training.health.logistic_regression import (
     Columns,
     fit_logistic_regression,
     fit_scale,
+    fit_softmax_regression,
 )
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
 from runner.training.health.verdict import explain_below, find_overfitting
@@ -60,6 +62,19 @@ def make_sample(seed: int, *, new_ids: bool = False, rate: float = 0.0) -> Sampl
         rng.integers(1, 3, ROWS).astype(float),
         ROWS,
     )
+
+
+def test_of_classes_it_is_the_multinomial_regression_of_scikit_learn():
+    train = make_sample(1)
+    x_NC = Columns(train).matrix(train)
+    class_N = (train.ids["item"].ids_V % 3 + np.arange(ROWS) % 2) % 3
+    weights_KC, intercepts_K = fit_softmax_regression(
+        x_NC, np.eye(3)[class_N], train.weights_N, 1.0, least_gain=1e-12
+    )
+    other = LogisticRegression(max_iter=3000, tol=1e-9).fit(x_NC, class_N, train.weights_N)
+    np.testing.assert_allclose(weights_KC, other.coef_, atol=2e-3)
+    ours_NK, theirs_NK = x_NC @ weights_KC.T + intercepts_K, other.predict_log_proba(x_NC)
+    np.testing.assert_allclose(log_softmax(ours_NK, axis=1), theirs_NK, atol=5e-3)
 
 
 def test_it_is_the_logistic_regression_of_scikit_learn():
