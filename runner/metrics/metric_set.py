@@ -229,6 +229,10 @@ class MetricSet:
         self._flush()
         self._without_mixed_group.clear()
         results = self._loss_results()
+        for label, columns in self._class_columns.items():
+            values = class_results(self._sums_ST["binary"][:, columns].tolist())  # sync
+            for name in names_for_task(self._names, ClassLabel(label)):
+                results[f"{name}/{label}"] = values[name]
         for task_index, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(task_index)
             sums = self._sums_ST[task.kind][:, index].tolist()  # sync
@@ -239,10 +243,6 @@ class MetricSet:
                 values = regression_results(*sums)
             for name in names_for_task(self._names, task):
                 results[result_key(name, task, self._tasks)] = values[name]
-        for label, columns in self._class_columns.items():
-            values = class_results(self._sums_ST["binary"][:, columns].tolist())  # sync
-            for name in names_for_task(self._names, ClassLabel(label)):
-                results[f"{name}/{label}"] = values[name]
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:

@@ -40,8 +40,8 @@ class ClassLabel:
 
 
 def measured_units(tasks: Sequence[TaskLike]) -> tuple[TaskLike, ...]:
-    """Return what metrics are measured for: the tasks, and the labels of those that are classes."""
-    return (*tasks, *(ClassLabel(name) for name in dict.fromkeys(t.one_of for t in tasks) if name))
+    """Return what metrics are measured for: labels of classes, then the tasks."""
+    return (*(ClassLabel(name) for name in dict.fromkeys(t.one_of for t in tasks) if name), *tasks)
 
 
 def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 from scipy.sparse import csr_matrix, hstack
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, logsumexp
 from threadpoolctl import threadpool_limits
 
 from runner.training.health.sample import Floats, Ints, Sample
@@ -145,10 +145,16 @@ def fit_softmax_regression(
 
     def objective(point: Floats) -> tuple[float, Floats]:
         w_KC, intercepts_K = np.split(point.reshape(shape), [-1], axis=1)
-        logits_NK = x_NC @ w_KC.T + intercepts_K.T
-        loss = weights_N @ softmax_losses(logits_NK, y_NK) + l2 / 2 * (w_KC**2).sum()
-        slope_NK = weights_N[:, None] * (softmax(logits_NK, axis=1) - y_NK)
+        logits_NK = x_NC @ np.ascontiguousarray(w_KC.T) + intercepts_K.T
+        top_N1 = logits_NK.max(1, keepdims=True)
+        slope_NK = np.exp(logits_NK - top_N1)  # the exponentials take most of the time: once
+        sum_N1 = slope_NK.sum(1, keepdims=True)
+        losses_N = np.log(sum_N1[:, 0]) + top_N1[:, 0] - np.einsum("nk,nk->n", logits_NK, y_NK)
+        slope_NK /= sum_N1
+        slope_NK -= y_NK
+        slope_NK *= weights_N[:, None]
         slope_KC = (transposed_CN @ slope_NK).T + l2 * w_KC
+        loss = weights_N @ losses_N + l2 / 2 * (w_KC**2).sum()
         return loss, np.column_stack([slope_KC, slope_NK.sum(0)]).ravel()
 
     weights_KC, intercepts_K = start or (np.zeros((shape[0], shape[1] - 1)), np.log(rates_K))

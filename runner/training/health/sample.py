@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from runner.batch import Batch, Schema
+from runner.batch import Batch, Schema, columns_by_label
 from runner.data.core.dataset import Dataset
 
 BATCH_ROWS = 8192
 # Of a binary label, rows of the rarer value that a sample should have; for these it is read on,
 # up to so many times its size.
 ENOUGH_RARE, MOST_TIMES = 2_000, 20
+MOST_CLASS_CELLS = 4_000_000  # rows times classes that a regression is fitted to in seconds
 ORDER_SEED = 0  # not the run's: runs of other seeds have the same yardstick
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,6 +53,12 @@ class Sample:
     def num_rows(self) -> int:
         """Number of the rows that were drawn."""
         return len(self.weights_N)
+
+
+def most_train_rows(schema: Schema, limit: int) -> int:
+    """Return how many train rows a regression is fitted to: fewer of a label of many classes."""
+    widest: int = max(c.stop - c.start for c in columns_by_label(schema.tasks).values())
+    return min(limit, MOST_CLASS_CELLS // widest)
 
 
 def read_sample(

@@ -21,7 +21,7 @@ from runner.training.health.logistic_regression import (
     mean_log_loss,
     softmax_losses,
 )
-from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, read_sample
+from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, most_train_rows, read_sample
 from runner.training.health.verdict import NAME, NAME_OF_NUMBERS
 from runner.training.job import Job
 
@@ -51,7 +51,8 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     columns = [i for i, task in enumerate(schema.tasks) if (task.kind == "binary") == is_binary]
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
-    train = read_sample(job.dataset, "train", TRAIN_ROWS, enough_rare=ENOUGH_RARE)
+    limit = most_train_rows(schema, TRAIN_ROWS)
+    train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
     labels = [

@@ -19,7 +19,7 @@ from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
-from runner.training.health.sample import ENOUGH_RARE, Sample, read_sample
+from runner.training.health.sample import ENOUGH_RARE, Sample, most_train_rows, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
 from runner.training.warm_start.feature_penalties import refit_by_feature, refit_lists
@@ -46,7 +46,8 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
-    train = read_sample(job.dataset, "train", MOST_ROWS, enough_rare=ENOUGH_RARE)
+    limit = most_train_rows(schema, MOST_ROWS)
+    train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
     has_validation = "validation" in job.dataset.num_rows
     judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
