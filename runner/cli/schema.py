@@ -39,9 +39,10 @@ REGRESSION_OVERRIDES = (
 START = " model=wide_and_deep checkpoint.init_linear=true"
 # Dot products of ids find which users like which items, of which neither a linear model nor a
 # network knows; they begin near zero, where the regression is. An L2 that keeps the vector of one
-# id small is too strong for a history, whose vectors are added and point the same way.
+# id small is too strong for a history, whose vectors are added and point the same way, and for
+# classes, which weigh the products of each dimension by themselves.
 PAIRS = " model.net.pairs=true model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
-PAIRS_L2, HISTORY_L2 = "0.02", "0.005"
+PAIRS_L2, HISTORY_L2, CLASSES_L2 = "0.02", "0.005", "0.007"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
@@ -230,7 +231,9 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     has_pairs = len(ids | proposal.more_ids.keys()) > 1
     if has_pairs:
         is_history = any("of" in given for given in proposal.more_numbers.values())
-        more += PAIRS + (HISTORY_L2 if is_history else PAIRS_L2)
+        has_classes = any("classes" in role.settings for _, role in labels)
+        l2 = CLASSES_L2 if has_classes else PAIRS_L2
+        more += PAIRS + (HISTORY_L2 if is_history else l2)
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
