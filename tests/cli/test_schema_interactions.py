@@ -218,7 +218,7 @@ def test_several_items_are_refused_with_the_flag_and_taken_by_it(propose):
     [
         (
             ["--task", "nextitem"],
-            "--task nextitem: one of next_item, label, regression; nearest: 'next_item'",
+            "--task nextitem: one of next_item, label, regression, classes; nearest: 'next_item'",
         ),
         (["--user", "user"], "--user user: no such column; nearest: 'user_id'"),
         (["--task", "next_item", "--drop", "timestamp"], "no column looks like the time; --time"),

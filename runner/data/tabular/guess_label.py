@@ -180,7 +180,7 @@ def label_settings(
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
     if f.amount_form:
         return {"type": "regression", "input": f.amount_form}, "a number to be predicted"
-    if is_text(f.type) and _may_be_classes(f):
+    if is_text(f.type) and _may_be_classes(f) and not is_grade(f.name):
         classes = [text for text, _ in f.values]
         return {"classes": classes}, "classes; --positive VALUE tells one from the others"
     if is_text(f.type) and not f.low:

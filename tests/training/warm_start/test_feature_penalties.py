@@ -35,7 +35,7 @@ def make_sample(seed: int, *, numbers: bool = False, all_tell: bool = False) -> 
 def test_few_features_that_tell_are_found_among_many_that_do_not():
     train, judged, test = (make_sample(seed) for seed in (1, 2, 3))
     columns = Columns(train)
-    fits, _ = fit_tasks(columns, train, judged, [0])
+    fits, _ = fit_tasks(columns, train, judged, [[0]])
     found = refit_by_feature(columns, train, judged, [0], fits, is_binary=True)
     assert found is not None
     x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
@@ -62,7 +62,7 @@ def test_where_all_features_tell_alike_the_one_penalty_stays(numbers):
     train, judged = (make_sample(seed, numbers=numbers, all_tell=True) for seed in (1, 2))
     columns = Columns(train)
     fit = fit_numbers if numbers else fit_tasks
-    fits, _ = fit(columns, train, judged, [0])
+    fits, _ = fit(columns, train, judged, [0] if numbers else [[0]])
     assert refit_by_feature(columns, train, judged, [0], fits, is_binary=not numbers) is None
 
 
@@ -96,13 +96,13 @@ def make_histories(seed: int, *, tell: bool) -> Sample:
 def test_ids_of_a_history_that_tell_nothing_have_a_stronger_penalty_than_the_item():
     train, judged, test = (make_histories(seed, tell=False) for seed in (1, 2, 3))
     columns = Columns(train)
-    fits, _ = fit_tasks(columns, train, judged, [0])
+    fits, _ = fit_tasks(columns, train, judged, [[0]])
     found = refit_lists(columns, train, judged, [0], fits)
     assert found is not None
     x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
     plain, refit = (roc_auc_score(y_N, x_NC @ weights_C) for weights_C, _ in (*fits, *found))
     alone = Columns(train, {"item": "item"})
-    [(weights_C, _)], _ = fit_tasks(alone, train, judged, [0])
+    [(weights_C, _)], _ = fit_tasks(alone, train, judged, [[0]])
     best = roc_auc_score(y_N, alone.matrix(test) @ weights_C)
     assert plain + 0.005 < refit and refit == pytest.approx(best, abs=0.004)
 
@@ -110,9 +110,9 @@ def test_ids_of_a_history_that_tell_nothing_have_a_stronger_penalty_than_the_ite
 def test_a_history_that_tells_and_a_table_without_lists_keep_one_penalty():
     train, judged = (make_histories(seed, tell=True) for seed in (1, 2))
     columns = Columns(train)
-    fits, _ = fit_tasks(columns, train, judged, [0])
+    fits, _ = fit_tasks(columns, train, judged, [[0]])
     assert refit_lists(columns, train, judged, [0], fits) is None
     train, judged = (make_sample(seed) for seed in (1, 2))
     columns = Columns(train)
-    fits, _ = fit_tasks(columns, train, judged, [0])
+    fits, _ = fit_tasks(columns, train, judged, [[0]])
     assert refit_lists(columns, train, judged, [0], fits) is None
