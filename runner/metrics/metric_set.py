@@ -279,14 +279,12 @@ class MetricSet:
         for name, columns in self._class_columns.items():
             label = ClassLabel(name)
             weights, labels, *_ = self._sums_ST["binary"][:, columns].tolist()  # sync
-            names = names_for_task(self._names, label)
-            if weights[0] and any(count == weights[0] for count in labels):
+            names, why = names_for_task(self._names, label), NO_ROW
+            if weights[0]:
                 names = [n for n in names if n in ("normalized_entropy", "rce")]
-                yield from [
-                    undefined_note(names, label, self._tasks, "all rows have one class")
-                ] * (len(names) > 0)
-            elif not weights[0] and names:
-                yield undefined_note(names, label, self._tasks, NO_ROW)
+                names, why = names if weights[0] in labels else [], "all rows have one class"
+            if names:
+                yield undefined_note(names, label, self._tasks, why)
 
     def _binned_notes(self) -> tuple[str, ...]:
         """Return which results of an evaluation are binned, with bounds of their errors."""
