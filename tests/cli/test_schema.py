@@ -346,6 +346,29 @@ def test_a_number_that_differs_in_every_row_and_tells_the_label_is_left_out(writ
     assert "warning: paid alone tells label (AUC 0.99" in shown
 
 
+def test_a_column_that_tells_one_of_several_classes_stays_with_a_warning(write, propose):
+    of_three, noise = np.random.default_rng(0).integers(0, 3, ROWS), binary(3)
+    path = write(
+        kind=np.array(["setosa", "versicolor", "virginica"])[of_three],
+        petal=np.where(of_three == 0, 0, 1 + noise),
+        code=of_three * 7,
+    )
+    proposed, shown = propose(path, "--label", "kind", "--categorical", "petal")
+    assert "petal" in proposed["categorical"] and "code" not in proposed["categorical"]
+    assert "warning: code alone tells kind (AUC 1.0000)" in shown
+    shown = propose(path, "--label", "kind")[1]
+    assert "warning: petal alone tells kind.setosa (AUC 1.0000): is petal known before" in shown
+    assert "--drop petal leaves it out" in shown
+
+
+def test_fractions_that_are_taken_for_texts_stand_beside_a_number_to_be_predicted(write, propose):
+    rng = np.random.default_rng(1)
+    sex = np.where(binary(1) == 1, 0.0506801187398187, -0.0446416365069889)
+    path = write(sex=sex, bmi=rng.normal(size=ROWS), progress=(sex * 900 + rng.normal(size=ROWS)))
+    proposed, _ = propose(path, "--label", "progress")
+    assert proposed["categorical"]["sex"]["input"] == "string"
+
+
 def test_what_tells_a_number_by_its_order_is_left_out_with_a_warning(write, propose):
     price = np.random.default_rng(5).gamma(2, 20, ROWS).round(2)
     noisy = price + np.random.default_rng(6).normal(size=ROWS) * 4

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_names import QUERY, guess_kind, is_grade, is_rating
 from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
 from runner.data.tabular.guess_label import (
@@ -211,27 +211,47 @@ def drop_leaks(
             warnings += _drop_leaks_of_number(sample, label, roles, kept)
             continue
         parts = read_binary_labels(sample[label], label, dict(role.settings))
-        for f, (label, label_R) in product(columns, parts.items()):
+        for f in columns:
             if roles[f.name].name not in FEATURES:
                 continue
-            auc = leak_auc(sample[f.name], label_R)
-            only = find_only_label(sample[f.name], label_R)
-            if auc >= LEAK_AUC:
-                found = f"{f.name} alone tells {label} (AUC {auc:.4f})"
-            elif only is not None:
-                found = f"{f.name} has a value only where {label} is {only:g}"
-            elif f.name not in kept and holds_all_positives(sample[f.name], label_R):
-                warnings.append(
-                    f"warning: {label} is 1 only where {f.name} is not 0: is {f.name} known before "
-                    f"{label} is? --drop {f.name} leaves it out"
-                )
-                continue
-            else:
-                continue
-            warnings.append(
-                _leave_out(f.name, f"{found}: is it known before {label} is?", roles, kept)
-            )
+            found, step = _find_leak(f.name, sample[f.name], label, parts)
+            if found:
+                warnings.append(_leave_out(f.name, found, roles, kept))
+            elif step and f.name not in kept:
+                warnings.append(f"warning: {step} --drop {f.name} leaves it out")
     return warnings
+
+
+def _find_leak(
+    name: str, column: pa.ChunkedArray, label: str, parts: Mapping[str, np.ndarray]
+) -> tuple[str, str]:
+    """Return how a column tells a label nearly perfectly, and else what may be a step on its way.
+
+    A column that tells one of several classes, as the length of a petal does, may be a good
+    feature. Either text is empty where nothing was found.
+
+    Args:
+        name: of the column.
+        column: the values.
+        label: its name.
+        parts: the label itself, or each of its classes, as [R] of 0 and 1.
+    """
+    aucs = {part: leak_auc(column, y_R) for part, y_R in parts.items()}
+    told = [part for part, auc in aucs.items() if auc >= LEAK_AUC]
+    if parts and len(told) == len(parts):
+        found = f"{name} alone tells {label} (AUC {min(aucs.values()):.4f})"
+        return f"{found}: is it known before {label} is?", ""
+    for part, y_R in parts.items():
+        if (only := find_only_label(column, y_R)) is not None:
+            found = f"{name} has a value only where {part} is {only:g}"
+            return f"{found}: is it known before {part} is?", ""
+    steps = [f"{name} alone tells {part} (AUC {aucs[part]:.4f})" for part in told]
+    steps += [
+        f"{part} is 1 only where {name} is not 0"
+        for part, y_R in parts.items()
+        if holds_all_positives(column, y_R)
+    ]
+    return "", f"{steps[0]}: is {name} known before {label} is?" if steps else ""
 
 
 def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) -> str:
@@ -253,7 +273,8 @@ def _drop_leaks_of_number(
     for name, role in roles.items():
         type_ = sample[name].type
         is_number = pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_)
-        if role.name not in FEATURES or not (is_number or role.settings.get("input")):
+        is_number = is_number or role.settings.get("input") in AMOUNT_FORMS
+        if role.name not in FEATURES or not is_number:
             continue
         numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
         if tells_by_order(x_R, label_R):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.amounts import parse_amounts
+from runner.data.tabular.amounts import AMOUNT_FORMS, parse_amounts
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import holds_grades, rank_auc, read_binary_labels, read_label
 from runner.data.tabular.guess_roles import Role
@@ -121,7 +121,7 @@ def read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
 def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
     """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
     values = column.combine_chunks()
-    if form := settings.get("input"):
+    if (form := settings.get("input")) in AMOUNT_FORMS:
         values = parse_amounts(values.cast(pa.string()), form)
     elif is_seconds(values.type):
         values = as_seconds(values)
