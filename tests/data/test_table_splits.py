@@ -370,6 +370,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
             ["x.csv", "--label", "z"],
             "has 3 texts .*--positive VALUE says which is 1.*for classes, ",
         ),
+        (["x.parquet", "--label", "none"], "none of the rows that were read has a value"),
         (["x.parquet", "--label", "pair"], "can be no label; numbers and texts can"),
         (["x.csv", "--out", "x.csv/s.yaml"], "--out x.csv/s.yaml: cannot be written: "),
     ],
@@ -379,7 +380,9 @@ def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
     rows = pa.table({"a": ["b", "c", "b"], "y": [0, 1, 0], "z": ["p", "q", "r"]})
     pacsv.write_csv(rows, "x.csv")
     pafeather.write_feather(rows, "x.arrow")
-    pq.write_table(rows.append_column("pair", [[[{"a": 1}]] * 3]), "x.parquet")
+    nulls = pa.array([None] * 3, pa.string())
+    more = rows.append_column("pair", [[[{"a": 1}]] * 3]).append_column("none", nulls)
+    pq.write_table(more, "x.parquet")
     Path("x.dat").touch()
     Path("colons.csv").write_text("1::2\n3::4\n")
     with pytest.raises(UserError, match=shown):

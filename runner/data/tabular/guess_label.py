@@ -146,6 +146,8 @@ def label_settings(
     Raises:
         UserError: for a column that can be no label, and a value that it does not have.
     """
+    if f.missing_share == 1:
+        raise UserError(f"--label {f.name}: none of the rows that were read has a value")
     positive = hints.positive
     if hints.task == "regression" and positive is None and f.low is not None:
         amounts = {"input": f.amount_form} if f.amount_form else {}

@@ -83,34 +83,8 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
     problems += _match_problems(vectors, pooled + sequences, where)
     numeric = expand_vectors(vectors)
-    problems += [
-        f"{where}.labels.{s.name}.positive: is for a binary label, without above, allowed and input"
-        for s in labels
-        if s.positive and (s.type != "binary" or s.above is not None or s.allowed or s.input)
-    ]
-    problems += [
-        f"{where}.labels.{s.name}.grades: is for `type: regression`, without above, allowed and "
-        "input, and names each text once"
-        for s in labels
-        if s.grades
-        and (
-            s.type == "binary"
-            or s.above is not None
-            or s.allowed
-            or s.input
-            or len(set(s.grades)) < len(s.grades)
-        )
-    ]
-    problems += [
-        f"{where}.labels.{s.name}.classes: names each value once, without other settings than "
-        "`column`"
-        for s in labels
-        if s.classes
-        and (
-            replace(s, classes=()) != LabelSpec(s.name, s.column)
-            or len({text.strip() for text in s.classes}) < len(s.classes)
-        )
-    ]
+    for label in labels:
+        problems += _label_problems(label, f"{where}.labels.{label.name}")
     labels = [part for spec in labels for part in spec.split_classes()]
     for spec in pooled:
         key = f"{where}.categorical.{spec.name}"
@@ -149,6 +123,22 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         carried=carried,
         places=places,
     )
+
+
+def _label_problems(spec: LabelSpec, where: str) -> Iterator[str]:
+    has_numbers = bool(spec.above is not None or spec.allowed or spec.input)
+    if spec.positive and (spec.type != "binary" or has_numbers):
+        yield f"{where}.positive: is for a binary label, without above, allowed and input"
+    is_binary = spec.type == "binary"
+    if spec.grades and (is_binary or has_numbers or len(set(spec.grades)) < len(spec.grades)):
+        yield (
+            f"{where}.grades: is for `type: regression`, without above, allowed and input, and "
+            "names each text once"
+        )
+    has_more = replace(spec, classes=()) != LabelSpec(spec.name, spec.column)
+    once = {text.strip() for text in spec.classes}
+    if spec.classes and (has_more or len(once) < len(spec.classes)):
+        yield f"{where}.classes: names each value once, without other settings than `column`"
 
 
 def _location_problems(schema: Mapping[str, Any], where: str) -> Iterator[str]:
