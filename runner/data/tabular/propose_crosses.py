@@ -30,7 +30,8 @@ RANKS, MUCH_MORE = (1, 2, 4), 1.3
 ERRORS = 5.0  # of the sum of products of what both halves have left over in a pair of values
 ROOM = 4  # rows of the table for each pair of values, so that few share one
 
-Halves = tuple[slice, slice]
+Rows = slice | np.ndarray  # of the sample; as an array bool [K]
+Halves = tuple[Rows, Rows]
 HALVES: Halves = (slice(0, None, 2), slice(1, None, 2))
 
 
@@ -118,17 +119,41 @@ def _choose_pairs(
     return chosen
 
 
-def add_effects(columns: Sequence[np.ndarray], y_K: np.ndarray, half: slice) -> np.ndarray:
-    """Return the logits [K] of an additive model of the columns, fitted to one half of the rows."""
-    rate = float(y_K[half].mean())
-    logits_K = np.full(len(y_K), np.log(rate / (1 - rate)))
+def add_effects(
+    columns: Sequence[np.ndarray],
+    y_K: np.ndarray,
+    half: Rows,
+    x_KF: np.ndarray | None = None,
+    logits_K: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the logits [K] of an additive model, fitted to one half of the rows.
+
+    Args:
+        columns: the number of each row's value, [K] each.
+        y_K: the labels, 0 or 1.
+        half: the rows to learn from.
+        x_KF: numbers, of which the model is linear.
+        logits_K: to which the effects are added; None: those of the rate of the labels.
+    """
+    if logits_K is None:
+        rate = float(y_K[half].mean())
+        logits_K = np.full(len(y_K), np.log(rate / (1 - rate)))
     for _ in range(ROUNDS):
+        if x_KF is not None:
+            logits_K = logits_K + _line(x_KF, y_K, logits_K, half)
         for codes_K in columns:
             logits_K = logits_K + _effects(codes_K, y_K, logits_K, half)
     return logits_K
 
 
-def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: slice) -> np.ndarray:
+def _line(x_KF: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
+    """Return one Newton step of the line of numbers [K], from one half of the rows."""
+    x_HF, p_H = x_KF[half], 1 / (1 + np.exp(-logits_K[half]))
+    curve_FF = (x_HF.T * (p_H * (1 - p_H))) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
+    return np.asarray(x_KF @ np.linalg.solve(curve_FF, x_HF.T @ (y_K[half] - p_H)))
+
+
+def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
     """Return one Newton step of the effect of each row's value [K], from one half of the rows."""
     p_H = 1 / (1 + np.exp(-logits_K[half]))
     size = int(codes_K.max()) + 1
@@ -149,11 +174,14 @@ def _left_over(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np
 
 
 def gain_of_cells(
-    cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]
+    cells_K: np.ndarray,
+    y_K: np.ndarray,
+    logits_by_half: Sequence[np.ndarray],
+    halves: Halves = HALVES,
 ) -> float:
     """Return the AUC that effects of the cells add, on the half that did not give them."""
     gains = []
-    for fitted, judged, x_K in zip(HALVES, HALVES[::-1], logits_by_half):
+    for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
         more_K = x_K + _effects(cells_K, y_K, x_K, fitted)
         before, after = (rank_auc(scores_K[judged], y_K[judged]) for scores_K in (x_K, more_K))
         gains.append(after - before)

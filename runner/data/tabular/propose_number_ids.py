@@ -66,12 +66,12 @@ def propose_number_ids(
     for name in bucketed:
         if f"{name}_bucket" not in names:
             more = {"encode": "bucketise", "buckets": BUCKETS}
-            found[f"{name}_bucket"] = _column_settings(name, numeric[name]) | more
+            found[f"{name}_bucket"] = column_settings(name, numeric[name]) | more
     telling = [n for n in single if n not in bucketed and _missing_tells(x_by_name[n], labels)]
     telling = [n for n in telling if f"{n}_missing" not in names]
     for name in telling:
         more = {"encode": "bucketise", "boundaries": [lowest[name]]}  # one bucket for all values
-        found[f"{name}_missing"] = _column_settings(name, numeric[name]) | more
+        found[f"{name}_missing"] = column_settings(name, numeric[name]) | more
     if not telling:
         return found, []
     listed, made = ", ".join(telling), ", ".join(f"{name}_missing" for name in telling)
@@ -80,7 +80,7 @@ def propose_number_ids(
     return found, [note]
 
 
-def _column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return how ids read the column of a number, whose settings are given."""
     written = {key: given[key] for key in ("separator", "input") if key in given}
     return {"column": name, **({"list": True} if "size" in given else {}), **written}

@@ -32,6 +32,7 @@ from runner.data.tabular.file_list import DataFile, describe_other_formats, find
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import propose_crosses
 from runner.data.tabular.propose_interactions import (
     EventColumns,
@@ -269,6 +270,9 @@ def _use_rows(
     if "random" in split.get("split", {}):
         notes += describe_possible_times(columns, roles)
         notes += describe_copied_rows(table, columns)
+    buckets, found = propose_buckets(table, roles, split.get("split"), {*taken, *number_ids})
+    number_ids |= buckets
+    notes += found
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
     notes += found

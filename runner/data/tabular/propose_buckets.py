@@ -1,0 +1,164 @@
+"""Proposes buckets of numbers beside ids, where the label is no straight function of the numbers.
+
+R rows of the sample, K rows with a label, F numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.tabular.guess_label import rank_auc
+from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.propose_crosses import (
+    MOST_COLUMNS,
+    add_effects,
+    gain_of_cells,
+    value_codes,
+)
+from runner.data.tabular.propose_number_ids import (
+    CHANCE_GAIN,
+    Labels,
+    column_settings,
+    draw_rows,
+    read_labels,
+    read_numbers,
+)
+from runner.data.tabular.split_setting import parse_split
+from runner.data.tabular.splits import read_seconds
+
+BUCKETS = 30  # of a number
+# What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
+# of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows, of
+# which a rare label has fewer.
+LEAST_GAIN = 0.015
+LEAST_PART = 0.05  # of that gain, which the buckets of a number have by themselves
+FEWEST_ROWS = 100
+
+
+def propose_buckets(
+    sample: pa.Table,
+    roles: Mapping[str, Role],
+    split: Mapping[str, Any] | None,
+    taken: Collection[str],
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose buckets of the numbers of a table with ids, of which the label is no straight line.
+
+    A network that gets such numbers as they are learns steps and hills late, or not at all.
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        split: how its rows are split, if they are. Where that is by time, one half of the rows is
+            the earlier one, since what holds within a week need not hold in the next.
+        taken: names that no id may have.
+
+    Returns:
+        Name -> settings of each id, and a note if there is one.
+    """
+    numeric = {n: r.settings for n, r in roles.items() if r.name == "numeric"}
+    numeric = {n: given for n, given in numeric.items() if "size" not in given}
+    ids = [
+        name
+        for name, role in roles.items()
+        if role.name == "categorical" and not {"list", "separator"} & {*role.settings}
+    ]
+    if not (numeric and ids):
+        return {}, []
+    sample = draw_rows(sample)
+    codes = sorted((value_codes(sample[name]) for name in ids), key=lambda codes_R: codes_R.max())
+    x_by_name = {name: read_numbers(sample[name], given) for name, given in numeric.items()}
+    late_R = _later_half(sample, split)
+    found = {
+        bent
+        for label, role in roles.items()
+        if role.name == "labels"
+        for bent in _find_bent(
+            x_by_name, codes[:MOST_COLUMNS], read_labels(sample, {label: role}), late_R
+        )
+    }
+    bent = [name for name in numeric if name in found and f"{name}_bucket" not in taken]
+    if not bent:
+        return {}, []
+    made = [f"{name}_bucket" for name in bent]
+    note = (
+        f"the label is no straight function of {', '.join(bent)}: {', '.join(made)} "
+        f"{'are' if len(made) > 1 else 'is'} of {BUCKETS} buckets"
+    )
+    more = {"encode": "bucketise", "buckets": BUCKETS}
+    return {f"{n}_bucket": column_settings(n, numeric[n]) | more for n in bent}, [note]
+
+
+def _later_half(sample: pa.Table, split: Mapping[str, Any] | None) -> np.ndarray:
+    """Return which rows [R] are one of two halves: the later one of a split by time."""
+    setting = parse_split(split, "split") if split else None
+    if setting is None or setting.kind != "time":
+        return np.asarray(np.arange(sample.num_rows) % 2 != 0)
+    seconds_R = read_seconds(sample, setting)
+    return np.asarray(seconds_R > np.nanmedian(seconds_R))
+
+
+def _find_bent(
+    x_by_name: Mapping[str, np.ndarray],
+    codes: Sequence[np.ndarray],
+    labels: Labels,
+    late_R: np.ndarray,
+) -> list[str]:
+    """Return the numbers whose buckets tell a label beside lines and ids; none, if hardly.
+
+    Args:
+        x_by_name: the numbers, [R] each.
+        codes: of the ids, [R] each.
+        labels: the label, or each of its classes, which count by their rows.
+        late_R: which rows are the second half.
+    """
+    known_R = ~np.isnan(labels[0])
+    halves = (~late_R[known_R], late_R[known_R])
+    parts = [y_R[known_R] for y_R in labels]
+    parts = [y_K for y_K in parts if all(0 < y_K[half].sum() < half.sum() for half in halves)]
+    if not parts or min(half.sum() for half in halves) < FEWEST_ROWS / 2:
+        return []
+    ids = [codes_R[known_R] for codes_R in codes]
+    numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
+    x_KF = np.stack([_standardise(x_K) for x_K in numbers.values()], axis=1)
+    buckets = {name: _bucket_codes(x_K) for name, x_K in numbers.items()}
+    gains, own = [], []
+    for y_K in parts:
+        straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
+        curved = [
+            add_effects([*buckets.values()], y_K, half, logits_K=logits_K)
+            for half, logits_K in zip(halves, straight)
+        ]
+        aucs = [
+            [rank_auc(logits_K[half], y_K[half]) for half, logits_K in zip(halves[::-1], found)]
+            for found in (straight, curved)
+        ]
+        gains.append(np.mean(aucs[1]) - np.mean(aucs[0]))
+        own.append([gain_of_cells(b_K, y_K, straight, halves) for b_K in buckets.values()])
+    shares = np.array([y_K.mean() for y_K in parts])
+    gain = float(np.average(gains, weights=shares))
+    num_rows = len(parts[0]) * float(np.average(4 * shares * (1 - shares), weights=shares))
+    if gain < max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
+        return []
+    own_F = np.average(own, axis=0, weights=shares)
+    return [name for name, part in zip(buckets, own_F) if part >= LEAST_PART * gain]
+
+
+def _standardise(x_K: np.ndarray) -> np.ndarray:
+    """Return a number with mean 0 and deviation 1; 0 where it is missing or always the same."""
+    finite_K = np.isfinite(x_K)
+    found_K = np.where(finite_K, x_K, np.mean(x_K, where=finite_K) if finite_K.any() else 0.0)
+    deviation = found_K.std()
+    return np.asarray((found_K - found_K.mean()) / (deviation if deviation > 0 else 1.0))
+
+
+def _bucket_codes(x_K: np.ndarray) -> np.ndarray:
+    """Return the bucket of each row's number [K]; missing ones have one of their own."""
+    finite_K = np.isfinite(x_K)
+    inner = np.zeros(0)
+    if finite_K.any():
+        inner = np.unique(np.quantile(x_K[finite_K], np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+    return np.where(finite_K, np.searchsorted(inner, x_K, "right"), len(inner) + 1)
