@@ -877,6 +877,25 @@ def test_rows_without_the_time_of_the_split_are_told_and_skipped_by_the_command(
         assert ("dataset.on_bad_rows=skip dataset.max_bad_rows" in shown) is bool(number)
 
 
+def test_numbers_that_only_move_one_way_with_the_time_of_the_split_are_left_out(write, propose):
+    rng, order = np.random.default_rng(0), np.random.default_rng(1).permutation(ROWS)
+    hours = np.arange(ROWS)[order]
+    path = write(
+        click=binary(),
+        event_time=pa.array(hours * 3600, pa.timestamp("s")),
+        year_part=2016 + hours / 8766,
+        days_left=400 - hours // 24 + 0.5,
+        price=20 + hours / 100 + rng.normal(size=ROWS),
+    )
+    proposed, shown = propose(path)
+    assert list(proposed["numeric"]) == ["price"]
+    assert "year_part, days_left only move one way with event_time" in shown
+    proposed, shown = propose(path, "--numeric", "year_part,days_left")
+    assert list(proposed["numeric"]) == ["year_part", "days_left", "price"]
+    path = write(click=binary(), year_part=2016 + hours / 8766)  # whose rows are split at random
+    assert list(propose(path)[0]["numeric"]) == ["year_part"]
+
+
 def test_a_file_that_cannot_be_written_whole_is_not_left(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))

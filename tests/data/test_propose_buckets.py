@@ -84,16 +84,6 @@ def test_a_hill_that_moves_in_time_is_no_reason_where_the_split_is_by_time():
     assert found(np.array(30), split) == ["age_bucket"]
 
 
-def test_classes_count_by_their_rows():
-    rng, columns, _ = draw(6)
-    hill = 5 * np.exp(-(((columns["age"] - 30) / 8) ** 2))
-    for rate, expected in ((0.02, []), (0.3, ["age_bucket"])):
-        seldom = rng.random(ROWS) < 3 * rate / (1 + np.exp(3 - hill))
-        y = np.where(seldom, "seldom", np.where(rng.random(ROWS) < 0.5, "one", "other"))
-        kind = {"classes": ["one", "other", "seldom"]}
-        assert [*propose(columns, y, kind)[0]] == expected
-
-
 def test_tables_without_ids_or_numbers_have_none():
     rng, columns, _ = draw(3)
     y = as_label(np.abs(columns["noise"]) * 3 - 2, rng, {})

@@ -21,7 +21,6 @@ from runner.data.tabular.propose_crosses import (
 )
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
-    Labels,
     column_settings,
     draw_rows,
     read_labels,
@@ -32,8 +31,7 @@ from runner.data.tabular.splits import read_seconds
 
 BUCKETS = 30  # of a number
 # What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
-# of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows, of
-# which a rare label has fewer.
+# of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows.
 LEAST_GAIN = 0.015
 LEAST_PART = 0.05  # of that gain, which the buckets of a number have by themselves
 FEWEST_ROWS = 100
@@ -74,11 +72,8 @@ def propose_buckets(
     late_R = _later_half(sample, split)
     found = {
         bent
-        for label, role in roles.items()
-        if role.name == "labels"
-        for bent in _find_bent(
-            x_by_name, codes[:MOST_COLUMNS], read_labels(sample, {label: role}), late_R
-        )
+        for y_R in read_labels(sample, roles)
+        for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], y_R, late_R)
     }
     bent = [name for name in numeric if name in found and f"{name}_bucket" not in taken]
     if not bent:
@@ -104,7 +99,7 @@ def _later_half(sample: pa.Table, split: Mapping[str, Any] | None) -> np.ndarray
 def _find_bent(
     x_by_name: Mapping[str, np.ndarray],
     codes: Sequence[np.ndarray],
-    labels: Labels,
+    y_R: np.ndarray,
     late_R: np.ndarray,
 ) -> list[str]:
     """Return the numbers whose buckets tell a label beside lines and ids; none, if hardly.
@@ -112,39 +107,28 @@ def _find_bent(
     Args:
         x_by_name: the numbers, [R] each.
         codes: of the ids, [R] each.
-        labels: the label, or each of its classes, which count by their rows.
+        y_R: the label, 0 or 1, or NaN.
         late_R: which rows are the second half.
     """
-    known_R = ~np.isnan(labels[0])
-    halves = (~late_R[known_R], late_R[known_R])
-    parts = [y_R[known_R] for y_R in labels]
-    parts = [y_K for y_K in parts if all(0 < y_K[half].sum() < half.sum() for half in halves)]
-    if not parts or min(half.sum() for half in halves) < FEWEST_ROWS / 2:
+    known_R = ~np.isnan(y_R)
+    y_K, halves = y_R[known_R], (~late_R[known_R], late_R[known_R])
+    if len(y_K) < FEWEST_ROWS or any(not 0 < y_K[half].sum() < half.sum() for half in halves):
         return []
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
     x_KF = np.stack([_standardise(x_K) for x_K in numbers.values()], axis=1)
     buckets = {name: _bucket_codes(x_K) for name, x_K in numbers.items()}
-    gains, own = [], []
-    for y_K in parts:
-        straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
-        curved = [
-            add_effects([*buckets.values()], y_K, half, logits_K=logits_K)
-            for half, logits_K in zip(halves, straight)
-        ]
-        aucs = [
-            [rank_auc(logits_K[half], y_K[half]) for half, logits_K in zip(halves[::-1], found)]
-            for found in (straight, curved)
-        ]
-        gains.append(np.mean(aucs[1]) - np.mean(aucs[0]))
-        own.append([gain_of_cells(b_K, y_K, straight, halves) for b_K in buckets.values()])
-    shares = np.array([y_K.mean() for y_K in parts])
-    gain = float(np.average(gains, weights=shares))
-    num_rows = len(parts[0]) * float(np.average(4 * shares * (1 - shares), weights=shares))
-    if gain < max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
+    straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
+    gains = []
+    for fitted, judged, logits_K in zip(halves, halves[::-1], straight):
+        more_K = add_effects([*buckets.values()], y_K, fitted, logits_K=logits_K)
+        before, after = (rank_auc(scores_K[judged], y_K[judged]) for scores_K in (logits_K, more_K))
+        gains.append(after - before)
+    gain = float(np.mean(gains))
+    if gain < max(LEAST_GAIN, CHANCE_GAIN / len(y_K) ** 0.5):
         return []
-    own_F = np.average(own, axis=0, weights=shares)
-    return [name for name, part in zip(buckets, own_F) if part >= LEAST_PART * gain]
+    own = {name: gain_of_cells(codes_K, y_K, straight, halves) for name, codes_K in buckets.items()}
+    return [name for name in own if own[name] >= LEAST_PART * gain]
 
 
 def _standardise(x_K: np.ndarray) -> np.ndarray:

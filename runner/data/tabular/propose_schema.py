@@ -51,6 +51,7 @@ from runner.data.tabular.propose_times import (
     choose_time,
     describe_missing_times,
     describe_possible_times,
+    drop_times_in_disguise,
     propose_days,
     propose_split,
     propose_time_parts,
@@ -157,6 +158,8 @@ def propose_schema(
         )
         queries = [name for name, role in roles.items() if role.name == "groups"]
         split = propose_split(time, missing, *queries)
+        if time and "time" in split.get("split", {}):
+            notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
         uses = _use_rows(
             sample.table, columns, roles, time, split, hints, notes, taken=schema.names
         )

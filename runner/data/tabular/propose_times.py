@@ -19,6 +19,7 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_binary_labels
 from runner.data.tabular.guess_roles import TIME_REASON, Role, propose_numeric
+from runner.data.tabular.propose_number_ids import read_numbers
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
     AMBIGUOUS,
@@ -35,6 +36,7 @@ from runner.errors import UserError, nearest_hint
 
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
 MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
+FEWEST_VALUES, MOST_BACK = 10, 0.001  # of a number that goes with the time; steps against it
 MOST_AFTER = 0.01  # of the rows with a time after that of the row
 
 
@@ -195,6 +197,49 @@ def propose_split(
         return {"split": {"time": time.name, **_form_settings("input", time.form), **shares}}
     shares = {"train": round(1 - 0.1 * len(missing), 1), **shares}
     return {"split": {"group": query, **shares} if query else {"random": shares}}
+
+
+def drop_times_in_disguise(
+    sample: pa.Table, roles: dict[str, Role], time: SplitTime, kept: Collection[str]
+) -> list[str]:
+    """Leave out numbers that only rise, or only fall, with the time by which rows are split.
+
+    The test rows have values of them that no train row has, such as the year as a fraction or the
+    number of a row, for which nothing can have been learnt.
+
+    Args:
+        sample: rows of the table.
+        roles: of the columns; gets another one for each of these numbers.
+        time: by which the rows are split.
+        kept: columns that the user has asked for.
+
+    Returns:
+        A note if there are any.
+    """
+    seconds_R = _read_times(sample, time.name, time.form)
+    found = []
+    for name, role in roles.items():
+        if role.name != "numeric" or "size" in role.settings or name in kept:
+            continue
+        x_R = read_numbers(sample[name], role.settings)
+        known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
+        if len(np.unique(x_R[known_R])) < FEWEST_VALUES:
+            continue
+        for sign in (1, -1):
+            x_K = sign * x_R[known_R]
+            in_time = x_K[np.lexsort((x_K, seconds_R[known_R]))]
+            if (np.diff(in_time) < 0).mean() <= MOST_BACK:
+                found.append(name)
+                break
+    for name in found:
+        roles[name] = Role("", f"moves one way with {time.name}; --numeric {name} keeps it")
+    if not found:
+        return []
+    move = "move" if len(found) > 1 else "moves"
+    return [
+        f"{', '.join(found)} only {move} one way with {time.name}, by which the rows are split, so "
+        "that the test rows have values that no train row has: left out"
+    ]
 
 
 def describe_missing_times(time: SplitTime, num_rows: int) -> str:
