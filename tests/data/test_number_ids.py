@@ -36,7 +36,7 @@ def test_a_number_has_buckets_where_its_order_does_not_tell_the_label(kind):
     columns = {f"x{i}": x[:, i] for i in range(30)}
     y = as_label(2 * np.abs(x[:, 3]) - 1.6 + x[:, 4], kind)
     found, notes = propose({**columns, "y": y}, kind)
-    buckets = {"column": "x3", "encode": "bucketise", "buckets": 10}
+    buckets = {"column": "x3", "encode": "bucketise", "buckets": 30}
     assert (found, notes) == ({"x3_bucket": buckets}, [])
     found, _ = propose({**columns, "y": as_label(x[:, 4], kind)}, kind)
     assert len(found) == 1  # most models need ids

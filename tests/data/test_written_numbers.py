@@ -151,7 +151,7 @@ def test_amounts_are_read_as_features_labels_and_buckets(tmp_path, format_):
         "the fraction (input: amount_comma)"
     ) in proposal.notes
     buckets = {
-        name: {"column": name, "input": form, "encode": "bucketise", "buckets": 10}
+        name: {"column": name, "input": form, "encode": "bucketise", "buckets": 30}
         for name, form in forms.items()
     }
     (proposed,) = proposal.more_ids.items()  # numbers in random order: one, for a model's ids
@@ -168,7 +168,7 @@ def test_amounts_are_read_as_features_labels_and_buckets(tmp_path, format_):
         wanted = [-n if name == "debts" else n for n in numbers[1:]]
         assert batch.dense_BD[:, column].tolist() == [-1, *wanted]
         sizes = np.bincount(batch.sparse[f"{name}_bucket"].values().numpy())
-        assert len(sizes) == 11 and sizes[-1] == 1 and sizes[:-1].min() >= ROWS // 10 - 1
+        assert len(sizes) == 31 and sizes[-1] == 1 and sizes[:-1].min() >= ROWS // 30 - 1
     assert batch.labels_BT[:, 0].tolist() == [0, *numbers[1:]]
 
 

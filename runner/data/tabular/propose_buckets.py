@@ -20,6 +20,7 @@ from runner.data.tabular.propose_crosses import (
     value_codes,
 )
 from runner.data.tabular.propose_number_ids import (
+    BUCKETS,
     CHANCE_GAIN,
     column_settings,
     draw_rows,
@@ -29,7 +30,6 @@ from runner.data.tabular.propose_number_ids import (
 from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.splits import read_seconds
 
-BUCKETS = 30  # of a number
 # What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
 # of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows.
 LEAST_GAIN = 0.015

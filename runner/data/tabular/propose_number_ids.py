@@ -17,7 +17,8 @@ from runner.data.tabular.guess_label import holds_grades, rank_auc, read_binary_
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.times import as_seconds, is_seconds
 
-BUCKETS = 10  # of a number
+BUCKETS = 30  # of a number as ids
+JUDGED_BUCKETS = 10  # by which a number is compared with its order, so that each has many rows
 MOST_ROWS = 40_000  # of the sample, which are enough to judge a number by
 # What buckets must gain over the order of a number: AUC on the half of the rows that did not give
 # their rates. Of few rows chance alone gains that much in one of a hundred numbers.
@@ -189,7 +190,7 @@ def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: sli
 
 def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
     """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
-    inner = np.unique(np.quantile(x_K, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+    inner = np.unique(np.quantile(x_K, np.linspace(0, 1, JUDGED_BUCKETS + 1)[1:-1]))
     code_K = np.searchsorted(inner, x_K, "right")
     counts = np.bincount(code_K[fitted], minlength=len(inner) + 1)
     sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(inner) + 1)
