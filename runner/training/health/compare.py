@@ -25,7 +25,7 @@ from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 _OFF = "trainer.yardstick=false measures neither"
-VERSION = 6  # of what the cache keeps: another one is measured again
+VERSION = 7  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:

@@ -217,11 +217,14 @@ def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[fl
         scale, shift = fit_scale(logits_N, y_N, weights_N)
         return scale, shift, mean_log_loss(logits_N * scale + shift, y_N, weights_N)
 
-    def loss(power: float) -> float:
-        return float(np.average(softmax_losses(logits_NK * np.exp(power), y_NK), weights=weights_N))
+    def objective(power: float) -> float:  # with the penalty of `fit_scale`
+        losses_N = softmax_losses(logits_NK * np.exp(power), y_NK)
+        return float(weights_N @ losses_N + np.exp(2 * power) / 2)
 
-    found = minimize_scalar(loss, bounds=(-MOST_POWER, MOST_POWER), method="bounded")
-    return float(np.exp(found.x)), 0.0, float(found.fun)
+    found = minimize_scalar(objective, bounds=(-MOST_POWER, MOST_POWER), method="bounded")
+    scale = float(np.exp(found.x))
+    losses_N = softmax_losses(logits_NK * scale, y_NK)
+    return scale, 0.0, float(np.average(losses_N, weights=weights_N))
 
 
 def fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:

@@ -37,6 +37,8 @@ from runner.training.health.logistic_regression import (
     fit_logistic_regression,
     fit_scale,
     fit_softmax_regression,
+    fit_tasks,
+    softmax_losses,
 )
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
 from runner.training.health.verdict import explain_below, find_overfitting
@@ -75,6 +77,21 @@ def test_of_classes_it_is_the_multinomial_regression_of_scikit_learn():
     np.testing.assert_allclose(weights_KC, other.coef_, atol=2e-3)
     ours_NK, theirs_NK = x_NC @ weights_KC.T + intercepts_K, other.predict_log_proba(x_NC)
     np.testing.assert_allclose(log_softmax(ours_NK, axis=1), theirs_NK, atol=5e-3)
+
+
+def test_classes_that_a_few_rows_do_not_mix_up_make_no_logits_without_end():
+    x_N = np.arange(90.0) - 45
+    y_NK = np.eye(3)[np.digitize(x_N, [-15, 15])]
+
+    def rows(chosen: slice) -> Sample:
+        x_K = x_N[chosen]
+        return Sample({}, x_K[:, None], y_NK[chosen], np.ones(len(x_K)), len(x_K))
+
+    train, judged = rows(slice(None)), rows(slice(7, None, 15))
+    fits, _ = fit_tasks(Columns(train), train, judged, [[0, 1, 2]])
+    weights_KC, intercepts_K = np.stack([w for w, _ in fits]), np.array([b for _, b in fits])
+    logits_NK = Columns(train).matrix(judged) @ weights_KC.T + intercepts_K
+    assert 0.001 < softmax_losses(logits_NK, judged.labels_NT).mean() < 0.3
 
 
 def test_it_is_the_logistic_regression_of_scikit_learn():
