@@ -24,14 +24,13 @@ from runner.data.tabular.guess_label import (
     leak_auc,
     read_binary_labels,
 )
-from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles
+from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, guess_roles
 from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
 from runner.data.tabular.propose_number_ids import read_number_label, read_numbers
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError
 
-FEATURES = ("numeric", "categorical")
 BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
 MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label

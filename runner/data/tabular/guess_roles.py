@@ -32,6 +32,7 @@ from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_secon
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
+FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
 UNIQUE_REASON = "differs in nearly every row"
 

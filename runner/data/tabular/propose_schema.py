@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.choose_roles import (
-    FEATURES,
     choose_labels,
     drop_leaks,
     feature_roles,
@@ -31,7 +30,7 @@ from runner.data.tabular.doubtful_values import describe_impressions, describe_m
 from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
-from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.guess_roles import FEATURES, Role, is_time
 from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import propose_crosses
 from runner.data.tabular.propose_interactions import (

@@ -18,7 +18,7 @@ from runner.data.tabular.column_names import (
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_binary_labels
-from runner.data.tabular.guess_roles import TIME_REASON, Role, propose_numeric
+from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
 from runner.data.tabular.propose_number_ids import read_numbers
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
@@ -214,7 +214,7 @@ def drop_times_in_disguise(
         kept: columns that the user has asked for.
 
     Returns:
-        A note if there are any.
+        A note if there are any, and other features.
     """
     seconds_R = _read_times(sample, time.name, time.form)
     found = []
@@ -231,10 +231,11 @@ def drop_times_in_disguise(
             if (np.diff(in_time) < 0).mean() <= MOST_BACK:
                 found.append(name)
                 break
+    num_features = sum(role.name in FEATURES for role in roles.values())
+    if len(found) in (0, num_features):  # or nothing else is there to learn from
+        return []
     for name in found:
         roles[name] = Role("", f"moves one way with {time.name}; --numeric {name} keeps it")
-    if not found:
-        return []
     move = "move" if len(found) > 1 else "moves"
     return [
         f"{', '.join(found)} only {move} one way with {time.name}, by which the rows are split, so "
