@@ -9,18 +9,17 @@ from sklearn.metrics import roc_auc_score
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import HALVES, add_effects
+from runner.data.tabular.propose_times import SplitTime
 
 ROWS, USERS = 12_000, 60
 KINDS = ({}, {"type": "regression"})
 
 
-def propose(
-    columns: dict, y: np.ndarray, kind: dict | None = None, split=None, taken: tuple[str, ...] = ()
-):
+def propose(columns: dict, y: np.ndarray, kind: dict | None = None, taken: tuple[str, ...] = ()):
     """Propose for a table of the id `user`, numbers and the label y."""
     table = pa.table({n: pa.array(x, from_pandas=True) for n, x in {**columns, "y": y}.items()})
     roles = {n: Role("categorical" if n == "user" else "numeric") for n in columns}
-    return propose_buckets(table, {**roles, "y": Role("labels", settings=kind or {})}, split, taken)
+    return propose_buckets(table, {**roles, "y": Role("labels", settings=kind or {})}, None, taken)
 
 
 def draw(seed: int) -> tuple[np.random.Generator, dict[str, np.ndarray], np.ndarray]:
@@ -70,17 +69,16 @@ def test_a_hill_that_moves_in_time_is_no_reason_where_the_split_is_by_time():
     rng, columns, of_user = draw(5)
     days = rng.permutation(np.arange(ROWS) / 100)
     time = (days * 86400e6).astype("datetime64[us]")
-    split = {"time": "time", "validation": 0.1, "test": 0.1}
 
-    def found(top: np.ndarray, by: dict | None) -> list[str]:
+    def found(top: np.ndarray, by: SplitTime | None) -> list[str]:
         y = as_label(of_user + 4 * np.exp(-(((columns["age"] - top) / 8) ** 2)) - 2, rng, {})
         table = pa.table({**columns, "time": time, "y": y})
         roles = {n: Role("categorical" if n == "user" else "numeric") for n in columns}
         return [*propose_buckets(table, {**roles, "y": Role("labels")}, by, ())[0]]
 
     moving = np.where(days < 60, 30, 60)
-    random = {"random": {"train": 0.8, "validation": 0.1, "test": 0.1}}
-    assert found(moving, random) == ["age_bucket"] and found(moving, split) == []
+    split = SplitTime("time", "", splits=True, num_missing=0)
+    assert found(moving, None) == ["age_bucket"] and found(moving, split) == []
     assert found(np.array(30), split) == ["age_bucket"]
 
 

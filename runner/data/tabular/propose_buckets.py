@@ -22,13 +22,13 @@ from runner.data.tabular.propose_crosses import (
 from runner.data.tabular.propose_number_ids import (
     BUCKETS,
     CHANCE_GAIN,
+    bucket_codes,
     column_settings,
     draw_rows,
     read_labels,
     read_numbers,
 )
-from runner.data.tabular.split_setting import parse_split
-from runner.data.tabular.splits import read_seconds
+from runner.data.tabular.propose_times import SplitTime
 
 # What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
 # of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows.
@@ -40,7 +40,7 @@ FEWEST_ROWS = 100
 def propose_buckets(
     sample: pa.Table,
     roles: Mapping[str, Role],
-    split: Mapping[str, Any] | None,
+    time: SplitTime | None,
     taken: Collection[str],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose buckets of the numbers of a table with ids, of which the label is no straight line.
@@ -50,8 +50,8 @@ def propose_buckets(
     Args:
         sample: rows of the table.
         roles: of its columns.
-        split: how its rows are split, if they are. Where that is by time, one half of the rows is
-            the earlier one, since what holds within a week need not hold in the next.
+        time: by which its rows are split; None: they are not split by time. Those who judge are
+            the earlier and the later half, since what holds in a week need not hold in the next.
         taken: names that no id may have.
 
     Returns:
@@ -69,7 +69,7 @@ def propose_buckets(
     sample = draw_rows(sample)
     codes = sorted((value_codes(sample[name]) for name in ids), key=lambda codes_R: codes_R.max())
     x_by_name = {name: read_numbers(sample[name], given) for name, given in numeric.items()}
-    late_R = _later_half(sample, split)
+    late_R = _later_half(sample, time)
     found = {
         bent
         for y_R in read_labels(sample, roles)
@@ -87,12 +87,11 @@ def propose_buckets(
     return {f"{n}_bucket": column_settings(n, numeric[n]) | more for n in bent}, [note]
 
 
-def _later_half(sample: pa.Table, split: Mapping[str, Any] | None) -> np.ndarray:
-    """Return which rows [R] are one of two halves: the later one of a split by time."""
-    setting = parse_split(split, "split") if split else None
-    if setting is None or setting.kind != "time":
+def _later_half(sample: pa.Table, time: SplitTime | None) -> np.ndarray:
+    """Return which rows [R] are the second half: every other one, or the later ones."""
+    if time is None:
         return np.asarray(np.arange(sample.num_rows) % 2 != 0)
-    seconds_R = read_seconds(sample, setting)
+    seconds_R = time.read_seconds(sample)
     return np.asarray(seconds_R > np.nanmedian(seconds_R))
 
 
@@ -117,7 +116,7 @@ def _find_bent(
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
     x_KF = np.stack([_standardise(x_K) for x_K in numbers.values()], axis=1)
-    buckets = {name: _bucket_codes(x_K) for name, x_K in numbers.items()}
+    buckets = {name: bucket_codes(x_K, BUCKETS) for name, x_K in numbers.items()}
     straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
     gains = []
     for fitted, judged, logits_K in zip(halves, halves[::-1], straight):
@@ -137,12 +136,3 @@ def _standardise(x_K: np.ndarray) -> np.ndarray:
     found_K = np.where(finite_K, x_K, np.mean(x_K, where=finite_K) if finite_K.any() else 0.0)
     deviation = found_K.std()
     return np.asarray((found_K - found_K.mean()) / (deviation if deviation > 0 else 1.0))
-
-
-def _bucket_codes(x_K: np.ndarray) -> np.ndarray:
-    """Return the bucket of each row's number [K]; missing ones have one of their own."""
-    finite_K = np.isfinite(x_K)
-    inner = np.zeros(0)
-    if finite_K.any():
-        inner = np.unique(np.quantile(x_K[finite_K], np.linspace(0, 1, BUCKETS + 1)[1:-1]))
-    return np.where(finite_K, np.searchsorted(inner, x_K, "right"), len(inner) + 1)

@@ -190,11 +190,23 @@ def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: sli
 
 def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
     """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
-    inner = np.unique(np.quantile(x_K, np.linspace(0, 1, JUDGED_BUCKETS + 1)[1:-1]))
-    code_K = np.searchsorted(inner, x_K, "right")
-    counts = np.bincount(code_K[fitted], minlength=len(inner) + 1)
-    sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(inner) + 1)
+    code_K = bucket_codes(x_K, JUDGED_BUCKETS)
+    size = int(code_K.max()) + 1
+    counts = np.bincount(code_K[fitted], minlength=size)
+    sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=size)
     return np.asarray(((sums + y_K.mean()) / (counts + 1))[code_K])
+
+
+def bucket_codes(x_K: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Return the bucket of each row's number [K], of about as many rows each.
+
+    Missing numbers have a bucket of their own.
+    """
+    finite_K = np.isfinite(x_K)
+    inner = np.zeros(0)
+    if finite_K.any():
+        inner = np.unique(np.quantile(x_K[finite_K], np.linspace(0, 1, num_buckets + 1)[1:-1]))
+    return np.where(finite_K, np.searchsorted(inner, x_K, "right"), len(inner) + 1)
 
 
 def _missing_tells(x_R: np.ndarray, labels: Labels) -> bool:

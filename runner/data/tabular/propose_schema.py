@@ -157,7 +157,7 @@ def propose_schema(
         )
         queries = [name for name, role in roles.items() if role.name == "groups"]
         split = propose_split(time, missing, *queries)
-        if time and "time" in split.get("split", {}):
+        if time and _is_by_time(split):
             notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
         uses = _use_rows(
             sample.table, columns, roles, time, split, hints, notes, taken=schema.names
@@ -266,13 +266,14 @@ def _use_rows(
     number_ids, found = propose_number_ids(table, columns, roles)
     notes += found
     num_untimed = 0
-    if time and "time" in split.get("split", {}) and time.num_missing:
-        num_untimed = time.num_missing
-        notes.append(describe_missing_times(time, table.num_rows))
+    by_time = time if _is_by_time(split) else None
+    if by_time and by_time.num_missing:
+        num_untimed = by_time.num_missing
+        notes.append(describe_missing_times(by_time, table.num_rows))
     if "random" in split.get("split", {}):
         notes += describe_possible_times(columns, roles)
         notes += describe_copied_rows(table, columns)
-    buckets, found = propose_buckets(table, roles, split.get("split"), {*taken, *number_ids})
+    buckets, found = propose_buckets(table, roles, by_time, {*taken, *number_ids})
     number_ids |= buckets
     notes += found
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
@@ -288,6 +289,10 @@ def _use_rows(
     notes += found
     ids = {**more_ids, **number_ids, **crosses}
     return _Uses(roles, split, ids, more_numbers, None, num_untimed)
+
+
+def _is_by_time(split: Mapping[str, Any]) -> bool:
+    return "time" in split.get("split", {})
 
 
 def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:

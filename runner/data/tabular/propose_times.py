@@ -49,6 +49,10 @@ class SplitTime:
     splits: bool  # whether its last tenths have rows
     num_missing: int  # rows of the sample without a time
 
+    def read_seconds(self, sample: pa.Table) -> np.ndarray:
+        """Return [R] float64, seconds since 1970 or its own origin; NaN where a time is missing."""
+        return _read_times(sample, self.name, self.form)
+
 
 def choose_time(
     sample: pa.Table,
@@ -216,7 +220,7 @@ def drop_times_in_disguise(
     Returns:
         A note if there are any, and other features.
     """
-    seconds_R = _read_times(sample, time.name, time.form)
+    seconds_R = time.read_seconds(sample)
     found = []
     for name, role in roles.items():
         if role.name != "numeric" or "size" in role.settings or name in kept:
@@ -257,7 +261,7 @@ def propose_time_parts(
     """Propose the hour and the day of the week as features, where the rows have several."""
     if not time.form:
         return {}
-    seconds_R = _read_times(sample, time.name, time.form)
+    seconds_R = time.read_seconds(sample)
     weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * SECONDS_OF_DAY)
     form = _form_settings("input", time.form)
     parts = {}
@@ -293,7 +297,7 @@ def propose_days(
         Name -> settings of each number, and a note if there is one.
     """
     until = time if time and time.form else None
-    until_R = _read_times(sample, until.name, until.form) if until else None
+    until_R = until.read_seconds(sample) if until else None
     labels = [
         label_R
         for f in columns
