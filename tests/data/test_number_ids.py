@@ -8,19 +8,22 @@ from sklearn.metrics import roc_auc_score
 from runner.data.tabular.column_statistics import compute_statistics
 from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_number_ids import propose_number_ids
 
 ROWS = 4000
 KINDS = ({}, {"type": "regression"})
 
 
-def propose(columns: dict, kind: dict, ids: tuple[str, ...] = ()):
+def propose(
+    columns: dict, kind: dict, ids: tuple[str, ...] = (), seconds: np.ndarray | None = None
+):
     """Propose ids for a table whose label is y; all columns but y and `ids` are numbers."""
     table = pa.table({name: pa.array(x, from_pandas=True) for name, x in columns.items()})
     roles = {name: Role("categorical" if name in ids else "numeric") for name in columns}
     roles["y"] = Role("labels", settings=kind)
     statistics = [compute_statistics(table[name], name) for name in columns]
-    return propose_number_ids(table, statistics, roles)
+    return propose_number_ids(draw_judging_sample(table, roles, seconds), statistics, roles)
 
 
 def as_label(z: np.ndarray, kind: dict) -> np.ndarray:
@@ -56,7 +59,8 @@ def test_of_a_grade_a_step_has_buckets_and_a_line_has_none():
     for label in (grade, y):
         table = pa.table({**columns, "y": label})
         statistics = [compute_statistics(table[name], name) for name in table.column_names]
-        chosen.append(list(propose_number_ids(table, statistics, roles)[0]))
+        sample = draw_judging_sample(table, roles)
+        chosen.append(list(propose_number_ids(sample, statistics, roles)[0]))
     assert chosen[0] == ["x3_bucket", "x6_bucket"] and len(chosen[1]) == 1
 
 
@@ -93,3 +97,14 @@ def test_the_auc_of_ranks_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     scores, y = rng.normal(size=500).round(1), rng.integers(0, 2, 500)
     assert rank_auc(scores, y) == pytest.approx(roc_auc_score(y, scores))
+
+
+def test_a_hill_that_moves_is_no_reason_for_buckets_where_the_split_is_by_time():
+    rng = np.random.default_rng(7)
+    x, z = rng.normal(size=(2, ROWS))
+    days = rng.permutation(ROWS) / 100
+    for top, by_time in ((np.where(days < 20, -1, 1), ["z_bucket"]), (0.0, ["x_bucket"])):
+        hill = 4 * np.exp(-(((x - top) / 0.5) ** 2))
+        columns = {"z": z, "x": x, "y": as_label(hill + z - 1, {})}
+        assert [*propose(columns, {})[0]] == ["x_bucket"]
+        assert [*propose(columns, {}, seconds=days)[0]] == by_time

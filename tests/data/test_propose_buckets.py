@@ -7,19 +7,26 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_buckets import propose_buckets
-from runner.data.tabular.propose_crosses import HALVES, add_effects
-from runner.data.tabular.propose_times import SplitTime
+from runner.data.tabular.propose_crosses import add_effects
 
 ROWS, USERS = 12_000, 60
 KINDS = ({}, {"type": "regression"})
 
 
-def propose(columns: dict, y: np.ndarray, kind: dict | None = None, taken: tuple[str, ...] = ()):
+def propose(
+    columns: dict,
+    y: np.ndarray,
+    kind: dict | None = None,
+    taken: tuple[str, ...] = (),
+    seconds: np.ndarray | None = None,
+):
     """Propose for a table of the id `user`, numbers and the label y."""
     table = pa.table({n: pa.array(x, from_pandas=True) for n, x in {**columns, "y": y}.items()})
     roles = {n: Role("categorical" if n == "user" else "numeric") for n in columns}
-    return propose_buckets(table, {**roles, "y": Role("labels", settings=kind or {})}, None, taken)
+    roles["y"] = Role("labels", settings=kind or {})
+    return propose_buckets(draw_judging_sample(table, roles, seconds), roles, taken)
 
 
 def draw(seed: int) -> tuple[np.random.Generator, dict[str, np.ndarray], np.ndarray]:
@@ -68,18 +75,14 @@ def test_lines_and_effects_of_ids_are_no_reason_for_buckets(kind):
 def test_a_hill_that_moves_in_time_is_no_reason_where_the_split_is_by_time():
     rng, columns, of_user = draw(5)
     days = rng.permutation(np.arange(ROWS) / 100)
-    time = (days * 86400e6).astype("datetime64[us]")
 
-    def found(top: np.ndarray, by: SplitTime | None) -> list[str]:
+    def found(top: np.ndarray, seconds: np.ndarray | None) -> list[str]:
         y = as_label(of_user + 4 * np.exp(-(((columns["age"] - top) / 8) ** 2)) - 2, rng, {})
-        table = pa.table({**columns, "time": time, "y": y})
-        roles = {n: Role("categorical" if n == "user" else "numeric") for n in columns}
-        return [*propose_buckets(table, {**roles, "y": Role("labels")}, by, ())[0]]
+        return [*propose(columns, y, seconds=seconds)[0]]
 
     moving = np.where(days < 60, 30, 60)
-    split = SplitTime("time", "", splits=True, num_missing=0)
-    assert found(moving, None) == ["age_bucket"] and found(moving, split) == []
-    assert found(np.array(30), split) == ["age_bucket"]
+    assert found(moving, None) == ["age_bucket"] and found(moving, days) == []
+    assert found(np.array(30), days) == ["age_bucket"]
 
 
 def test_tables_without_ids_or_numbers_have_none():
@@ -95,7 +98,7 @@ def test_the_additive_model_with_numbers_ranks_as_logistic_regression_does():
     rng, columns, of_user = draw(4)
     x = np.stack([columns["noise"], (columns["price"] - 40) / 28], axis=1)
     y = as_label(of_user + x @ [1.0, -0.5] - 1, rng, {})
-    ours = add_effects([columns["user"]], y, HALVES[0], x)
+    ours = add_effects([columns["user"]], y, np.arange(0, ROWS, 2), x)
     wide = np.concatenate([x, np.eye(USERS)[columns["user"]]], axis=1)
     other = LogisticRegression(C=0.5).fit(wide[::2], y[::2]).decision_function(wide)
     aucs = [roc_auc_score(y[1::2], scores[1::2]) for scores in (ours, other)]

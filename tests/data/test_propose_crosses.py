@@ -5,14 +5,22 @@ import pyarrow as pa
 import pytest
 
 from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_crosses import propose_crosses
 
 ROWS, VALUES = 12_000, 30
 
 
-def propose(ids: dict, y: np.ndarray, kind: dict | None = None, taken: tuple[str, ...] = ()):
+def propose(
+    ids: dict,
+    y: np.ndarray,
+    kind: dict | None = None,
+    taken: tuple[str, ...] = (),
+    seconds: np.ndarray | None = None,
+):
     roles = {name: Role("categorical") for name in ids} | {"y": Role("labels", settings=kind or {})}
-    return propose_crosses(pa.table({**ids, "y": y}), roles, taken)
+    sample = draw_judging_sample(pa.table({**ids, "y": y}), roles, seconds)
+    return propose_crosses(sample, roles, taken)
 
 
 def draw(seed: int, num_values: int = VALUES) -> tuple[np.random.Generator, dict[str, np.ndarray]]:
@@ -57,4 +65,16 @@ def test_labels_of_one_value_and_columns_of_lists_have_no_crosses():
     assert propose(ids, np.ones(ROWS, int)) == ({}, [])
     roles = {"tags": Role("categorical", settings={"list": True}), "y": Role("labels")}
     table = pa.table({"tags": [[1, 2]] * 200, "y": [0, 1] * 100})
-    assert propose_crosses(table, roles, ()) == ({}, [])
+    assert propose_crosses(draw_judging_sample(table, roles), roles, ()) == ({}, [])
+
+
+def test_a_cross_that_tells_of_single_days_is_none_where_the_split_is_by_time():
+    rng, ids = draw(4)
+    days = np.arange(ROWS) * VALUES // ROWS  # each has other effects of shops
+    ids["day"] = days
+    pairs = 2 * rng.normal(size=(VALUES, VALUES))
+    y = as_label(pairs[ids["shop"], ids["day"]], rng, {})
+    assert [*propose(ids, y)[0]] == ["shop_day"]
+    assert propose(ids, y, seconds=86400.0 * days) == ({}, [])
+    y = as_label(pairs[ids["shop"], ids["product"]], rng, {})
+    assert [*propose(ids, y, seconds=86400.0 * days)[0]] == ["shop_product"]

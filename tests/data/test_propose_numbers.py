@@ -6,6 +6,7 @@ import pytest
 
 from runner.data.tabular.column_statistics import compute_statistics
 from runner.data.tabular.guess_roles import UNIQUE_REASON, Role
+from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 
 ROWS, CATEGORICAL = 4_000, Role("categorical")
@@ -23,7 +24,7 @@ def propose(
     table = pa.table({name: ids, "y": y})
     roles = {name: role, "y": Role("labels", settings=kind or {})}
     columns = [compute_statistics(table[name], name) for name in table.column_names]
-    return propose_numbers_of_ids(table, columns, roles, taken)
+    return propose_numbers_of_ids(draw_judging_sample(table, roles), columns, roles, taken)
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": "regression"}])

@@ -25,8 +25,8 @@ from runner.data.tabular.guess_label import (
     read_binary_labels,
 )
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, guess_roles
+from runner.data.tabular.judging_sample import read_number_label, read_numbers
 from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
-from runner.data.tabular.propose_number_ids import read_number_label, read_numbers
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError

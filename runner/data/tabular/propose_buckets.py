@@ -9,39 +9,31 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.propose_crosses import (
-    MOST_COLUMNS,
-    add_effects,
-    gain_of_cells,
+from runner.data.tabular.judging_sample import (
+    JudgingSample,
+    is_single_id,
+    read_numbers,
     value_codes,
 )
+from runner.data.tabular.propose_crosses import MOST_COLUMNS, add_effects, gain_of_cells
 from runner.data.tabular.propose_number_ids import (
     BUCKETS,
     CHANCE_GAIN,
     bucket_codes,
     column_settings,
-    draw_rows,
-    read_labels,
-    read_numbers,
 )
-from runner.data.tabular.propose_times import SplitTime
 
 # What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
 # of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows.
 LEAST_GAIN = 0.015
 LEAST_PART = 0.05  # of that gain, which the buckets of a number have by themselves
-FEWEST_ROWS = 100
 
 
 def propose_buckets(
-    sample: pa.Table,
-    roles: Mapping[str, Role],
-    time: SplitTime | None,
-    taken: Collection[str],
+    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose buckets of the numbers of a table with ids, of which the label is no straight line.
 
@@ -50,8 +42,6 @@ def propose_buckets(
     Args:
         sample: rows of the table.
         roles: of its columns.
-        time: by which its rows are split; None: they are not split by time. Those who judge are
-            the earlier and the later half, since what holds in a week need not hold in the next.
         taken: names that no id may have.
 
     Returns:
@@ -59,21 +49,16 @@ def propose_buckets(
     """
     numeric = {n: r.settings for n, r in roles.items() if r.name == "numeric"}
     numeric = {n: given for n, given in numeric.items() if "size" not in given}
-    ids = [
-        name
-        for name, role in roles.items()
-        if role.name == "categorical" and not {"list", "separator"} & {*role.settings}
-    ]
+    ids = [name for name, role in roles.items() if is_single_id(role)]
     if not (numeric and ids):
         return {}, []
-    sample = draw_rows(sample)
-    codes = sorted((value_codes(sample[name]) for name in ids), key=lambda codes_R: codes_R.max())
-    x_by_name = {name: read_numbers(sample[name], given) for name, given in numeric.items()}
-    late_R = _later_half(sample, time)
+    table = sample.table
+    codes = sorted((value_codes(table[name]) for name in ids), key=lambda codes_R: codes_R.max())
+    x_by_name = {name: read_numbers(table[name], given) for name, given in numeric.items()}
     found = {
         bent
-        for y_R in read_labels(sample, roles)
-        for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], y_R, late_R)
+        for y_R in sample.labels
+        for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], y_R, sample)
     }
     bent = [name for name in numeric if name in found and f"{name}_bucket" not in taken]
     if not bent:
@@ -87,19 +72,11 @@ def propose_buckets(
     return {f"{n}_bucket": column_settings(n, numeric[n]) | more for n in bent}, [note]
 
 
-def _later_half(sample: pa.Table, time: SplitTime | None) -> np.ndarray:
-    """Return which rows [R] are the second half: every other one, or the later ones."""
-    if time is None:
-        return np.asarray(np.arange(sample.num_rows) % 2 != 0)
-    seconds_R = time.read_seconds(sample)
-    return np.asarray(seconds_R > np.nanmedian(seconds_R))
-
-
 def _find_bent(
     x_by_name: Mapping[str, np.ndarray],
     codes: Sequence[np.ndarray],
     y_R: np.ndarray,
-    late_R: np.ndarray,
+    sample: JudgingSample,
 ) -> list[str]:
     """Return the numbers whose buckets tell a label beside lines and ids; none, if hardly.
 
@@ -107,12 +84,12 @@ def _find_bent(
         x_by_name: the numbers, [R] each.
         codes: of the ids, [R] each.
         y_R: the label, 0 or 1, or NaN.
-        late_R: which rows are the second half.
+        sample: the rows.
     """
-    known_R = ~np.isnan(y_R)
-    y_K, halves = y_R[known_R], (~late_R[known_R], late_R[known_R])
-    if len(y_K) < FEWEST_ROWS or any(not 0 < y_K[half].sum() < half.sum() for half in halves):
+    if (halves := sample.label_halves(y_R)) is None:
         return []
+    known_R = ~np.isnan(y_R)
+    y_K = y_R[known_R]
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
     x_KF = np.stack([_standardise(x_K) for x_K in numbers.values()], axis=1)

@@ -10,11 +10,16 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.propose_number_ids import draw_rows, read_labels
+from runner.data.tabular.judging_sample import (
+    Halves,
+    JudgingSample,
+    Rows,
+    is_single_id,
+    value_codes,
+)
 
 MOST_COLUMNS = 40  # that are tried with each other: of more, those with the fewest values
 MOST_CELLS = 100_000  # pairs of values of two columns
@@ -30,13 +35,9 @@ RANKS, MUCH_MORE = (1, 2, 4), 1.3
 ERRORS = 5.0  # of the sum of products of what both halves have left over in a pair of values
 ROOM = 4  # rows of the table for each pair of values, so that few share one
 
-Rows = slice | np.ndarray  # of the sample; as an array bool [K]
-Halves = tuple[Rows, Rows]
-HALVES: Halves = (slice(0, None, 2), slice(1, None, 2))
-
 
 def propose_crosses(
-    sample: pa.Table, roles: Mapping[str, Role], taken: Collection[str]
+    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose the crosses of two columns of single ids whose pairs of values tell the label.
 
@@ -48,18 +49,13 @@ def propose_crosses(
     Returns:
         Name -> settings of each cross, and a note on each.
     """
-    sample = draw_rows(sample)
-    codes_by_name = {
-        name: value_codes(sample[name])
-        for name, role in roles.items()
-        if role.name == "categorical" and not {"list", "separator"} & {*role.settings}
-    }
+    codes_by_name = {n: value_codes(sample.table[n]) for n, r in roles.items() if is_single_id(r)}
     few = sorted(codes_by_name, key=lambda name: int(codes_by_name[name].max(initial=0)))
     codes_by_name = {n: c for n, c in codes_by_name.items() if n in few[:MOST_COLUMNS]}
     found: dict[str, dict[str, Any]] = {}
     notes = []
-    for y_R in read_labels(sample, roles):
-        for first, second in _choose_pairs(codes_by_name, y_R):
+    for y_R in sample.labels:
+        for first, second in _choose_pairs(codes_by_name, y_R, sample):
             name = f"{first}_{second}"
             if name in found or name in taken:
                 continue
@@ -71,30 +67,22 @@ def propose_crosses(
     return found, notes
 
 
-def value_codes(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the number of the value of each row [R]."""
-    values = column.combine_chunks()
-    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    codes = encoded.indices.fill_null(len(encoded.dictionary))
-    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
-
-
 def _cells(first_K: np.ndarray, second_K: np.ndarray) -> np.ndarray:
     return np.asarray(first_K * (int(second_K.max(initial=0)) + 1) + second_K)
 
 
 def _choose_pairs(
-    codes_by_name: Mapping[str, np.ndarray], y_R: np.ndarray
+    codes_by_name: Mapping[str, np.ndarray], y_R: np.ndarray, sample: JudgingSample
 ) -> list[tuple[str, str]]:
     """Return the pairs of columns with the largest gains, each beside those before it."""
+    if (halves := sample.label_halves(y_R)) is None:
+        return []
     known_R = ~np.isnan(y_R)
     y_K = y_R[known_R]
     codes = {name: codes_R[known_R] for name, codes_R in codes_by_name.items()}
-    if len(y_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in HALVES):
-        return []
     columns = list(codes.values())
     # the logits of all rows by the effects that either half gives
-    logits_by_half = [add_effects(columns, y_K, half) for half in HALVES]
+    logits_by_half = [add_effects(columns, y_K, half) for half in halves]
     pairs = {
         pair: _cells(codes[pair[0]], codes[pair[1]])
         for pair in combinations(codes, 2)
@@ -104,18 +92,19 @@ def _choose_pairs(
     chosen: list[tuple[str, str]] = []
     for _ in range(MOST_CROSSES):
         gains = {
-            pair: gain_of_cells(cells_K, y_K, logits_by_half)
+            pair: gain_of_cells(cells_K, y_K, logits_by_half, halves)
             for pair, cells_K in pairs.items()
-            if _left_over(cells_K, y_K, logits_by_half) > ERRORS
+            if _left_over(cells_K, y_K, logits_by_half, halves) > ERRORS
         }
         best = max(gains, key=lambda pair: gains[pair], default=None)
         if best is None or gains[best] < least:
             break
-        by_factors = _gain_of_factors(codes[best[0]], codes[best[1]], y_K, logits_by_half)
+        of_both = codes[best[0]], codes[best[1]]
+        by_factors = _gain_of_factors(*of_both, y_K, logits_by_half, halves)
         columns.append(pairs.pop(best))
         if by_factors < MUCH_MORE * gains[best]:
             chosen.append(best)
-        logits_by_half = [add_effects(columns, y_K, half) for half in HALVES]
+        logits_by_half = [add_effects(columns, y_K, half) for half in halves]
     return chosen
 
 
@@ -162,12 +151,14 @@ def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: R
     return np.asarray((slope / (curve + PRIOR))[codes_K])
 
 
-def _left_over(cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]) -> float:
+def _left_over(
+    cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray], halves: Halves
+) -> float:
     """Return how alike both halves leave over labels in the cells, in standard errors."""
     size = int(cells_K.max()) + 1
     sums = [
         np.bincount(cells_K[half], weights=(y_K - 1 / (1 + np.exp(-x_K)))[half], minlength=size)
-        for half, x_K in zip(HALVES, logits_by_half)
+        for half, x_K in zip(halves, logits_by_half)
     ]
     products = sums[0] * sums[1]
     return float(products.sum() / max(float((products**2).sum()) ** 0.5, 1e-12))
@@ -177,7 +168,7 @@ def gain_of_cells(
     cells_K: np.ndarray,
     y_K: np.ndarray,
     logits_by_half: Sequence[np.ndarray],
-    halves: Halves = HALVES,
+    halves: Halves,
 ) -> float:
     """Return the AUC that effects of the cells add, on the half that did not give them."""
     gains = []
@@ -189,12 +180,16 @@ def gain_of_cells(
 
 
 def _gain_of_factors(
-    first_K: np.ndarray, second_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray]
+    first_K: np.ndarray,
+    second_K: np.ndarray,
+    y_K: np.ndarray,
+    logits_by_half: Sequence[np.ndarray],
+    halves: Halves,
 ) -> float:
     """Return the AUC that a few factors of the effects of the cells add, as `_gain` does."""
     shape = int(first_K.max()) + 1, int(second_K.max()) + 1
     gains = []
-    for fitted, judged, x_K in zip(HALVES, HALVES[::-1], logits_by_half):
+    for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
         cells_K = _cells(first_K, second_K)
         p_H = 1 / (1 + np.exp(-x_K[fitted]))
         sums = [

@@ -17,9 +17,9 @@ from runner.data.core.columns import is_list
 from runner.data.tabular.column_specs import COUNT, SHARE
 from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc
 from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.judging_sample import JudgingSample, is_single_id, value_codes
 from runner.data.tabular.list_matches import count_matches
-from runner.data.tabular.propose_crosses import HALVES, add_effects, gain_of_cells, value_codes
-from runner.data.tabular.propose_number_ids import draw_rows, read_labels
+from runner.data.tabular.propose_crosses import add_effects, gain_of_cells
 from runner.data.tabular.read_files import single_array, unpacked_type
 from runner.data.tabular.vectors import split_vectors
 
@@ -32,7 +32,7 @@ LEAST_GAIN, CHANCE_GAIN = 0.001, 0.3  # the latter divided by the root of the ro
 
 
 def propose_matches(
-    sample: pa.Table, roles: Mapping[str, Role], taken: Collection[str]
+    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose the number of a list's values that are the id of another column, or their share.
 
@@ -48,34 +48,35 @@ def propose_matches(
         Name -> settings of each number, and a note on each. One that tells the label nearly
         perfectly is not proposed, but warned of: a history that was written after the label.
     """
-    sample = draw_rows(sample)
+    table = sample.table
     ids = {n: r.settings for n, r in roles.items() if r.name == "categorical"}
-    lists = [n for n, given in ids.items() if {"list", "separator"} & {*given}]
-    single = [n for n in ids if n not in lists and _is_comparable(sample[n].type)]
-    lists = [n for n in lists if _is_comparable(sample[n].type)]
-    labels = read_labels(sample, roles) if lists and single else []
-    codes = [value_codes(sample[n]) for n in single] if labels else []
-    before = [_effects_of_ids(codes, y_R) for y_R in labels]
+    lists = [n for n in ids if not is_single_id(roles[n])]
+    single = [n for n in ids if n not in lists and _is_comparable(table[n].type)]
+    lists = [n for n in lists if _is_comparable(table[n].type)]
+    if not (lists and single and sample.labels):
+        return {}, []
+    codes = [value_codes(table[n]) for n in single]
+    before = [_effects_of_ids(codes, y_R, sample) for y_R in sample.labels]
     found: dict[str, dict[str, Any]] = {}
     notes = []
     for history, item in list(product(lists, single))[:MOST_PAIRS]:
         name, separator = f"{item}_in_{history}", ids[history].get("separator", "")
-        values = split_vectors(single_array(sample, history), separator)
-        counts_R, shares_R = count_matches(values, single_array(sample, item))
+        values = split_vectors(single_array(table, history), separator)
+        counts_R, shares_R = count_matches(values, single_array(table, item))
         if name in taken or (counts_R > 0).mean() < FEWEST_MATCHES:
             continue
-        if any(_gives_away(counts_R, y_R) for y_R in labels):
+        if any(_gives_away(counts_R, y_R) for y_R in sample.labels):
             notes.append(
                 f"warning: whether {history} holds {item} tells the label: was {history} known "
                 "before the label was?"
             )
             continue
         by_count, by_share = (
-            max((_gain(x_R, y_R, logits) for y_R, logits in zip(labels, before)), default=0.0)
+            max(_gain(x_R, *of_label, sample) for of_label in zip(sample.labels, before))
             for x_R in (counts_R, shares_R)
         )
         encode = SHARE if by_share > by_count + LEAST_GAIN else COUNT  # most matches are single
-        if max(by_count, by_share) >= max(LEAST_GAIN, CHANCE_GAIN / sample.num_rows**0.5):
+        if max(by_count, by_share) >= max(LEAST_GAIN, CHANCE_GAIN / table.num_rows**0.5):
             written = {"separator": separator} if separator else {}
             scaled = {"log1p": True} if encode == COUNT else {}
             found[name] = {"column": history, **written, "encode": encode, "of": item, **scaled}
@@ -96,16 +97,18 @@ def _gives_away(counts_R: np.ndarray, y_R: np.ndarray) -> bool:
     return leak_auc(column, y_R) >= LEAK_AUC or find_only_label(column, y_R) == 1
 
 
-def _effects_of_ids(codes: list[np.ndarray], y_R: np.ndarray) -> list[np.ndarray]:
+def _effects_of_ids(
+    codes: list[np.ndarray], y_R: np.ndarray, sample: JudgingSample
+) -> list[np.ndarray]:
     """Return the logits [K] that the ids of a row give, by the effects of either half."""
-    known_R = ~np.isnan(y_R)
-    y_K = y_R[known_R]
-    if len(y_K) < 100 or any(not 0 < y_K[half].mean() < 1 for half in HALVES):
-        return []
-    return [add_effects([codes_R[known_R] for codes_R in codes], y_K, half) for half in HALVES]
+    known_R, halves = ~np.isnan(y_R), sample.label_halves(y_R) or ()
+    known = [codes_R[known_R] for codes_R in codes]
+    return [add_effects(known, y_R[known_R], half) for half in halves]
 
 
-def _gain(x_R: np.ndarray, y_R: np.ndarray, logits_by_half: list[np.ndarray]) -> float:
+def _gain(
+    x_R: np.ndarray, y_R: np.ndarray, logits_by_half: list[np.ndarray], sample: JudgingSample
+) -> float:
     """Return the AUC that the buckets of a number add to the logits of the other columns."""
     if not logits_by_half:
         return 0.0
@@ -113,4 +116,4 @@ def _gain(x_R: np.ndarray, y_R: np.ndarray, logits_by_half: list[np.ndarray]) ->
     x_K = x_R[known_R]
     edges = np.unique(np.quantile(x_K[x_K > 0], np.linspace(0, 1, BUCKETS + 1)[:-1]))
     cells_K = np.searchsorted(edges, x_K, "right")
-    return gain_of_cells(cells_K, y_R[known_R], logits_by_half)
+    return gain_of_cells(cells_K, y_R[known_R], logits_by_half, sample.halves(known_R))

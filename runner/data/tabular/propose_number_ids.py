@@ -6,20 +6,25 @@ R rows of the sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from runner.data.tabular.amounts import AMOUNT_FORMS, parse_amounts
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import holds_grades, rank_auc, read_binary_labels, read_label
+from runner.data.tabular.guess_label import holds_grades, rank_auc
 from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.times import as_seconds, is_seconds
+from runner.data.tabular.judging_sample import (
+    FEWEST_ROWS,
+    JudgingSample,
+    Rows,
+    is_number,
+    read_number_label,
+    read_numbers,
+)
 
 BUCKETS = 30  # of a number as ids
 JUDGED_BUCKETS = 10  # by which a number is compared with its order, so that each has many rows
-MOST_ROWS = 40_000  # of the sample, which are enough to judge a number by
 # What buckets must gain over the order of a number: AUC on the half of the rows that did not give
 # their rates. Of few rows chance alone gains that much in one of a hundred numbers.
 LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
@@ -27,15 +32,15 @@ LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the row
 # scores with thresholds: the share of its variance that they explain on those rows. Prices and the
 # like, which are smoother, are predicted worse with such buckets.
 LEAST_SHARE, CHANCE_SHARE = 0.001, 10.0  # the latter divided by the rows
-FEWEST_ROWS = 10  # with, and without a value
+FEWEST_VALUES = 10  # and as many missing ones
 DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
 
-Gain = Callable[[np.ndarray, np.ndarray, slice, slice], float]  # see `best_gain`
+Gain = Callable[[np.ndarray, np.ndarray, Rows, Rows], float]  # see `best_gain`
 Labels = Sequence[np.ndarray]  # of each label [R], 0 or 1, NaN where it is missing
 
 
 def propose_number_ids(
-    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+    sample: JudgingSample, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose ids of numbers: buckets, and whether a value is missing, where these tell the label.
 
@@ -45,31 +50,29 @@ def propose_number_ids(
 
     Args:
         sample: rows of the table.
-        columns: their statistics.
+        columns: its statistics.
         roles: of the columns.
 
     Returns:
         Name -> settings of each new id, and notes.
     """
-    sample = draw_rows(sample)
-    labels = read_labels(sample, roles)
     names = {f.name for f in columns}
     has_ids = any(role.name == "categorical" for role in roles.values())
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
     single = [n for n, given in numeric.items() if "size" not in given]
-    x_by_name = {n: read_numbers(sample[n], numeric[n]) for n in single}
-    graded = [f.name for f in columns if _is_number(roles[f.name]) and holds_grades(f)]
-    grades = [read_number_label(sample[name], roles[name]) for name in graded]
+    x_by_name = {n: read_numbers(sample.table[n], numeric[n]) for n in single}
+    graded = [f.name for f in columns if is_number(roles[f.name]) and holds_grades(f)]
+    grades = [read_number_label(sample.table[name], roles[name]) for name in graded]
     lowest = {f.name: f.low for f in columns}
     found: dict[str, dict[str, Any]] = {}
     # of vectors only if there is nothing else: a bucket does not tell the place in its vector
-    bucketed = [] if has_ids else _choose_bucketed(x_by_name, labels, grades) or list(numeric)
+    bucketed = [] if has_ids else _choose_bucketed(x_by_name, sample, grades) or list(numeric)
     for name in bucketed:
         if f"{name}_bucket" not in names:
             more = {"encode": "bucketise", "buckets": BUCKETS}
             found[f"{name}_bucket"] = column_settings(name, numeric[name]) | more
-    telling = [n for n in single if n not in bucketed and _missing_tells(x_by_name[n], labels)]
-    telling = [n for n in telling if f"{n}_missing" not in names]
+    others = [n for n in single if n not in bucketed and f"{n}_missing" not in names]
+    telling = [n for n in others if _missing_tells(x_by_name[n], sample.labels)]
     for name in telling:
         more = {"encode": "bucketise", "boundaries": [lowest[name]]}  # one bucket for all values
         found[f"{name}_missing"] = column_settings(name, numeric[name]) | more
@@ -87,95 +90,52 @@ def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"column": name, **({"list": True} if "size" in given else {}), **written}
 
 
-def draw_rows(sample: pa.Table) -> pa.Table:
-    """Return at most `MOST_ROWS` rows of a sample, in their order."""
-    if sample.num_rows <= MOST_ROWS:
-        return sample
-    chosen = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
-    return sample.take(np.sort(chosen))
-
-
-def read_labels(sample: pa.Table, roles: Mapping[str, Role]) -> Labels:
-    """Return each label, or class of one, as 0 and 1; of a number, 1 is above the median."""
-    found = []
-    for name, role in roles.items():
-        if role.name != "labels":
-            continue
-        if _is_number(role):
-            y_R = read_number_label(sample[name], role)
-            found.append(np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R)))
-        else:
-            found += read_binary_labels(sample[name], name, dict(role.settings)).values()
-    return found
-
-
-def _is_number(role: Role) -> bool:
-    return role.name == "labels" and role.settings.get("type") == "regression"
-
-
-def read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
-    """Return [R] float64, a label that is a number; NaN where it is missing."""
-    settings = dict(role.settings)
-    return read_label(column, settings) if "grades" in settings else read_numbers(column, settings)
-
-
-def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
-    """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
-    values = column.combine_chunks()
-    if (form := settings.get("input")) in AMOUNT_FORMS:
-        values = parse_amounts(values.cast(pa.string()), form)
-    elif is_seconds(values.type):
-        values = as_seconds(values)
-    x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)
-    found_R = np.asarray(x_R.to_numpy(zero_copy_only=False))
-    return np.log1p(np.maximum(found_R, 0.0)) if settings.get("log1p") else found_R
-
-
 def _choose_bucketed(
-    x_by_name: Mapping[str, np.ndarray], labels: Labels, grades: Labels
+    x_by_name: Mapping[str, np.ndarray], sample: JudgingSample, grades: Labels
 ) -> list[str]:
     """Return the numbers whose buckets tell more than their order; if none is, the nearest one.
 
     Args:
         x_by_name: the numbers.
-        labels: each as 0 and 1.
+        sample: the rows.
         grades: the labels that are grades, as they are.
     """
-    gains = {name: best_gain(x_R, labels, _gain_of_buckets) for name, x_R in x_by_name.items()}
-    num_rows = max((len(x_R) for x_R in x_by_name.values()), default=0)
+    gains = {n: best_gain(x_R, sample, _gain_of_buckets) for n, x_R in x_by_name.items()}
+    num_rows = sample.table.num_rows
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
     first = sorted(gains, key=lambda name: -gains[name])[:1]
     share = max(LEAST_SHARE, CHANCE_SHARE / max(num_rows, 1))
-    curved = {n for n, x_R in x_by_name.items() if best_gain(x_R, grades, _gain_over_line) >= share}
+    graded = replace(sample, labels=grades)
+    curved = {n for n, x_R in x_by_name.items() if best_gain(x_R, graded, _gain_over_line) >= share}
     return [name for name, gain in gains.items() if gain >= least or name in curved] or first
 
 
-def best_gain(x_R: np.ndarray, labels: Labels, gain: Gain) -> float:
+def best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
     """Return the largest gain of a number over the labels, each the mean of both ways.
 
     Args:
         x_R: the number, NaN where it is missing.
-        labels: each [R], NaN where it is missing.
+        sample: the rows, with their labels.
         gain: of numbers and labels [K], the half of the rows to learn from, and the other half.
     """
-    best, halves = 0.0, (slice(0, None, 2), slice(1, None, 2))
-    for y_R in labels:
+    best = 0.0
+    for y_R in sample.labels:
         known_R = np.isfinite(x_R) & np.isfinite(y_R)
-        x_K, y_K = x_R[known_R], y_R[known_R]
-        if len(x_K) >= 100 and all(y_K[half].std() for half in halves):
+        x_K, y_K, halves = x_R[known_R], y_R[known_R], sample.halves(known_R)
+        if len(x_K) >= FEWEST_ROWS and all(len(half) and y_K[half].std() for half in halves):
             gains = [gain(x_K, y_K, *order) for order in (halves, halves[::-1])]
             best = max(best, float(np.mean(gains)))
     return best
 
 
-def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
     """Return how much more AUC the buckets of a number have than its order."""
     by_order = rank_auc(x_K[judged], y_K[judged])
     by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
     return by_bucket - max(by_order, 1 - by_order)
 
 
-def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
     """Return how much more of a label's variance buckets explain than a line."""
     if not (x_K[fitted].std() and x_K[judged].std()):
         return 0.0
@@ -188,7 +148,7 @@ def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: sli
     return float((of_line - of_buckets) / y_K[judged].var())
 
 
-def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: slice) -> np.ndarray:
+def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows) -> np.ndarray:
     """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
     code_K = bucket_codes(x_K, JUDGED_BUCKETS)
     size = int(code_K.max()) + 1
@@ -214,7 +174,7 @@ def _missing_tells(x_R: np.ndarray, labels: Labels) -> bool:
     for y_R in labels:
         missing_K, y_K = np.isnan(x_R)[~np.isnan(y_R)], y_R[~np.isnan(y_R)]
         counts = np.array([missing_K.sum(), (~missing_K).sum()])
-        if counts.min() < FEWEST_ROWS:
+        if counts.min() < FEWEST_VALUES:
             continue
         difference = y_K[missing_K].mean() - y_K[~missing_K].mean()
         error = np.sqrt(y_K.var() * (1 / counts).sum())

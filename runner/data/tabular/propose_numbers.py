@@ -16,13 +16,12 @@ from runner.data.tabular.column_names import USER, guess_kind, sounds_like_time
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import UNIQUE_REASON, Role, propose_numeric
+from runner.data.tabular.judging_sample import JudgingSample, Rows
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,
     best_gain,
-    draw_rows,
     means_of_buckets,
-    read_labels,
 )
 
 EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
@@ -30,7 +29,7 @@ LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
 
 
 def propose_numbers_of_ids(
-    sample: pa.Table,
+    sample: JudgingSample,
     columns: Sequence[ColumnStatistics],
     roles: Mapping[str, Role],
     taken: Collection[str],
@@ -49,21 +48,20 @@ def propose_numbers_of_ids(
     Returns:
         Name -> settings of each number, and a note if there is one.
     """
-    sample = draw_rows(sample)
-    labels = read_labels(sample, roles)
-    least = max(LEAST_GAIN, CHANCE_GAIN / max(sample.num_rows, 1) ** 0.5)
+    table = sample.table
+    least = max(LEAST_GAIN, CHANCE_GAIN / max(table.num_rows, 1) ** 0.5)
     found: dict[str, dict[str, Any]] = {}
     for f in columns:
-        name, type_ = f"{f.name}_number", sample[f.name].type
+        name, type_ = f"{f.name}_number", table[f.name].type
         is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
         may_be = roles[f.name].name == "categorical" or roles[f.name].reason == UNIQUE_REASON
         if not (may_be and is_whole) or name in taken:
             continue
-        x_R = sample[f.name].combine_chunks().cast(pa.float64(), safe=False).fill_null(np.nan)
+        x_R = table[f.name].combine_chunks().cast(pa.float64(), safe=False).fill_null(np.nan)
         x_R = np.asarray(x_R.to_numpy(zero_copy_only=False))
         if roles[f.name].reason == UNIQUE_REASON and _may_number_rows(f, x_R):
             continue
-        if best_gain(x_R, labels, _gain_of_order) >= least:
+        if best_gain(x_R, sample, _gain_of_order) >= least:
             found[name] = {"column": f.name, **propose_numeric(f)}
     if not found:
         return {}, []
@@ -87,7 +85,7 @@ def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
     return bool(is_even or is_sorted or is_time or named)
 
 
-def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: slice, judged: slice) -> float:
+def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
     """Return how much more AUC numbers, or their buckets, have than single values.
 
     Of numbers that tell nothing one or the other has more by chance, so that it is at most half of

@@ -31,6 +31,7 @@ from runner.data.tabular.file_list import DataFile, describe_other_formats, find
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_label import find_label_candidates
 from runner.data.tabular.guess_roles import FEATURES, Role, is_time
+from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import propose_crosses
 from runner.data.tabular.propose_interactions import (
@@ -263,29 +264,30 @@ def _use_rows(
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
-    number_ids, found = propose_number_ids(table, columns, roles)
+    by_time = time if _is_by_time(split) else None
+    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
+    number_ids, found = propose_number_ids(sample, columns, roles)
     notes += found
     num_untimed = 0
-    by_time = time if _is_by_time(split) else None
     if by_time and by_time.num_missing:
         num_untimed = by_time.num_missing
         notes.append(describe_missing_times(by_time, table.num_rows))
     if "random" in split.get("split", {}):
         notes += describe_possible_times(columns, roles)
         notes += describe_copied_rows(table, columns)
-    buckets, found = propose_buckets(table, roles, by_time, {*taken, *number_ids})
+    buckets, found = propose_buckets(sample, roles, {*taken, *number_ids})
     number_ids |= buckets
     notes += found
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
     notes += found
-    numbers, found = propose_numbers_of_ids(table, columns, roles, taken)
+    numbers, found = propose_numbers_of_ids(sample, columns, roles, taken)
     more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
     notes += found
-    matches, found = propose_matches(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    matches, found = propose_matches(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     more_numbers |= matches
     notes += found
-    crosses, found = propose_crosses(table, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     notes += found
     ids = {**more_ids, **number_ids, **crosses}
     return _Uses(roles, split, ids, more_numbers, None, num_untimed)

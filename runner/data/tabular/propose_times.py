@@ -19,7 +19,7 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_binary_labels
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
-from runner.data.tabular.propose_number_ids import read_numbers
+from runner.data.tabular.judging_sample import read_numbers
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
     AMBIGUOUS,
