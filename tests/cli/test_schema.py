@@ -308,6 +308,31 @@ def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     assert list(proposed["numeric"]) == ["f7"]
 
 
+@pytest.mark.parametrize(("num_rows", "first"), [(150, 1), (150, 0), (1200, 1)])
+def test_numbers_of_rows_are_no_features_and_of_few_rows_quantities_are(
+    propose, tmp_path, num_rows, first
+):
+    rng = np.random.default_rng(6)
+    numbers = rng.permutation(num_rows) + first
+    income = np.rint(rng.normal(50_000, 9_000, num_rows)).astype(int)
+    columns = {
+        "label": (income > 50_000).astype(int) ^ (rng.random(num_rows) < 0.3),
+        "x": rng.normal(size=num_rows),
+        "rownames": numbers,
+        "pay": income,
+        "code_id": income[::-1],
+    }
+    pq.write_table(pa.table(columns), path := str(tmp_path / "x.parquet"))
+    proposed, shown = propose(path)
+    assert "numbers the rows" in shown and "rownames" not in proposed.get("categorical", {})
+    assert not {"rownames", "rownames_number"} & {*proposed["numeric"]}
+    assert ("pay" if num_rows < 1000 else "pay_number") in proposed["numeric"]
+    assert not {"pay", "pay_number"} <= {*proposed["numeric"]}
+    assert "code_id" in proposed["categorical"]
+    kept, _ = propose(path, "--numeric", "rownames")
+    assert "rownames" in kept["numeric"]
+
+
 def test_skewed_numbers_take_their_logarithm_where_few_are_a_little_below_0(
     write, propose, monkeypatch, tmp_path
 ):

@@ -29,12 +29,14 @@ from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_rows import SAMPLE_ROWS
 from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
 
+MANY_ROWS = 1000  # of which numbers that differ in each are rather ids than quantities
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
 FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
 UNIQUE_REASON = "differs in nearly every row"
+DOUBT_REASON = "whole numbers, in doubt ids"
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,22 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     is_quantity, reason = quantity
     if is_quantity:
         return Role("numeric", reason, propose_numeric(f))
-    unique = 0.99 if guess_kind(f.name) == "id" or USER.fullmatch(f.name) else 0.9
-    if f.num_distinct > unique * present and f.num_rows > 1000:
-        return Role("carried", UNIQUE_REASON)
+    if _numbers_rows(f):
+        return Role("carried", "numbers the rows")
+    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
+    if f.num_distinct > (0.99 if named else 0.9) * present:
+        if f.num_rows > MANY_ROWS:
+            return Role("carried", UNIQUE_REASON)
+        if reason == DOUBT_REASON and not named:  # as an id it would tell nothing of other rows
+            return Role("numeric", UNIQUE_REASON, propose_numeric(f))
     return _as_ids(f, reason)
+
+
+def _numbers_rows(f: ColumnStatistics) -> bool:
+    """Tell whether whole numbers are those from 0 or 1 on, each in one row."""
+    is_each_once = f.num_distinct == f.num_rows and not f.missing_share
+    low, high = f.low or 0.0, f.high or 0.0
+    return is_each_once and low in (0, 1) and high - low + 1 == f.num_rows > FEW_VALUES
 
 
 def _is_nested(f: ColumnStatistics) -> bool:
@@ -242,4 +256,4 @@ def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
     is_sparse = high >= 100 and f.num_distinct * 10 < high
     if f.median == 0 and is_sparse and (f.nonzero_median or high) < high / 5:
         return True, "mostly 0, other values far apart"
-    return False, "whole numbers, in doubt ids"
+    return False, DOUBT_REASON

@@ -54,12 +54,13 @@ def propose_numbers_of_ids(
     for f in columns:
         name, type_ = f"{f.name}_number", table[f.name].type
         is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
-        may_be = roles[f.name].name == "categorical" or roles[f.name].reason == UNIQUE_REASON
+        is_unique = roles[f.name] == Role("carried", UNIQUE_REASON)
+        may_be = roles[f.name].name == "categorical" or is_unique
         if not (may_be and is_whole) or name in taken:
             continue
         x_R = table[f.name].combine_chunks().cast(pa.float64(), safe=False).fill_null(np.nan)
         x_R = np.asarray(x_R.to_numpy(zero_copy_only=False))
-        if roles[f.name].reason == UNIQUE_REASON and _may_number_rows(f, x_R):
+        if is_unique and _may_number_rows(f, x_R):
             continue
         if best_gain(x_R, sample, _gain_of_order) >= least:
             found[name] = {"column": f.name, **propose_numeric(f)}
@@ -96,6 +97,8 @@ def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows)
     sums = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))
     rates_K = ((sums + y_K.mean()) / (counts + 1))[code_K]
     by_order = rank_auc(x_K[judged], y_K[judged])
+    if rank_auc(x_K[fitted], y_K[fitted]) < 0.5:
+        by_order = 1 - by_order
     by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
-    as_number = max(by_order, 1 - by_order, by_bucket)
+    as_number = max(by_order, by_bucket)
     return min(as_number - rank_auc(rates_K[judged], y_K[judged]), (as_number - 0.5) / 2)
