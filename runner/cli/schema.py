@@ -24,7 +24,8 @@ from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.guess_label import find_stray_values, holds_grades, is_binary
 from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
-from runner.data.tabular.propose_schema import NUMBERS, SchemaProposal, propose_schema
+from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
+from runner.data.tabular.propose_uses import NUMBERS
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, already_exists, nearest_hint

@@ -18,9 +18,10 @@ from runner.data.tabular.column_names import (
     sounds_like_time,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import MAX_RATINGS, is_binary
+from runner.data.tabular.guess_label import MAX_RATINGS, find_label_candidates, is_binary
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.read_files import is_text
+from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.times import TIME_FORMS
 from runner.errors import UserError
 
@@ -178,3 +179,46 @@ def _may_be_rating(f: ColumnStatistics) -> bool:
     is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
     is_stars = is_stars and not f.amount_form
     return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
+
+
+def choose_events(
+    columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
+) -> EventColumns | None:
+    """Return the columns of an event, if the next item is what the table is for.
+
+    That is so if it has a user, an item and a time, and no column looks like a label.
+
+    Args:
+        notes: gets a sentence on the task that is proposed, and how to get the other one.
+    """
+    must = hints.task == "next_item" or bool(hints.user or hints.item)
+    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
+    free = [f for f in columns if f.name not in named]
+    given = {"user": hints.user, "item": hints.item, "time": hints.time}
+    labels = hints.labels or find_label_candidates(free)[0]
+    if hints.task in ("label", "regression", "classes") or (labels and not must):
+        if hints.task is None and all(_has_part(free, given)):
+            notes.append(
+                f"task: predicts {', '.join(labels)} from the columns of its row; --task "
+                "next_item proposes each user's history and the next item instead"
+            )
+        return None
+    events = find_event_columns(free, given, must=must)
+    if events is not None:
+        other = f"; --label {labels[0]} proposes to predict it instead" if labels else ""
+        notes.append(
+            f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
+            f"{events.time}{other}"
+        )
+    elif all(_has_part(free, given)[:2]):
+        notes.append(
+            "it has users and items, but no column that looks like a time: --task next_item --time "
+            "COLUMN proposes each user's history in the order of COLUMN, and the next item"
+        )
+    return events
+
+
+def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
+    """Return whether there is a user, an item and a time."""
+    parts = ("user", "item", "time")
+    return [bool(given[part]) or bool(find_event_parts(columns, part)) for part in parts]

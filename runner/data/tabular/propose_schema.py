@@ -6,12 +6,11 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.choose_roles import (
     choose_labels,
     drop_leaks,
@@ -22,41 +21,21 @@ from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
-    describe_bad_values,
     has_fractions,
 )
-from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.doubtful_values import describe_impressions, describe_missing_codes
 from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
 from runner.data.tabular.find_splits import find_split_paths
-from runner.data.tabular.guess_label import find_label_candidates
-from runner.data.tabular.guess_roles import FEATURES, Role, is_time
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_buckets import propose_buckets
-from runner.data.tabular.propose_crosses import propose_crosses
+from runner.data.tabular.guess_roles import FEATURES, Role
 from runner.data.tabular.propose_interactions import (
-    EventColumns,
-    event_roles,
-    find_event_columns,
-    find_event_parts,
-    propose_declaration,
-    whole_number_ids,
+    choose_events,
 )
-from runner.data.tabular.propose_matches import propose_matches
-from runner.data.tabular.propose_number_ids import propose_number_ids
-from runner.data.tabular.propose_numbers import propose_numbers_of_ids
 from runner.data.tabular.propose_times import (
-    SplitTime,
-    ask_for_forms,
     choose_time,
-    describe_missing_times,
-    describe_possible_times,
     drop_times_in_disguise,
-    propose_days,
     propose_split,
-    propose_time_parts,
     split_time_form,
 )
+from runner.data.tabular.propose_uses import is_by_time, use_events, use_rows
 from runner.data.tabular.read_schemas import detect_format, read_schemas
 from runner.data.tabular.read_text import TextFormat, default_text_format, read_text_chunks
 from runner.data.tabular.sample_rows import sample_rows
@@ -70,7 +49,6 @@ from runner.data.tabular.text_layout import (
 from runner.errors import DataError, raise_combined
 
 FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
-NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
 
 
 @dataclass(frozen=True)
@@ -148,8 +126,8 @@ def propose_schema(
     with_point: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
         with_point = _integers_with_a_point(files[0], layout, columns)
-    if events := _choose_events(columns, hints, notes):
-        uses = _use_events(events, columns, missing, with_point, notes)
+    if events := choose_events(columns, hints, notes):
+        uses = use_events(events, columns, missing, with_point, notes)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
         _read_as_integers(roles, with_point or ())
@@ -158,11 +136,9 @@ def propose_schema(
         )
         queries = [name for name, role in roles.items() if role.name == "groups"]
         split = propose_split(time, missing, *queries)
-        if time and _is_by_time(split):
+        if time and is_by_time(split):
             notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
-        uses = _use_rows(
-            sample.table, columns, roles, time, split, hints, notes, taken=schema.names
-        )
+        uses = use_rows(sample.table, columns, roles, time, split, hints, notes, taken=schema.names)
     return SchemaProposal(
         format_,
         {**_absolute(paths), **uses.split, **_text_places(layout, format_)},
@@ -217,100 +193,6 @@ def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
             roles[name] = replace(roles[name], settings=settings)
 
 
-@dataclass(frozen=True)
-class _Uses:
-    """What columns are taken for, and how rows are split; see `SchemaProposal`."""
-
-    roles: Mapping[str, Role]
-    split: Mapping[str, Any]
-    more_ids: Mapping[str, Mapping[str, Any]]
-    more_numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    interactions: Mapping[str, Any] | None = None
-    num_untimed: int = 0
-
-
-def _use_events(
-    events: EventColumns,
-    columns: Sequence[ColumnStatistics],
-    missing: Sequence[str],
-    with_point: set[str] | None,
-    notes: list[str],
-) -> _Uses:
-    """Return the uses of a table of events; `notes` gets a sentence on each."""
-    interactions, found = propose_declaration(events, columns)
-    notes += found
-    return _Uses(
-        event_roles(events, columns),
-        {"split": "leave_one_out"} if len(missing) == 2 else {},
-        {} if with_point is None else whole_number_ids(events, columns, with_point),
-        interactions=interactions,
-    )
-
-
-def _use_rows(
-    table: pa.Table,
-    columns: Sequence[ColumnStatistics],
-    roles: Mapping[str, Role],
-    time: SplitTime | None,
-    split: Mapping[str, Any],
-    hints: Hints,
-    notes: list[str],
-    *,
-    taken: Sequence[str],
-) -> _Uses:
-    """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
-    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
-    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
-    given = [f.name for f in columns if roles[f.name].name == "numeric"]
-    notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
-    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
-    by_time = time if _is_by_time(split) else None
-    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
-    number_ids, found = propose_number_ids(sample, columns, roles)
-    notes += found
-    num_untimed = 0
-    if by_time and by_time.num_missing:
-        num_untimed = by_time.num_missing
-        notes.append(describe_missing_times(by_time, table.num_rows))
-    if "random" in split.get("split", {}):
-        notes += describe_possible_times(columns, roles)
-        notes += describe_copied_rows(table, columns)
-    buckets, found = propose_buckets(sample, roles, {*taken, *number_ids})
-    number_ids |= buckets
-    notes += found
-    more_ids = propose_time_parts(table, time, taken=taken) if time else {}
-    more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
-    notes += found
-    numbers, found = propose_numbers_of_ids(sample, columns, roles, taken)
-    more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
-    notes += found
-    matches, found = propose_matches(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
-    more_numbers |= matches
-    notes += found
-    crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
-    notes += found
-    ids = {**more_ids, **number_ids, **crosses}
-    return _Uses(roles, split, ids, more_numbers, None, num_untimed)
-
-
-def _is_by_time(split: Mapping[str, Any]) -> bool:
-    return "time" in split.get("split", {})
-
-
-def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return a line on the columns of each form whose texts are read as numbers."""
-    notes = []
-    for form, mark in zip(AMOUNT_FORMS, ("point", "comma")):
-        if own := [f for f in columns if f.amount_form == form]:
-            texts = [text for f in own for text in f.examples]
-            shown = next((text for text in texts if not text.isdigit()), texts[0])
-            notes.append(
-                f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
-                f"with a {mark} before the fraction (input: {form})"
-            )
-    return notes
-
-
 @contextmanager
 def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
     """Add to an error about splits that were found by names how the train files are taken alone.
@@ -361,43 +243,6 @@ def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
         raise DataError(f"{file}: no line fits its first line: line {line} has {problem}")
 
 
-def _choose_events(
-    columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
-) -> EventColumns | None:
-    """Return the columns of an event, if the next item is what the table is for.
-
-    That is so if it has a user, an item and a time, and no column looks like a label.
-
-    Args:
-        notes: gets a sentence on the task that is proposed, and how to get the other one.
-    """
-    must = hints.task == "next_item" or bool(hints.user or hints.item)
-    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
-    free = [f for f in columns if f.name not in named]
-    given = {"user": hints.user, "item": hints.item, "time": hints.time}
-    labels = hints.labels or find_label_candidates(free)[0]
-    if hints.task in ("label", "regression", "classes") or (labels and not must):
-        if hints.task is None and all(_has_part(free, given)):
-            notes.append(
-                f"task: predicts {', '.join(labels)} from the columns of its row; --task "
-                "next_item proposes each user's history and the next item instead"
-            )
-        return None
-    events = find_event_columns(free, given, must=must)
-    if events is not None:
-        other = f"; --label {labels[0]} proposes to predict it instead" if labels else ""
-        notes.append(
-            f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
-            f"{events.time}{other}"
-        )
-    elif all(_has_part(free, given)[:2]):
-        notes.append(
-            "it has users and items, but no column that looks like a time: --task next_item --time "
-            "COLUMN proposes each user's history in the order of COLUMN, and the next item"
-        )
-    return events
-
-
 def _choose_roles(
     path: str,
     format_: str,
@@ -435,12 +280,6 @@ def _choose_roles(
             more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
     return roles
-
-
-def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
-    """Return whether there is a user, an item and a time."""
-    parts = ("user", "item", "time")
-    return [bool(given[part]) or bool(find_event_parts(columns, part)) for part in parts]
 
 
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:

@@ -1,0 +1,133 @@
+"""What the columns of a table are taken for, and the features that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from runner.data.tabular.amounts import AMOUNT_FORMS
+from runner.data.tabular.column_statistics import ColumnStatistics, describe_bad_values
+from runner.data.tabular.copied_rows import describe_copied_rows
+from runner.data.tabular.doubtful_values import describe_impressions, describe_missing_codes
+from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.judging_sample import draw_judging_sample
+from runner.data.tabular.propose_buckets import propose_buckets
+from runner.data.tabular.propose_crosses import propose_crosses
+from runner.data.tabular.propose_interactions import (
+    EventColumns,
+    event_roles,
+    propose_declaration,
+    whole_number_ids,
+)
+from runner.data.tabular.propose_matches import propose_matches
+from runner.data.tabular.propose_number_ids import propose_number_ids
+from runner.data.tabular.propose_numbers import propose_numbers_of_ids
+from runner.data.tabular.propose_times import (
+    SplitTime,
+    ask_for_forms,
+    describe_missing_times,
+    describe_possible_times,
+    propose_days,
+    propose_time_parts,
+)
+from runner.data.tabular.schema_hints import Hints
+
+NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What columns are taken for, and how rows are split; see `SchemaProposal`."""
+
+    roles: Mapping[str, Role]
+    split: Mapping[str, Any]
+    more_ids: Mapping[str, Mapping[str, Any]]
+    more_numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    interactions: Mapping[str, Any] | None = None
+    num_untimed: int = 0
+
+
+def use_events(
+    events: EventColumns,
+    columns: Sequence[ColumnStatistics],
+    missing: Sequence[str],
+    with_point: set[str] | None,
+    notes: list[str],
+) -> Uses:
+    """Return the uses of a table of events; `notes` gets a sentence on each."""
+    interactions, found = propose_declaration(events, columns)
+    notes += found
+    return Uses(
+        event_roles(events, columns),
+        {"split": "leave_one_out"} if len(missing) == 2 else {},
+        {} if with_point is None else whole_number_ids(events, columns, with_point),
+        interactions=interactions,
+    )
+
+
+def use_rows(
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    time: SplitTime | None,
+    split: Mapping[str, Any],
+    hints: Hints,
+    notes: list[str],
+    *,
+    taken: Sequence[str],
+) -> Uses:
+    """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
+    notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
+    notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
+    given = [f.name for f in columns if roles[f.name].name == "numeric"]
+    notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
+    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
+    by_time = time if is_by_time(split) else None
+    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
+    number_ids, found = propose_number_ids(sample, columns, roles)
+    notes += found
+    num_untimed = 0
+    if by_time and by_time.num_missing:
+        num_untimed = by_time.num_missing
+        notes.append(describe_missing_times(by_time, table.num_rows))
+    if "random" in split.get("split", {}):
+        notes += describe_possible_times(columns, roles)
+        notes += describe_copied_rows(table, columns)
+    buckets, found = propose_buckets(sample, roles, {*taken, *number_ids})
+    number_ids |= buckets
+    notes += found
+    more_ids = propose_time_parts(table, time, taken=taken) if time else {}
+    more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
+    notes += found
+    numbers, found = propose_numbers_of_ids(sample, columns, roles, taken)
+    more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
+    notes += found
+    matches, found = propose_matches(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    more_numbers |= matches
+    notes += found
+    crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
+    notes += found
+    ids = {**more_ids, **number_ids, **crosses}
+    return Uses(roles, split, ids, more_numbers, None, num_untimed)
+
+
+def is_by_time(split: Mapping[str, Any]) -> bool:
+    """Tell whether rows are split by time; `split` is what a schema says of it."""
+    return "time" in split.get("split", {})
+
+
+def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a line on the columns of each form whose texts are read as numbers."""
+    notes = []
+    for form, mark in zip(AMOUNT_FORMS, ("point", "comma")):
+        if own := [f for f in columns if f.amount_form == form]:
+            texts = [text for f in own for text in f.examples]
+            shown = next((text for text in texts if not text.isdigit()), texts[0])
+            notes.append(
+                f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
+                f"with a {mark} before the fraction (input: {form})"
+            )
+    return notes
