@@ -795,6 +795,25 @@ def test_files_named_as_splits_are_the_splits_of_a_folder(tmp_path, propose, nam
     assert proposed["path"] == str(folder)
 
 
+def test_what_other_splits_alone_have_missing_or_wrong_is_known(tmp_path, propose):
+    rng = np.random.default_rng(8)
+    for name, num_rows in (("train", ROWS), ("test", 200)):
+        x, age = rng.normal(size=num_rows).astype(str), rng.integers(18, 80, num_rows).astype(str)
+        if name == "test":
+            x[::20], age[3] = "", "old"
+        rows = zip(rng.integers(0, 2, num_rows), rng.integers(0, 9, num_rows), x, age)
+        lines = ["click,user,x,age", *(",".join(map(str, row)) for row in rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    path, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    proposed, shown = propose(path)
+    assert proposed["numeric"] == {"x": {"standardise": True}, "age": {"standardise": True}}
+    proposed, shown = propose(path, "--test", test)
+    x = np.loadtxt(path, delimiter=",", skiprows=1, usecols=2)
+    assert proposed["numeric"]["x"]["default"] == pytest.approx(np.median(x), rel=1e-5)
+    assert "age: 1 of 1,200 sampled rows hold a text that is no number ('old')" in shown
+    assert shown.rstrip().endswith("dataset.max_bad_rows=1000000000")
+
+
 def test_a_test_file_without_labels_is_told_with_a_command_for_the_others(tmp_path):
     (tmp_path / "train.csv").write_text("user,click\n" + "1,1\n2,0\n" * 20)
     (tmp_path / "test.csv").write_text("user\n" + "1\n2\n" * 20)

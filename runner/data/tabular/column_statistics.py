@@ -27,6 +27,7 @@ from runner.data.tabular.vectors import split_vectors
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
+MAX_WRONG = 3  # texts that are no numbers, as which some are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 MOST_CLASSES = 100  # values of a label
 CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
@@ -44,7 +45,7 @@ class ColumnStatistics:
     name: str
     type: pa.DataType
     num_rows: int  # rows of the sample
-    missing_share: float  # share of rows without a value, or with NaN
+    missing_share: float  # share of rows without a value, or with NaN, in all splits
     num_distinct: int
     low: float | None = None
     high: float | None = None
@@ -58,6 +59,9 @@ class ColumnStatistics:
     non_finite_share: float = 0.0  # share of infinite values, and of NaN in lists
     wrong_texts: tuple[str, ...] = ()  # texts of a number's column that are no numbers
     num_wrong: int = 0  # rows with such a text
+    num_elsewhere: int = (
+        0  # rows of other splits' samples, of which only bad and missing values count
+    )
     separator: str = ""  # what separates the parts of a text; json: a JSON list; empty: nothing
     mean_length: float = 1.0  # values a row
     mean_chars: float = 0.0  # of a text
@@ -218,14 +222,34 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
     )
 
 
+def count_other_splits(f: ColumnStatistics, others: Sequence[Sample]) -> ColumnStatistics:
+    """Return the statistics of a column with the bad and missing values of other splits' samples.
+
+    What is missing there alone is missing in no train row, but needs a default all the same.
+    """
+    for other in others:
+        found, num_rows = other.compute_statistics(f.name), f.num_rows + f.num_elsewhere
+        num_missing = f.missing_share * num_rows + found.missing_share * found.num_rows
+        f = replace(
+            f,
+            missing_share=num_missing / max(num_rows + found.num_rows, 1),
+            non_finite_share=max(f.non_finite_share, found.non_finite_share),
+            wrong_texts=tuple(dict.fromkeys((*f.wrong_texts, *found.wrong_texts)))[:MAX_WRONG],
+            num_wrong=f.num_wrong + found.num_wrong,
+            num_elsewhere=f.num_elsewhere + found.num_rows,
+        )
+    return f
+
+
 def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a line on each column of numbers whose rows cannot all be used."""
     lines = []
     for f in columns:
         if f.num_wrong:
             texts = ", ".join(map(repr, f.wrong_texts))
+            num_sampled = f.num_rows + f.num_elsewhere
             lines.append(
-                f"{f.name}: {f.num_wrong:,} of {f.num_rows:,} sampled rows hold a text that is no "
+                f"{f.name}: {f.num_wrong:,} of {num_sampled:,} sampled rows hold a text that is no "
                 f"number ({texts}): bad rows, which dataset.on_bad_rows=skip leaves out"
             )
         if f.non_finite_share:
@@ -265,7 +289,7 @@ def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStat
 
 
 def _first_texts(wrong: pa.Array) -> tuple[str, ...]:
-    return tuple(map(str, pc.unique(wrong).to_pylist()[:3]))
+    return tuple(map(str, pc.unique(wrong).to_pylist()[:MAX_WRONG]))
 
 
 def _count_numbers(numbers: pa.Array) -> tuple[tuple[float, int], ...]:

@@ -21,6 +21,7 @@ from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     Sample,
+    count_other_splits,
     has_fractions,
 )
 from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
@@ -120,7 +121,12 @@ def propose_schema(
             f"{num_malformed:,} of {num_lines:,} sampled lines cannot be read "
             f"({sample.malformed[0]}): bad rows, which dataset.on_bad_rows=skip leaves out"
         )
-    columns = _compute_columns(sample, notes)
+    others = [
+        sample_rows(own, format_, layout, schema)
+        for key, own in files_by_key.items()
+        if key != "path"
+    ]
+    columns = [count_other_splits(f, others) for f in _compute_columns(sample, notes)]
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     with_point: set[str] | None = None  # None: the files have types
