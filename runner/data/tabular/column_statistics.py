@@ -59,9 +59,7 @@ class ColumnStatistics:
     non_finite_share: float = 0.0  # share of infinite values, and of NaN in lists
     wrong_texts: tuple[str, ...] = ()  # texts of a number's column that are no numbers
     num_wrong: int = 0  # rows with such a text
-    num_elsewhere: int = (
-        0  # rows of other splits' samples, of which only bad and missing values count
-    )
+    num_elsewhere: int = 0  # rows of other splits, of which only bad and missing values count
     separator: str = ""  # what separates the parts of a text; json: a JSON list; empty: nothing
     mean_length: float = 1.0  # values a row
     mean_chars: float = 0.0  # of a text
