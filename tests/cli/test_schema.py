@@ -632,6 +632,55 @@ def test_lines_that_are_all_longer_than_the_first_are_told(tmp_path, propose):
         propose(str(path))
 
 
+TABLE = [("user", "age", "click"), *((f"u{n % 7}", 20 + n, n % 2) for n in range(99))]
+
+
+def by_r(mark: str) -> str:
+    """Write the table as R does, whose first line lacks the name of its first column."""
+    rows = [[f'"{n}"' * bool(n), *map(str, row)] for n, row in enumerate(TABLE)]
+    return "".join(mark.join(row[not n :]) + "\n" for n, row in enumerate(rows))
+
+
+def by_place(_: str) -> str:
+    return "".join("".join(f"{value:>9}" for value in row) + " \n" for row in TABLE)
+
+
+def with_ends(mark: str) -> str:
+    rows = [mark.join(map(str, row)) for row in TABLE]
+    return "".join(row + mark * bool(n) + "\n" for n, row in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    ("make", "mark", "columns"),
+    [
+        (by_r, ",", ["row", *TABLE[0]]),
+        (by_r, " ", ["row", *TABLE[0]]),
+        (by_r, "\t", ["row", *TABLE[0]]),
+        (with_ends, ",", TABLE[0]),
+        (with_ends, "|", TABLE[0]),
+        (by_place, "", TABLE[0]),
+    ],
+)
+def test_lines_that_do_not_fit_come_with_a_command_that_makes_them_fit(
+    tmp_path, propose, monkeypatch, make, mark, columns
+):
+    (tmp_path / "x.csv").write_text(make(mark))
+    with pytest.raises((DataError, UserError)) as raised:
+        propose(str(tmp_path / "x.csv"))
+    script = re.search(r"; (.*) > (table.[ct]sv)", str(raised.value))
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["bash", "-c", script[0][2:]], check=True)
+    proposed, shown = propose(str(tmp_path / script[2]))
+    assert "click" in proposed["labels"] and "age" in proposed["numeric"]
+    assert all(f" {name} " in shown for name in columns)
+
+
+def test_a_label_of_lists_is_refused(write, propose):
+    path = write(click=binary(), tags=[[1, 2]] * ROWS)
+    with pytest.raises(UserError, match=r"--label tags: has list<\w+: int64> in each row"):
+        propose(path, "--label", "tags")
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @pytest.mark.parametrize("every", [100, 3])
 def test_lines_that_make_no_row_are_told_and_skipped_where_they_are_few(

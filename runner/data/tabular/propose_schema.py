@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,10 +39,16 @@ from runner.data.tabular.propose_times import (
 )
 from runner.data.tabular.propose_uses import is_by_time, use_events, use_rows
 from runner.data.tabular.read_schemas import detect_format, read_schemas
-from runner.data.tabular.read_text import TextFormat, default_text_format, read_text_chunks
+from runner.data.tabular.read_text import (
+    TextFormat,
+    default_text_format,
+    read_first_rows,
+    read_text_chunks,
+)
 from runner.data.tabular.sample_rows import sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
+from runner.data.tabular.text_blocks import unpack_command
 from runner.data.tabular.text_layout import (
     check_names_not_repeated,
     find_written_integers,
@@ -244,9 +251,23 @@ def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
         DataError: naming the first such line.
     """
     chunk = next(read_text_chunks(file, {}, layout, skip_bad_rows=True), None) if layout else None
-    if chunk is not None and chunk.malformed_lines:
-        line, problem = chunk.malformed_lines[0]
-        raise DataError(f"{file}: no line fits its first line: line {line} has {problem}")
+    if layout is None or chunk is None or not chunk.malformed_lines:
+        return
+    line, problem = chunk.malformed_lines[0]
+    advice, counts = "", re.fullmatch(r"(\d+) values, not (\d+)", problem)
+    is_same = {told for _, told in chunk.malformed_lines} == {problem}
+    if counts and is_same and int(counts[1]) == int(counts[2]) + 1:
+        mark = layout.delimiter.replace("\t", "\\t")
+        row = read_first_rows(file).splitlines()[1]
+        if row.rstrip("\r").endswith(layout.delimiter):
+            script, does = (
+                f"2,$s/[{mark}]\\r\\?$//",
+                "takes the delimiter from the end of the lines",
+            )
+        else:
+            script, does = f"1s/^/row{mark}/", "gives a name to the first column, as R has not done"
+        advice = f"; {unpack_command(file)} | sed '{script}' > table.csv {does}"
+    raise DataError(f"{file}: no line fits its first line: line {line} has {problem}{advice}")
 
 
 def _choose_roles(

@@ -178,9 +178,28 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
+            below = _steady_delimiters(rows[1:NUM_LINES], " ")
+            if short := [d for d, count in below.items() if rows[0].count(d) == count - 1 > 0]:
+                return short[0]  # no line will fit the first, which is told with what makes it
+            _check_not_aligned(file, rows[:NUM_LINES])
             _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
+
+
+def _check_not_aligned(file: DataFile, rows: Sequence[str]) -> None:
+    """Check that columns do not stand below each other, with as many spaces between as they need.
+
+    Raises:
+        UserError: with a command that makes tabs of these.
+    """
+    for gap in (r"\s+", r"\s{2,}"):  # values may have single spaces
+        counts = {len(re.split(gap, row.strip())) for row in rows}
+        if len(rows) > 2 and len(counts) == 1 and counts != {1}:
+            raise UserError(
+                f"{file}: its columns stand between several spaces; {unpack_command(file)} | sed "
+                f"-E 's/^\\s+|\\s+$//g; s/{gap}/\\t/g' > table.tsv makes tabs of them"
+            )
 
 
 def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
