@@ -178,11 +178,11 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
+            _check_first_lines(file, rows, usual)
             below = _steady_delimiters(rows[1:NUM_LINES], " ")
             if short := [d for d, count in below.items() if rows[0].count(d) == count - 1 > 0]:
                 return short[0]  # no line will fit the first, which is told with what makes it
             _check_not_aligned(file, rows[:NUM_LINES])
-            _check_first_lines(file, rows, usual)
         return usual
     return max(steady, key=lambda d: steady[d])
 
