@@ -675,6 +675,35 @@ def test_lines_that_do_not_fit_come_with_a_command_that_makes_them_fit(
     assert all(f" {name} " in shown for name in columns)
 
 
+def test_arff_comes_with_a_command_that_makes_a_table_of_it(tmp_path, propose, monkeypatch):
+    kinds = ["user {u0,u1,u2}", "age NUMERIC", "click {0,1}"]
+    lines = ["% made by hand", "@RELATION clicks", *(f"@ATTRIBUTE {kind}" for kind in kinds)]
+    rows = [f"u{n % 3},{20 + n},{n % 2}" for n in range(99)]
+    (tmp_path / "x.arff.csv").write_text("\n".join([*lines, "", "@DATA", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="has the lines of ARFF") as raised:
+        propose("x.arff.csv")
+    script = re.search(r"; (\(.* > table.csv)", str(raised.value))[1]
+    subprocess.run(["bash", "-c", script], check=True)
+    written, _ = propose("table.csv")
+    assert list(written["labels"]) == ["click"] and pacsv.read_csv("table.csv").num_rows == 99
+
+
+def test_of_two_columns_of_0_and_1_the_last_one_may_be_the_label_though_it_is_a_flag(
+    tmp_path, propose
+):
+    path = str(tmp_path / "x.csv")
+    for last, expected in (("is_phishing", "is_phishing"), ("is_ours", None), ("x", "old")):
+        names = ["old", "is_new", last]
+        rows = [f"{n % 2},{n // 2 % 2},{n // 3 % 2 if last != 'x' else n}" for n in range(99)]
+        (tmp_path / "x.csv").write_text("\n".join([",".join(names), *rows]) + "\n")
+        if expected is None:
+            with pytest.raises(SeveralLabelsError, match="old, is_ours"):
+                propose(path)
+        else:
+            assert list(propose(path)[0]["labels"]) == [expected]
+
+
 def test_a_label_of_lists_is_refused(write, propose):
     path = write(click=binary(), tags=[[1, 2]] * ROWS)
     with pytest.raises(UserError, match=r"--label tags: has list<\w+: int64> in each row"):

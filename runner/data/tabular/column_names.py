@@ -47,7 +47,8 @@ _OUTCOMES = _words(
     commented forward forwarded hate favorite favourite cart install installed download
     downloaded attributed churn churned subscribe subscribed response responded outcome
     engagement engaged interaction income view completed finished fraud fraudulent spam
-    canceled cancelled returned refunded renewed skip skipped"""
+    canceled cancelled returned refunded renewed skip skipped survived died exited attrition
+    readmitted phishing malicious malware anomaly anomalous"""
 )
 _BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
 _SOLD = _words("sales sold demand")

@@ -68,9 +68,12 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     if found := [f.name for f in sold if not (is_binary(f) or pt.is_nested(f.type) or f.separator)]:
         return found, "called as an amount that was sold"
     plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
-    plain = [n for n in plain if guess_kind(n) != "id" and split_words(n)[0] not in ("is", "has")]
-    if len(plain) == 1:
-        return plain, "the only column of 0 and 1"
+    plain = [n for n in plain if guess_kind(n) != "id"]
+    flags = [n for n in plain if split_words(n)[0] in ("is", "has")]
+    if len(rest := [n for n in plain if n not in flags]) == 1:
+        if columns[-1].name in flags:  # where a label mostly stands
+            return [*rest, columns[-1].name], "a column of 0 and 1"
+        return rest, "the only column of 0 and 1"
     measured = [f.name for f in complete if f.low is not None and is_outcome(f.name)]
     return measured[:1], "named like a label"
 
