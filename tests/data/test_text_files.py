@@ -689,6 +689,17 @@ def test_names_of_months_long_numbers_and_weeks_are_those_of_strptime(form, patt
         assert parse_times(pa.array(list(map(int, texts))), form).tolist() == wanted
 
 
+def test_a_month_is_its_first_day():
+    texts = ["2024-01", "1949-12", "2024-13", "2024-00", "2024-1", "2024-01-", None]
+    found = parse_times(pa.array(texts))
+    first = [
+        datetime(2024, 1, 1, tzinfo=UTC).timestamp(),
+        datetime(1949, 12, 1, tzinfo=UTC).timestamp(),
+    ]
+    assert found[:2].tolist() == first and np.isnan(found[2:]).all()
+    assert guess_time_form(pa.array(texts[:2])) == "text"
+
+
 def test_a_week_is_its_monday_and_what_only_looks_like_such_a_date_is_none():
     monday, last = (
         datetime(*day, tzinfo=UTC).timestamp() for day in ((2024, 1, 15), (2020, 12, 28))

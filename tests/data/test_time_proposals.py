@@ -70,6 +70,20 @@ def test_a_form_is_found_proposed_and_splits_the_rows_by_time(form, tmp_path):
         assert late > 0.6 > 0.4 > labels[hours <= hours.min() + 11].mean()
 
 
+@pytest.mark.parametrize("pattern", ["%Y-%m", "%Y-%m-01"])
+def test_months_split_the_rows_and_have_no_weekdays(pattern, tmp_path):
+    path, seconds = write(tmp_path, pattern, days=1800)
+    proposed = propose(path, tmp_path / "s.yaml")
+    assert proposed["split"] == {"time": "event_time", "validation": 0.1, "test": 0.1}
+    assert list(proposed["categorical"]) == ["user_id"]
+    recipe = TableRecipe(format="csv", path=None, schema=str(tmp_path / "s.yaml"))
+    data = open_table(recipe, window_rows=1 << 14, prefetch=0)
+    days = np.datetime64(START.replace(tzinfo=None), "s") + seconds
+    months = np.sort(days.astype("M8[M]").astype(int))
+    first_test = np.quantile(months, 0.9, method="higher")
+    assert data.num_rows["test"] == (months >= first_test).sum()
+
+
 def test_a_length_of_a_split_counts_real_time_in_such_a_form(tmp_path):
     path, seconds = write(tmp_path, FORMS["yymmddhh"])
     proposed = propose(path, tmp_path / "s.yaml")

@@ -258,17 +258,22 @@ def describe_missing_times(time: SplitTime, num_rows: int) -> str:
 def propose_time_parts(
     sample: pa.Table, time: SplitTime, taken: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Propose the hour and the day of the week as features, where the rows have several."""
+    """Propose the hour and the day of the week as features, where the rows have several.
+
+    A time of one day a month has no days of the week that would tell anything.
+    """
     if not time.form:
         return {}
     seconds_R = time.read_seconds(sample)
     weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * SECONDS_OF_DAY)
+    days = np.unique(seconds_R[~np.isnan(seconds_R)].astype("M8[s]").astype("M8[D]"))
+    has_weekdays = weeks >= WEEKS_OF_WEEKDAYS and len(days) > len(np.unique(days.astype("M8[M]")))
     form = _form_settings("input", time.form)
     parts = {}
     for part in ("hour", "weekday"):
         name = f"{time.name}_{part}"
         several = len(np.unique(compute_time_part(seconds_R, part))) > 1
-        if name not in taken and several and (part == "hour" or weeks >= WEEKS_OF_WEEKDAYS):
+        if name not in taken and several and (part == "hour" or has_weekdays):
             parts[name] = {"column": time.name, "encode": part, **form}
     return parts
 

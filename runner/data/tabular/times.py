@@ -123,7 +123,8 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
     in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
-    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), _parse_weeks(texts))
+    dates = (_parse_weeks(texts), _parse_months(texts))
+    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), *dates)
 
 
 def _parse_weeks(texts: pa.Array) -> pa.Array:
@@ -132,6 +133,13 @@ def _parse_weeks(texts: pa.Array) -> pa.Array:
     weeks = pc.if_else(fits, texts, pa.scalar(None, pa.string())).dictionary_encode()
     days = [_parse_week(text) for text in weeks.dictionary.to_pylist()]
     return pa.array(days, pa.timestamp("us")).take(weeks.indices)
+
+
+def _parse_months(texts: pa.Array) -> pa.Array:
+    """Return the first days of months such as 2024-01, in ISO 8601."""
+    fits = pc.match_substring_regex(texts, r"^\d{4}-(0[1-9]|1[0-2])$")
+    days = pc.binary_join_element_wise(texts, "01", "-")
+    return pc.if_else(fits, days, pa.scalar(None, pa.string())).cast(pa.timestamp("us"))
 
 
 def _parse_week(text: str) -> datetime | None:
