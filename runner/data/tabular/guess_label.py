@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -151,6 +151,8 @@ def label_settings(
     """
     if f.missing_share == 1:
         raise UserError(f"--label {f.name}: none of the rows that were read has a value")
+    if pt.is_nested(f.type):
+        _refuse_type(f)
     positive = hints.positive
     if hints.task == "regression" and positive is None and f.low is not None:
         amounts = {"input": f.amount_form} if f.amount_form else {}
@@ -197,7 +199,7 @@ def label_settings(
             f"takes up to {MOST_CLASSES}"
         )
     if f.low is None or f.high is None:
-        raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
+        _refuse_type(f)
     if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
     if is_grade(f.name) and holds_grades(f):
@@ -208,6 +210,15 @@ def label_settings(
         middle = (f.low + f.high) / 2
         return {"above": middle}, f"1 over {middle:g}"
     return {"type": "regression"}, "a number to be predicted"
+
+
+def _refuse_type(f: ColumnStatistics) -> NoReturn:
+    """Say that a column can be no label.
+
+    Raises:
+        UserError: that says so.
+    """
+    raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
 
 
 def _may_be_classes(f: ColumnStatistics) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pyarrow.types as pt
-
 from runner.data.core.columns import is_list
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import is_time
@@ -63,11 +61,6 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
                 continue  # its days are numbers
             elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
-    problems += [
-        f"--label {name}: has {by_name[name].type} in each row; a label is one value"
-        for name in hints.labels
-        if name in by_name and pt.is_nested(by_name[name].type)
-    ]
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):
         problems.append(
