@@ -78,3 +78,11 @@ def test_a_cross_that_tells_of_single_days_is_none_where_the_split_is_by_time():
     assert propose(ids, y, seconds=86400.0 * days) == ({}, [])
     y = as_label(pairs[ids["shop"], ids["product"]], rng, {})
     assert [*propose(ids, y, seconds=86400.0 * days)[0]] == ["shop_product"]
+
+
+def test_where_most_rows_have_the_last_time_others_judge():
+    rng, ids = draw(5)
+    pairs = 2 * rng.normal(size=(VALUES, VALUES))
+    y = as_label(pairs[ids["shop"], ids["product"]], rng, {})
+    seconds = np.where(np.arange(ROWS) < ROWS // 3, 0.0, 1e6)
+    assert [*propose(ids, y, seconds=seconds)[0]] == ["shop_product"]

@@ -73,10 +73,9 @@ def draw_judging_sample(
         drawn = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
         drawn = np.sort(drawn)
         table, seconds_R = sample.take(drawn), None if seconds_R is None else seconds_R[drawn]
-    if seconds_R is None:
-        late_R = np.arange(table.num_rows) % 2 != 0
-    else:
-        late_R = seconds_R > np.nanmedian(seconds_R)
+    late_R = np.arange(table.num_rows) % 2 != 0
+    if seconds_R is not None and (later_R := seconds_R > np.nanmedian(seconds_R)).any():
+        late_R = later_R  # or most rows have the last time
     return JudgingSample(table, _read_labels(table, roles), np.asarray(late_R))
 
 

@@ -168,7 +168,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
     rows = [re.sub(r'"[^"]*"', "", line) for line in text.splitlines() if line.strip()]
     if rows and all(re.fullmatch(LIBSVM_ROW, row) for row in rows[:NUM_LINES]):
         raise UserError(f"{file}: has the rows of LibSVM: {_convert_libsvm(file, rows)}")
-    if any(re.match(r"(?i)@relation\b", row) for row in rows):
+    first = next((row for row in rows if not row.startswith("%")), "")  # after comments
+    if re.match(r"(?i)@relation\s", first):
         names = f"{unpack_command(file)} | awk 'tolower($1) == \"@attribute\" {{print $2}}'"
         data = f"{unpack_command(file)} | awk 'found; tolower($1) == \"@data\" {{found = 1}}'"
         raise UserError(
