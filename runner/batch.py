@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from runner.machine import import_alone
+from runner.machine import import_alone, import_fbgemm
 
 # All of TorchRec imports tensordict and torch's compiler: a third of a start
 import_alone("torchrec.sparse.jagged_tensor")
-import fbgemm_gpu  # noqa: E402, F401  # whose operators a jagged tensor takes, and TorchRec imports
+import_fbgemm()
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 from torchrec.streamable import Pipelineable  # noqa: E402
 

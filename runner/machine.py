@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import math
 import mmap
 import os
@@ -16,6 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
+
+from runner.errors import UserError
 
 # How often a thread of OpenMP spins between two tasks before it sleeps. Measured on two cores that
 # other processes used as well, in rows/s of a DLRM-like step: 300 gave 34k, 0 (sleep at once) 32k,
@@ -111,6 +114,27 @@ def import_alone(name: str) -> None:
     finally:
         del sys.modules[package]
     sys.meta_path.insert(0, _FinderOfRest(package))
+
+
+def import_fbgemm() -> None:
+    """Import FBGEMM, whose operators a jagged tensor takes.
+
+    What it says of versions is left to `doctor`; FBGEMM 1.6 does not even know itself.
+
+    Raises:
+        UserError: if a library that it needs is not there.
+    """
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import_module("fbgemm_gpu")
+    except OSError as error:
+        raise UserError(
+            f"FBGEMM does not load: {error.__cause__ or error}; its build for GPUs, fbgemm-gpu, "
+            "needs NVIDIA's driver, and fbgemm-gpu-cpu takes its place where there is none"
+        ) from error
+    finally:
+        logging.disable(disabled)
 
 
 class _FinderOfRest(MetaPathFinder):

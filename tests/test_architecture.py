@@ -26,7 +26,7 @@ EVERYWHERE = {
 # Room, or module at the top -> the rooms and modules that it may import beside itself
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
-    "machine": set(),
+    "machine": {"errors"},
     "batch": {"machine"},
     "parts": set(),
     "object_store": {"errors"},

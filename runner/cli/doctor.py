@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
-from runner.errors import wrap_words
+from runner.errors import UserError, wrap_words
 from runner.machine import (
     available_memory_bytes,
     cpu_name,
@@ -77,7 +77,11 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     begin = time.perf_counter()
     import torch
 
-    import runner.batch  # noqa: F401  with what a run needs of TorchRec; the import is timed
+    try:
+        import runner.batch  # noqa: F401  with what a run needs of TorchRec; the import is timed
+    except UserError as error:
+        yield "packages", "what a run imports", str(error)
+        return
 
     seconds = time.perf_counter() - begin
     packages = shlex.quote(sysconfig.get_path("purelib"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
@@ -22,6 +23,10 @@ from runner.embeddings.interface import EmbeddingTables, Layout
 from runner.embeddings.row_updates import STATE_NAMES
 from runner.embeddings.sharding_settings import FBGEMM_CPU_KINDS
 from runner.optim.settings import SparseSettings
+
+# Its kernels for GPUs say how they were built: that Adam's is not tuned, and what a B200 would have
+for said in (r"\s*\S*\s*\[FBGEMM_GPU\] NOTE: The training optimizer", "TBE B200 optimization"):
+    warnings.filterwarnings("ignore", said, UserWarning)
 
 FBGEMM_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,

@@ -29,6 +29,8 @@ NO_16_BIT_ON_CUDA = (
     "no checkpoint holds, so that a resume would not be exact"
 )
 FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # on CPU only we have the other kinds
+# FBGEMM gives TorchRec no optimizer state of these, without which it builds no sharded table
+_NOT_IN_TORCHREC = ("lars_sgd",)
 BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 
@@ -164,7 +166,7 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
         return None
     if (
         plan in ("data_parallel", DISK)
-        or kind in OWN_ENGINE
+        or kind in (*OWN_ENGINE, *_NOT_IN_TORCHREC)
         or (on_cpu and kind not in FBGEMM_CPU_KINDS)
     ):
         return "ours"

@@ -15,6 +15,7 @@ from runner.training.job import Job
 from runner.training.update.task import StepOutput
 
 NUM_OPERATORS = 15  # in the table
+_LONGEST_NAME = 60  # a GPU's kernels have their types in their names
 
 
 def profile_steps(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
@@ -76,9 +77,14 @@ def warn_nothing_recorded(job: Job) -> None:
     )
 
 
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
 def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> TextTable:
     """Return the slowest operators by their own time per update, without the ones they called."""
-    events = recorder.key_averages()
+    # a kernel's time is that of the operator that launched it
+    events = [e for e in recorder.key_averages() if e.device_type.name == "CPU"]
 
     def own_us(event: Any) -> float:
         return float(event.self_device_time_total if on_device else event.self_cpu_time_total)
@@ -88,7 +94,9 @@ def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> T
     clock = "device" if on_device else "CPU"
     rows = [
         [
-            event.key,
+            event.key
+            if len(event.key) <= _LONGEST_NAME
+            else event.key[: _LONGEST_NAME - 3] + "...",
             f"{event.count / num_updates:.1f}",
             f"{own_us(event) / num_updates / 1000:.3f}",
             f"{own_us(event) / total_us:.1%}",

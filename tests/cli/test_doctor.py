@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 
 import pytest
 
 from runner.__main__ import main
 from runner.cli import doctor
-from runner.machine import cpu_name
+from runner.errors import UserError
+from runner.machine import cpu_name, import_fbgemm
 from tests.conftest import ROOT
 
 
@@ -72,3 +74,25 @@ def test_the_name_of_the_processor_has_what_decides_about_bf16(tmp_path, flags):
     path = tmp_path / "cpuinfo"
     path.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\n")
     assert cpu_name(path) == ", ".join(["A CPU", *sorted(flags.split()[1:])])
+
+
+def test_a_build_of_fbgemm_whose_libraries_are_missing_is_told_with_what_takes_its_place(
+    monkeypatch, capsys
+):
+    def fail(name: str) -> None:
+        raise OSError("Could not load this library: fbgemm_gpu_py.so") from OSError(
+            "libnvidia-ml.so.1: cannot open shared object file"
+        )
+
+    monkeypatch.setattr("runner.machine.import_module", fail)
+    with pytest.raises(UserError) as told:
+        import_fbgemm()
+    assert str(told.value) == (
+        "FBGEMM does not load: libnvidia-ml.so.1: cannot open shared object file; its build for "
+        "GPUs, fbgemm-gpu, needs NVIDIA's driver, and fbgemm-gpu-cpu takes its place where there "
+        "is none"
+    )
+    monkeypatch.setattr("runner.machine.import_alone", lambda name: None)
+    monkeypatch.delitem(sys.modules, "runner.batch")
+    assert main(["doctor"]) == 1
+    assert f"! {told.value}" in capsys.readouterr().out

@@ -1,8 +1,8 @@
 """One rank in a process group of its own, as torchrun starts it.
 
-`python -m tests.distributed.one_rank cpu|cuda` checks that TorchRec's sharded tables and FBGEMM's
-tables of one process hold the same numbers after the same updates. A difference raises an error,
-with which the process ends.
+`python -m tests.distributed.one_rank cpu|cuda` checks that tables over ranks, TorchRec's and our
+own, and FBGEMM's tables of one process hold the same numbers after the same updates. A difference
+raises an error, with which the process ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def sharded_equals_whole(device: torch.device, plan: str, kind: str, *, weighted
     sharded = shard_tables(
         specs, FEATURES, settings, sharding, ranks, seed=SEED, device=device, batch_size=8
     )
-    assert isinstance(sharded, TorchRecTables)
+    by_torchrec = engine_name(plan, kind, on_cpu=device.type == "cpu") == "TorchRec"
+    assert isinstance(sharded, TorchRecTables) == by_torchrec
     whole = build_tables(specs, FEATURES, settings, seed=SEED, device=device)
     assert_holds(sharded, whole, 0, f"{where} at the start")
     for step, size in ((1, 8), (2, 8), (3, 5)):
@@ -54,10 +55,9 @@ if __name__ == "__main__":
     device = {"cpu": CPU, "cuda": CUDA}[sys.argv[1]]
     ranks = join_process_group(device, timeout_s=60)
     assert torch.distributed.get_world_size() == 1 and not ranks.is_distributed
-    on_cpu = device.type == "cpu"
     for name in SPARSE_KINDS:
-        if engine_name("row_wise", name, on_cpu=on_cpu) == "TorchRec":
-            sharded_equals_whole(device, "table_wise", name, weighted=False)
+        for by in ("table_wise", "data_parallel"):
+            sharded_equals_whole(device, by, name, weighted=False)
     for by in ("row_wise", "column_wise", "auto"):
         sharded_equals_whole(device, by, "adagrad", weighted=by == "row_wise")
     leave_process_group()

@@ -82,7 +82,7 @@ def test_four_steps_equal_torch_optim_with_the_penalty_in_the_loss(kind, device,
                 atol=1e-5,
             )
     row = 6  # of a table of 7, whose ids in the batches are below 5
-    assert not torch.equal(tables.state()["shared/weight"][row].cpu(), start["shared/weight"][row])
+    assert not torch.equal(tables.state()["shared/weight"][row], start["shared/weight"][row])
 
 
 class EveryRowTwin(Twin):

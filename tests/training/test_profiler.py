@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from torch.autograd import DeviceType
 
+from runner.training.profiler import operator_table
 from tests.conftest import TINY
 from tests.whole.compare_runs import differences
 
@@ -73,3 +76,17 @@ def test_the_training_after_a_tuning_is_profiled(runner, tmp_path):
     window = ("trainer.profile.updates=3", "trainer.profile.after=2")
     done = runner.run(*SHORT, *tune, *window, f"hydra.run.dir={run}").check()
     assert f"profile of 3 updates: {run}/profile/rank-0.json" in done.text
+
+
+def test_a_kernel_of_a_gpu_counts_once_and_long_names_are_cut():
+    def event(name: str, kind: DeviceType, own_us: float) -> SimpleNamespace:
+        return SimpleNamespace(key=name, device_type=kind, count=4, self_device_time_total=own_us)
+
+    launched = [event("aten::mm", DeviceType.CPU, 3000.0), event("f" * 300, DeviceType.CPU, 1000.0)]
+    events = [*launched, event("sm80_xmma_gemm", DeviceType.CUDA, 4000.0)]
+    recorder = SimpleNamespace(key_averages=lambda: events)
+    lines = operator_table(recorder, 2, on_device=True).lines()
+    assert [line.split() for line in lines[1:]] == [
+        ["aten::mm", "2.0", "1.500", "75.0%"],
+        ["f" * 57 + "...", "2.0", "0.500", "25.0%"],
+    ]
