@@ -22,6 +22,8 @@ import_fbgemm()
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 from torchrec.streamable import Pipelineable  # noqa: E402
 
+_ALIGNMENT = 64  # bytes, of a tensor within the memory of a batch
+
 
 @dataclass(frozen=True)
 class DataPosition:
@@ -65,10 +67,20 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         return (self.labels_BT[:, 0] > 0.5) & (self.weights_B > 0)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        """Return the batch on a device; what lies in one piece goes there in one copy."""
+        if (packed := _packed(self)) is not None:
+            return packed.layout.read(packed.buffer.to(device, non_blocking=non_blocking))
         return self._map(lambda t: t.to(device=device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        return self._map(lambda t: t.pin_memory())
+        """Return the batch in pinned memory, in one piece."""
+        if (packed := _packed(self)) is not None and packed.buffer.is_pinned():
+            return self
+        layout = BatchLayout.of(self)
+        buffer = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=True)
+        for place, tensor in zip(layout.places.values(), layout.tensors_of(self).values()):
+            place.read(buffer).copy_(tensor)
+        return layout.read(buffer)
 
     def record_stream(self, stream: torch.Stream) -> None:
         for f in fields(self):
@@ -80,6 +92,96 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         moved = {k: move(v) for k, v in values.items() if isinstance(v, Tensor | KeyedJaggedTensor)}
         return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where a tensor lies in a piece of memory."""
+
+    start: int  # bytes
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.shape.numel() * self.dtype.itemsize
+
+    def read(self, buffer: Tensor) -> Tensor:
+        if not self.shape.numel():
+            return torch.empty(self.shape, dtype=self.dtype, device=buffer.device)
+        return buffer[self.start : self.stop].view(self.dtype).view(self.shape)
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """Where the tensors of a batch lie in one piece of memory, and all of the batch but them."""
+
+    places: Mapping[
+        str, TensorPlace
+    ]  # those of jagged tensors are called `sparse.values` and so on
+    jagged: Mapping[str, Mapping[str, Any]]  # the other arguments of each jagged tensor
+    cursor: DataPosition
+    num_bytes: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchLayout:
+        places, end = {}, 0
+        for name, tensor in cls.tensors_of(batch).items():
+            places[name] = TensorPlace(end, tensor.shape, tensor.dtype)
+            end = -(-places[name].stop // _ALIGNMENT) * _ALIGNMENT
+        jagged = {
+            name: {
+                "keys": kjt.keys(),
+                "stride": kjt.stride(),
+                "length_per_key": kjt.length_per_key_or_none(),
+                "offset_per_key": kjt.offset_per_key_or_none(),
+            }
+            for name, kjt in (("sparse", batch.sparse), ("sequences", batch.sequences))
+            if kjt is not None
+        }
+        return cls(places, jagged, batch.cursor, end)
+
+    @staticmethod
+    def tensors_of(batch: Batch) -> dict[str, Tensor]:
+        """Return the tensors of a batch by the names of their places."""
+        found: dict[str, Tensor] = {}
+        for f in fields(batch):
+            value = getattr(batch, f.name)
+            if isinstance(value, Tensor):
+                found[f.name] = value
+            elif isinstance(value, KeyedJaggedTensor):
+                parts = {
+                    "values": value.values(),
+                    "weights": value.weights_or_none(),
+                    "lengths": value.lengths_or_none(),
+                    "offsets": value.offsets_or_none(),
+                }
+                found |= {f"{f.name}.{n}": t for n, t in parts.items() if t is not None}
+        return found
+
+    def read(self, buffer: Tensor) -> Batch:
+        """Return the batch whose tensors are parts of a piece of memory, on any device."""
+        values: dict[str, Any] = {"sequences": None}
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.jagged}
+        for name, place in self.places.items():
+            owner, _, part = name.partition(".")
+            (parts[owner] if part else values)[part or name] = place.read(buffer)
+        for name, tensors in parts.items():
+            values[name] = KeyedJaggedTensor(**self.jagged[name], **tensors)
+        batch = Batch(cursor=self.cursor, **values)
+        # not a field: a batch that `replace` makes of this one no longer lies in one piece
+        object.__setattr__(batch, "_packed", _Packed(self, buffer))
+        return batch
+
+
+@dataclass(frozen=True)
+class _Packed:
+    layout: BatchLayout
+    buffer: Tensor  # bytes
+
+
+def _packed(batch: Batch) -> _Packed | None:
+    return vars(batch).get("_packed")
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,8 @@ class Zygote:
             self.pid, self.requests, self.answers = zygote.fork_server()
         else:
             env = dict(os.environ, GOMP_SPINCOUNT="0", PYTHONPATH=str(ROOT))
+            # else a look for a GPU, as FBGEMM's import has one, would leave forks without it
+            env["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
             server = subprocess.Popen(
                 [sys.executable, "-c", "from tests.zygote import serve; serve()"],
                 cwd=ROOT,

@@ -53,6 +53,10 @@ class Dataset(Protocol):
         """Learn that a core is free, which may read and decode while others compute."""
         return
 
+    def read_in_process(self, threads: int) -> None:
+        """Learn that another process, with so many threads, may make the batches for a GPU."""
+        self.read_ahead()
+
     def seen_items(self, split: str) -> SeenItems | None:
         """Return what the users of a split's rows have seen; None if it is not known."""
         return None
@@ -111,6 +115,9 @@ class DatasetWrapper:
         self.growth: Mapping[str, Growth] = getattr(dataset, "growth", {})
         self.save_fitted_transforms = dataset.save_fitted_transforms
         self.read_ahead = getattr(dataset, "read_ahead", lambda: None)
+        self.read_in_process = getattr(
+            dataset, "read_in_process", lambda threads: self.read_ahead()
+        )
         self.seen_items = getattr(dataset, "seen_items", lambda split: None)
 
 

@@ -62,6 +62,10 @@ class FlightDataset(BlockDataset):
         self._identity = served.identity
         self.pad = 0  # of tickets, see `Ticket`; found by the first message
 
+    def read_in_process(self, threads: int) -> None:
+        """Read ahead in a thread all the same: a fork must not use the client's connections."""
+        self.read_ahead()
+
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
         return partial(ServedWindows, self, self._servers, split)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
+
+import torch
 
 from runner.batch import Batch, DataPosition
 from runner.config_key import check_value
@@ -18,11 +21,13 @@ from runner.data.read.index import BlockIndex
 from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.order import plan_epoch
 from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.read.reader_process import batches_from_process
 from runner.data.read.stream import RankSlice, WindowSource, iterate_batch_slices
 from runner.errors import DataError, nearest_hint
 from runner.parts import internal
 
 BURST_ROWS = 32_768
+LEAST_ROWS_OF_PROCESS = 131_072  # of a rank; for fewer its start takes longer than it saves
 
 
 @internal
@@ -35,7 +40,8 @@ class BlockDataset(Dataset):
         window_rows: rows that are held in memory and shuffled together; part of the order.
         prefetch: batches that a thread makes in advance, 0 for none; no part of the order.
         workers: windows that as many threads read in advance, 0 for none; no part of the order.
-            None: one as soon as `read_ahead` says that a core is free.
+            None: one as soon as `read_ahead` says that a core is free, or as many as
+            `read_in_process` says, in a process of their own.
         rest: policy for the last rows of a training epoch, see `runner.data.read.last_batch`.
         bad_rows: count and examples of the rows that preparation skipped.
         reachable: split -> metric -> best possible value, for planted data.
@@ -67,11 +73,20 @@ class BlockDataset(Dataset):
         self.sparse_keys = [feature.name for feature in self.schema.sparse]
         self.sequence_keys = [feature.name for feature in self.schema.sequences]
         self._prefetch, self._workers = prefetch, workers
+        self._has_process = False
 
     def read_ahead(self) -> None:
         """Read windows in a thread from now on, unless a number of threads was given."""
         if self._workers is None:
             self._workers = 1
+
+    def read_in_process(self, threads: int) -> None:
+        """Let a process make the batches from now on, with so many threads that read windows.
+
+        Nothing changes where a number of threads was given, or `prefetch`.
+        """
+        if self._workers is None and not self._prefetch:
+            self._workers, self._has_process = threads, True
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
         """Return what opens a source of a split's windows; each thread opens one of its own."""
@@ -113,7 +128,11 @@ class BlockDataset(Dataset):
                 return iter(())
             padded_size = batch_size if self.rest == "pad" else 0
         rank_slice = RankSlice(start.offset, end, batch_size, rank, world_size)
-        batches = self._batches(split, rank_slice, seed, start.epoch, padded_size)
+        make = partial(self._batches, split, rank_slice, seed, start.epoch, padded_size)
+        if self._has_process and end - start.offset >= LEAST_ROWS_OF_PROCESS * world_size:
+            pinned = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+            return batches_from_process(make, pinned=pinned)
+        batches = make()
         if self._prefetch:
             return prefetch_in_thread(batches, self._prefetch)
         return iterate_in_bursts(batches, BURST_ROWS // batch_size)

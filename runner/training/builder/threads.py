@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from runner.batch import Schema
 from runner.data.core.dataset import Dataset
 from runner.embeddings.cpu_tables import CpuTables
+from runner.machine import usable_cores
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
@@ -27,6 +28,7 @@ LEAST_WORK = 380_000_000
 # Parts of the rows of an update, each with a thread: Python runs in one of them at a time, so that
 # with many a thread would wait for the others. Further cores share the operations of a part.
 MAX_THREADS = 4
+MAX_READERS = 3  # threads of the process that reads for a GPU; more wait for Python as well
 LEAST_WORK_OF_PART = 25_000_000  # multiplications; less is not worth waking a thread
 
 
@@ -40,7 +42,7 @@ def choose_threads(
         config: of the whole job.
         products: multiplications of a row, from `count_products`.
         num_rows: of a rank, in one forward pass.
-        dataset: reads ahead where operations leave a core to it, or are a GPU's.
+        dataset: reads ahead where operations leave a core to it, in a process if they are a GPU's.
     """
     is_cpu = context.device.type == "cpu"
     if is_cpu and (threads := thread_rows(context, config, products, num_rows)) is not None:
@@ -48,10 +50,16 @@ def choose_threads(
         for tables in context.model.modules():
             if isinstance(tables, CpuTables):
                 tables.use_threads(threads.run_all, threads.num_threads)
-    if config["trainer"]["num_threads"] is None and (
-        not is_cpu or limit_threads(context.model, products, num_rows)
+    # streams, and datasets of one's own, may lack these
+    read_ahead = getattr(dataset, "read_ahead", lambda: None)
+    if not is_cpu:
+        cores = usable_cores() // context.ranks.local_world_size
+        in_process = getattr(dataset, "read_in_process", lambda threads: read_ahead())
+        in_process(min(max(cores - 2, 1), MAX_READERS))  # two: the training, and who collates
+    elif config["trainer"]["num_threads"] is None and limit_threads(
+        context.model, products, num_rows
     ):
-        getattr(dataset, "read_ahead", lambda: None)()  # streams, and users' own, may lack it
+        read_ahead()
 
 
 def thread_rows(
