@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,20 +68,15 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         return (self.labels_BT[:, 0] > 0.5) & (self.weights_B > 0)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
-        """Return the batch on a device; what lies in one piece goes there in one copy."""
-        if (packed := _packed(self)) is not None:
-            return packed.layout.read(packed.buffer.to(device, non_blocking=non_blocking))
         return self._map(lambda t: t.to(device=device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        """Return the batch in pinned memory, in one piece."""
-        if (packed := _packed(self)) is not None and packed.buffer.is_pinned():
-            return self
+        """Return the batch in one piece of pinned memory, from which a GPU takes it in one copy."""
         layout = BatchLayout.of(self)
         buffer = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=True)
-        for place, tensor in zip(layout.places.values(), layout.tensors_of(self).values()):
+        for place, tensor in zip(layout.places.values(), BatchLayout.tensors_of(self).values()):
             place.read(buffer).copy_(tensor)
-        return layout.read(buffer)
+        return PackedBatch.of(layout, buffer)
 
     def record_stream(self, stream: torch.Stream) -> None:
         for f in fields(self):
@@ -94,40 +90,95 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         return replace(self, **moved)
 
 
+class PackedBatch(Batch):
+    """A batch in one piece of memory of the host; a tensor is read there when it is asked for."""
+
+    _packed: tuple[BatchLayout, Tensor]  # and the memory; no field, so that `replace` drops it
+
+    @classmethod
+    def of(cls, layout: BatchLayout, buffer: Tensor) -> PackedBatch:
+        batch = object.__new__(cls)
+        object.__setattr__(batch, "_packed", (layout, buffer))
+        object.__setattr__(batch, "cursor", layout.cursor)
+        return batch
+
+    if not TYPE_CHECKING:  # to which all attributes are known
+
+        def __getattr__(self, name: str) -> Any:
+            if "_packed" not in vars(self) or name not in self._packed[0].field_names:
+                raise AttributeError(name)
+            layout, buffer = self._packed
+            object.__setattr__(self, name, layout.read_field(name, buffer))
+            return vars(self)[name]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        if "_packed" not in vars(self):
+            return super().to(device, non_blocking)
+        layout, buffer = self._packed
+        return layout.read(buffer.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        if "_packed" not in vars(self) or not self._packed[1].is_pinned():
+            return super().pin_memory()
+        return self
+
+
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor lies in a piece of memory."""
+    """Where and how a tensor lies in a piece of memory."""
 
     start: int  # bytes
     shape: torch.Size
     dtype: torch.dtype
+    stored: torch.dtype  # int32 for int64 whose values allow it
+    num_counted: int = 0  # so many first elements are 0, 1, 2, ..., and are not stored
 
     @property
     def stop(self) -> int:
-        return self.start + self.shape.numel() * self.dtype.itemsize
+        return self.start + (self.shape.numel() - self.num_counted) * self.stored.itemsize
 
     def read(self, buffer: Tensor) -> Tensor:
+        """Return the tensor, on the device of the memory: a part of that, or decoded."""
         if not self.shape.numel():
             return torch.empty(self.shape, dtype=self.dtype, device=buffer.device)
-        return buffer[self.start : self.stop].view(self.dtype).view(self.shape)
+        stored = buffer[self.start : self.stop].view(self.stored).to(self.dtype)
+        if self.num_counted:
+            counted = torch.arange(self.num_counted, dtype=self.dtype, device=buffer.device)
+            stored = torch.cat([counted, stored])
+        return stored.view(self.shape)
 
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where the tensors of a batch lie in one piece of memory, and all of the batch but them."""
+    """Where the tensors of a batch lie in one piece of memory, and all of the batch but them.
 
-    places: Mapping[
-        str, TensorPlace
-    ]  # those of jagged tensors are called `sparse.values` and so on
+    Lengths are left out where there are offsets, from which they are computed when asked for.
+    """
+
+    places: Mapping[str, TensorPlace]  # in jagged tensors called `sparse.values` and so on
     jagged: Mapping[str, Mapping[str, Any]]  # the other arguments of each jagged tensor
     cursor: DataPosition
     num_bytes: int
 
     @classmethod
-    def of(cls, batch: Batch) -> BatchLayout:
+    def of(cls, batch: Batch, num_singles: int | None = None) -> BatchLayout:
+        """Lay out a batch of the host.
+
+        Args:
+            batch: whose tensors are to lie there.
+            num_singles: lay it out in few bytes; so many of its first features have one id a row.
+                None: as the tensors are.
+        """
         places, end = {}, 0
         for name, tensor in cls.tensors_of(batch).items():
-            places[name] = TensorPlace(end, tensor.shape, tensor.dtype)
+            stored, num_counted = tensor.dtype, 0
+            if num_singles is not None and stored == torch.int64 and tensor.numel():
+                # of ids that nothing has checked yet, too; negative ones count as large
+                if tensor.numpy().view(np.uint64).max() < 2**31:
+                    stored = torch.int32
+                if name == "sparse.offsets":
+                    num_counted = num_singles * batch.size + 1
+            places[name] = TensorPlace(end, tensor.shape, tensor.dtype, stored, num_counted)
             end = -(-places[name].stop // _ALIGNMENT) * _ALIGNMENT
         jagged = {
             name: {
@@ -150,38 +201,37 @@ class BatchLayout:
             if isinstance(value, Tensor):
                 found[f.name] = value
             elif isinstance(value, KeyedJaggedTensor):
+                offsets = value.offsets_or_none()
                 parts = {
                     "values": value.values(),
                     "weights": value.weights_or_none(),
-                    "lengths": value.lengths_or_none(),
-                    "offsets": value.offsets_or_none(),
+                    "lengths": value.lengths_or_none() if offsets is None else None,
+                    "offsets": offsets,
                 }
                 found |= {f"{f.name}.{n}": t for n, t in parts.items() if t is not None}
         return found
 
+    @property
+    def field_names(self) -> set[str]:
+        return {name.partition(".")[0] for name in self.places} | {"sequences"}
+
+    def read_field(self, name: str, buffer: Tensor) -> Tensor | KeyedJaggedTensor | None:
+        """Return a tensor of the batch that lies in a piece of memory, on its device."""
+        if name in self.places:
+            return self.places[name].read(buffer)
+        if name not in self.jagged:
+            return None
+        parts = {
+            part: place.read(buffer)
+            for owner, _, part, place in ((*n.partition("."), p) for n, p in self.places.items())
+            if owner == name
+        }
+        return KeyedJaggedTensor(**self.jagged[name], **parts)
+
     def read(self, buffer: Tensor) -> Batch:
-        """Return the batch whose tensors are parts of a piece of memory, on any device."""
-        values: dict[str, Any] = {"sequences": None}
-        parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.jagged}
-        for name, place in self.places.items():
-            owner, _, part = name.partition(".")
-            (parts[owner] if part else values)[part or name] = place.read(buffer)
-        for name, tensors in parts.items():
-            values[name] = KeyedJaggedTensor(**self.jagged[name], **tensors)
-        batch = Batch(cursor=self.cursor, **values)
-        # not a field: a batch that `replace` makes of this one no longer lies in one piece
-        object.__setattr__(batch, "_packed", _Packed(self, buffer))
-        return batch
-
-
-@dataclass(frozen=True)
-class _Packed:
-    layout: BatchLayout
-    buffer: Tensor  # bytes
-
-
-def _packed(batch: Batch) -> _Packed | None:
-    return vars(batch).get("_packed")
+        """Return the batch that lies in a piece of memory, on its device."""
+        values: dict[str, Any] = {n: self.read_field(n, buffer) for n in self.field_names}
+        return Batch(cursor=self.cursor, **values)
 
 
 @dataclass(frozen=True)

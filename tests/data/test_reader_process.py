@@ -90,7 +90,9 @@ def test_few_rows_and_a_number_of_threads_that_was_given_need_no_process(open_cl
 
 
 def test_an_error_comes_after_the_batches_before_it():
-    batches = batches_from_process(lambda: numbered(3, DataError("column C3, row 5")), pinned=False)
+    batches = batches_from_process(
+        lambda: numbered(3, DataError("column C3, row 5")), 0, pinned=False
+    )
     assert [next(batches).cursor.offset for _ in range(3)] == [0, 1, 2]
     with pytest.raises(DataError, match="column C3, row 5"):
         next(batches)
@@ -101,13 +103,13 @@ def test_an_error_that_cannot_be_sent_is_told():
     class OwnError(Exception):
         pass
 
-    batches = batches_from_process(lambda: numbered(0, OwnError("of a lambda")), pinned=False)
+    batches = batches_from_process(lambda: numbered(0, OwnError("of a lambda")), 0, pinned=False)
     with pytest.raises(DataError, match="OwnError: of a lambda"):
         next(batches)
 
 
 def test_a_process_that_is_killed_is_told_with_the_way_to_do_without():
-    batches = batches_from_process(lambda: numbered(10**9), pinned=False)
+    batches = batches_from_process(lambda: numbered(10**9), 0, pinned=False)
     next(batches)
     [pid] = children()
     os.kill(pid, signal.SIGTERM)  # sent to all by a scheduler: the training decides when it ends
@@ -123,7 +125,7 @@ def test_a_system_without_room_for_a_second_process_has_the_batches_made_in_the_
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", fail)
-    batches = list(batches_from_process(lambda: numbered(3), pinned=False))
+    batches = list(batches_from_process(lambda: numbered(3), 0, pinned=False))
     assert [batch.cursor.offset for batch in batches] == [0, 1, 2]
 
 
@@ -133,7 +135,7 @@ def test_the_process_ends_with_a_training_that_is_killed_and_outlives_no_sibling
 import os, sys
 from tests.data.test_reader_process import children, numbered
 from runner.data.read.reader_process import batches_from_process
-both = [batches_from_process(lambda: numbered(10**9), pinned=False) for _ in range(2)]
+both = [batches_from_process(lambda: numbered(10**9), 0, pinned=False) for _ in range(2)]
 for batches in both:
     next(batches)
 print(*children(), flush=True)

@@ -12,7 +12,13 @@ MAX_ROWS = 2**31  # tables, windows and files have fewer
 WindowRows = Annotated[int, Key(ge=1, lt=MAX_ROWS)]
 Prefetch = Annotated[int, Key(ge=0, le=10_000)]
 Workers = Annotated[
-    int | None, Key(ge=0, le=256, note="null: one where the training leaves it a core, else none")
+    int | None,
+    Key(
+        ge=0,
+        le=256,
+        note="null: one where the training leaves it a core, else none; for a GPU a process with "
+        "up to three",
+    ),
 ]
 Rest = Annotated[str, Key(choices=LAST_BATCH_POLICIES)]
 Count = Annotated[int, Key(ge=1, lt=MAX_ROWS)]

@@ -131,7 +131,7 @@ class BlockDataset(Dataset):
         make = partial(self._batches, split, rank_slice, seed, start.epoch, padded_size)
         if self._has_process and end - start.offset >= LEAST_ROWS_OF_PROCESS * world_size:
             pinned = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-            return batches_from_process(make, pinned=pinned)
+            return batches_from_process(make, len(self.columns.singles), pinned=pinned)
         batches = make()
         if self._prefetch:
             return prefetch_in_thread(batches, self._prefetch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ _Queue: TypeAlias = "queue.Queue[tuple[Any, BaseException | None]]"  # an item, 
 _END = object()
 
 
-def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
+def prefetch_in_thread(source: Iterator[T], depth: int) -> Generator[T, None, None]:
     """Yield the items of `source` while a thread computes up to `depth` of them in advance.
 
     An exception in the source is raised where its item would have come. Closing the iterator, or

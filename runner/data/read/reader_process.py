@@ -13,16 +13,16 @@ import mmap
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from itertools import chain, count
 from multiprocessing.connection import Connection, Pipe
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, BatchLayout
+from runner.batch import Batch, BatchLayout, PackedBatch
 from runner.data.read.prefetch import prefetch_in_thread
 from runner.errors import DataError
 
@@ -32,7 +32,7 @@ _ends_here: set[int] = set()  # file descriptors that a further fork must not ke
 
 
 def batches_from_process(
-    make_batches: Callable[[], Iterator[Batch]], *, pinned: bool
+    make_batches: Callable[[], Iterator[Batch]], num_singles: int, *, pinned: bool
 ) -> Iterator[Batch]:
     """Yield the batches of an iterator that a process of its own goes through.
 
@@ -41,13 +41,14 @@ def batches_from_process(
 
     Args:
         make_batches: returns the iterator.
+        num_singles: so many first features of each batch have one id a row.
         pinned: whether batches lie in pinned memory, from which a GPU copies them.
 
     Raises:
         DataError: if the process is ended from outside.
     """
     shared = mmap.mmap(-1, NUM_PIECES * PIECE_BYTES)
-    pieces = torch.frombuffer(shared, dtype=torch.uint8).view(NUM_PIECES, PIECE_BYTES)
+    pieces = np.frombuffer(shared, np.uint8).reshape(NUM_PIECES, PIECE_BYTES)
     told, tell = Pipe(duplex=False)  # that a piece is written
     free, give_back = Pipe(duplex=False)  # a piece that has been read
     ends = {told.fileno(), give_back.fileno()}
@@ -59,23 +60,20 @@ def batches_from_process(
     if pid == 0:
         for end in ends | _ends_here:
             os.close(end)
-        _serve(make_batches, pieces, tell, free)
+        _serve(make_batches, num_singles, pieces, tell, free)
     tell.close()
     free.close()
     _ends_here.update(ends)
-    turns = (number % NUM_PIECES for number in count())
+    received = _receive(told, give_back, pieces, pid, pinned=pinned)
     try:
-        while isinstance(message := pickle.loads(_receive(told, pid)), BatchLayout):
-            buffer = torch.empty(message.num_bytes, dtype=torch.uint8, pin_memory=pinned)
-            for start in range(0, message.num_bytes, PIECE_BYTES):
-                if start:
-                    _receive(told, pid)
-                part = buffer[start : start + PIECE_BYTES]
-                part.copy_(pieces[next(turns)][: len(part)])
-                give_back.send_bytes(b"")
-            yield message.read(buffer)
-        if message is not None:
-            raise message
+        first = next(received, None)
+        if first is None:
+            return
+        # a core takes long to read what another one has written: of a large batch, as an update
+        is_large = first[0].num_bytes > PIECE_BYTES
+        with closing(prefetch_in_thread(received, 1) if is_large else received) as others:
+            for layout, buffer in chain([first], others):
+                yield PackedBatch.of(layout, buffer) if pinned else layout.read(buffer)
     finally:
         _ends_here.difference_update(ends)
         with suppress(ProcessLookupError, ChildProcessError):  # where it has ended by itself
@@ -85,14 +83,29 @@ def batches_from_process(
         give_back.close()
 
 
-def _receive(told: Connection, pid: int) -> bytes:
-    """Return the next message of a process.
+def _receive(
+    told: Connection, give_back: Connection, pieces: np.ndarray, pid: int, *, pinned: bool
+) -> Generator[tuple[BatchLayout, Tensor], None, None]:
+    """Yield the batches of a process as it writes them, and raise what it raises.
 
     Raises:
-        DataError: if it has ended.
+        DataError: if the process is ended from outside.
+        Exception: the one that ended it.
     """
+    turns = (number % NUM_PIECES for number in count())
     try:
-        return told.recv_bytes()
+        while isinstance(layout := pickle.loads(told.recv_bytes()), BatchLayout):
+            buffer = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pinned)
+            memory = buffer.numpy()
+            for start in range(0, layout.num_bytes, PIECE_BYTES):
+                if start:
+                    told.recv_bytes()
+                part = memory[start : start + PIECE_BYTES]
+                # not by PyTorch, whose threads would wait for cores that the other process uses
+                np.copyto(part, pieces[next(turns)][: len(part)])
+                with suppress(BrokenPipeError):  # it has written all, and was ended since
+                    give_back.send_bytes(b"")
+            yield layout, buffer
     except EOFError as error:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -101,10 +114,16 @@ def _receive(told: Connection, pid: int) -> bytes:
             f"the process that makes the batches was ended by {name}{why}; dataset.workers=1 makes "
             "them in a thread of the training"
         ) from error
+    if layout is not None:
+        raise layout
 
 
 def _serve(
-    make_batches: Callable[[], Iterator[Batch]], pieces: Tensor, tell: Connection, free: Connection
+    make_batches: Callable[[], Iterator[Batch]],
+    num_singles: int,
+    pieces: np.ndarray,
+    tell: Connection,
+    free: Connection,
 ) -> None:
     """Write batches until there are no more, or nobody reads them. Never returns."""
     try:
@@ -115,7 +134,7 @@ def _serve(
         turns = count()
         try:
             for batch in prefetch_in_thread(make_batches(), 1):
-                _write(batch, pieces, tell, free, turns)
+                _write(batch, num_singles, pieces, tell, free, turns)
             last: Exception | None = None
         except (BrokenPipeError, EOFError):
             os._exit(0)
@@ -133,22 +152,27 @@ def _serve(
 
 
 def _write(
-    batch: Batch, pieces: Tensor, tell: Connection, free: Connection, turns: Iterator[int]
+    batch: Batch,
+    num_singles: int,
+    pieces: np.ndarray,
+    tell: Connection,
+    free: Connection,
+    turns: Iterator[int],
 ) -> None:
     """Write a batch, and tell its layout with its first piece."""
-    layout = BatchLayout.of(batch)
-    parts = [
-        (place.start, tensor.contiguous().view(-1).view(torch.uint8).numpy())
-        for place, tensor in zip(layout.places.values(), BatchLayout.tensors_of(batch).values())
-        if tensor.numel()
-    ]
+    layout = BatchLayout.of(batch, num_singles)
+    tensors = BatchLayout.tensors_of(batch)
     for start in range(0, layout.num_bytes, PIECE_BYTES):
         if (turn := next(turns)) >= NUM_PIECES:
             free.recv_bytes()
-        piece: np.ndarray = pieces[turn % NUM_PIECES].numpy()
-        stop = start + PIECE_BYTES
-        for first, data in parts:
-            low, high = max(first, start), min(first + len(data), stop)
+        piece = pieces[turn % NUM_PIECES]
+        for name, place in layout.places.items():
+            low, high = max(place.start, start), min(place.stop, start + PIECE_BYTES)
             if low < high:
-                piece[low - start : high - start] = data[low - first : high - first]
+                array = tensors[name].reshape(-1)[place.num_counted :].numpy()
+                stored = np.int32 if place.stored == torch.int32 else array.dtype
+                width = place.stored.itemsize
+                part = array[(low - place.start) // width : (high - place.start) // width]
+                there = piece[low - start : high - start].view(stored)
+                np.copyto(there, part, casting="unsafe")  # the layout has looked at the values
         tell.send_bytes(b"" if start else pickle.dumps(layout))

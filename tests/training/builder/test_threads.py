@@ -1,6 +1,7 @@
 """A small update takes one thread, a large one all, and a number that is asked for stays."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,12 @@ from runner.data.read import block_dataset
 from runner.models.dlrm import DLRM
 from runner.reporting.console import View
 from runner.training.builder import build_job, device
-from runner.training.builder.threads import LEAST_WORK, count_products, limit_threads
+from runner.training.builder.threads import (
+    LEAST_WORK,
+    choose_threads,
+    count_products,
+    limit_threads,
+)
 from runner.training.update.parameters import dense_parameters
 from tests.models.scene import SMALL, batch_of, make_model
 from tests.tiny import SCHEMA, make_context
@@ -86,3 +92,19 @@ def test_a_job_has_the_threads_that_pay(two_threads, monkeypatch, words, num_thr
     next(batches)
     assert any(t.name.startswith("window") for t in threading.enumerate()) == reads_ahead
     assert sum(batch.size for batch in batches) == 96
+
+
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(16, 1, 3), (16, 4, 2), (8, 8, 1)])
+def test_for_a_gpu_a_process_reads_with_some_of_the_cores_of_its_rank(
+    monkeypatch, cores, ranks, threads
+):
+    asked = []
+    there = SimpleNamespace(read_in_process=asked.append)
+    older = SimpleNamespace(read_ahead=lambda: asked.append("thread"))
+    monkeypatch.setattr("runner.training.builder.threads.usable_cores", lambda: cores)
+    context = SimpleNamespace(
+        device=torch.device("cuda", 0), ranks=SimpleNamespace(local_world_size=ranks)
+    )
+    for dataset in (there, older, SimpleNamespace()):
+        choose_threads(context, {"trainer": {"num_threads": 4}}, 1, 1, dataset)
+    assert asked == [threads, "thread"]
