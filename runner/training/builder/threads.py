@@ -53,7 +53,9 @@ def choose_threads(
     # streams, and datasets of one's own, may lack these
     read_ahead = getattr(dataset, "read_ahead", lambda: None)
     if not is_cpu:
-        cores = usable_cores() // context.ranks.local_world_size
+        # of a sweep's jobs at once each is given its share of the cores as a number of threads
+        share = config["trainer"]["num_threads"]
+        cores = share or usable_cores() // context.ranks.local_world_size
         in_process = getattr(dataset, "read_in_process", lambda threads: read_ahead())
         in_process(min(max(cores - 2, 1), MAX_READERS))  # two: the training, and who collates
     elif config["trainer"]["num_threads"] is None and limit_threads(

@@ -94,9 +94,12 @@ def test_a_job_has_the_threads_that_pay(two_threads, monkeypatch, words, num_thr
     assert sum(batch.size for batch in batches) == 96
 
 
-@pytest.mark.parametrize(("cores", "ranks", "threads"), [(16, 1, 3), (16, 4, 2), (8, 8, 1)])
+@pytest.mark.parametrize(
+    ("cores", "ranks", "share", "threads"),
+    [(16, 1, None, 3), (16, 4, None, 2), (8, 8, None, 1), (16, 1, 4, 2), (16, 1, 1, 1)],
+)
 def test_for_a_gpu_a_process_reads_with_some_of_the_cores_of_its_rank(
-    monkeypatch, cores, ranks, threads
+    monkeypatch, cores, ranks, share, threads
 ):
     asked = []
     there = SimpleNamespace(read_in_process=asked.append)
@@ -106,5 +109,5 @@ def test_for_a_gpu_a_process_reads_with_some_of_the_cores_of_its_rank(
         device=torch.device("cuda", 0), ranks=SimpleNamespace(local_world_size=ranks)
     )
     for dataset in (there, older, SimpleNamespace()):
-        choose_threads(context, {"trainer": {"num_threads": 4}}, 1, 1, dataset)
+        choose_threads(context, {"trainer": {"num_threads": share}}, 1, 1, dataset)
     assert asked == [threads, "thread"]
