@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Schema
+from runner.batch import Batch, BatchLayout, PackedBatch, Schema
 from runner.embeddings.interface import EmbeddingTables, make_layout
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings
@@ -30,6 +30,7 @@ from runner.training.update.ema import MovingAverage
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.models.scene import SCHEMAS, SMALL, batch_of, make_model
+from tests.tiny import SCHEMA
 
 PRETENDED = torch.device("meta")
 SGD = parse_sparse({"kind": "sgd", "lr": 0.1})
@@ -115,6 +116,24 @@ def test_an_update_of_a_model_stays_on_its_device_and_waits_for_nothing(name, sc
     shape = SCHEMAS[schema]
     context = make_full_context(make_model(name, shape), shape)
     update(context, batch_of(shape))
+    assert len(checks) == 1
+
+
+def test_a_batch_in_one_piece_is_decoded_there(checks):
+    """As a process sends it: ids in 32 bits, and without the offsets of single ids."""
+    plain, context = batch_of(SCHEMA, 24), make_full_context(make_model("dlrm"), SCHEMA)
+    plain.sparse.offsets()
+    layout = BatchLayout.of(plain, num_singles=2)
+    places = layout.places
+    assert places["sparse.values"].stored == places["sparse.offsets"].stored == torch.int32
+    assert places["sparse.offsets"].num_counted == 49 and "sparse.lengths" not in places
+    assert layout.num_bytes < BatchLayout.of(plain).num_bytes * 0.6
+    moved = PackedBatch.of(layout, torch.zeros(layout.num_bytes, dtype=torch.uint8)).to(PRETENDED)
+    for name, tensor in layout.tensors_of(plain).items():
+        there = layout.tensors_of(moved)[name]
+        assert there.device == PRETENDED and there.dtype == tensor.dtype, name
+        assert there.shape == tensor.shape, name
+    update(context, moved)
     assert len(checks) == 1
 
 
