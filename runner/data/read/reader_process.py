@@ -13,8 +13,9 @@ import mmap
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import chain, count
 from multiprocessing.connection import Connection, Pipe
 
@@ -64,27 +65,57 @@ def batches_from_process(
     tell.close()
     free.close()
     _ends_here.update(ends)
-    received = _receive(told, give_back, pieces, pid, pinned=pinned)
+    process = _Process(pid)
+    received = _receive(told, give_back, pieces, process, pinned=pinned)
     try:
         first = next(received, None)
         if first is None:
             return
         # a core takes long to read what another one has written: of a large batch, as an update
         is_large = first[0].num_bytes > PIECE_BYTES
-        with closing(prefetch_in_thread(received, 1) if is_large else received) as others:
+        others = prefetch_in_thread(received, 1) if is_large else received
+        try:
             for layout, buffer in chain([first], others):
                 yield PackedBatch.of(layout, buffer) if pinned else layout.read(buffer)
+        finally:
+            process.end()  # first, so that no thread waits for its next batch
+            others.close()
     finally:
+        process.end()
         _ends_here.difference_update(ends)
-        with suppress(ProcessLookupError, ChildProcessError):  # where it has ended by itself
-            os.kill(pid, signal.SIGKILL)  # it keeps nothing
-            os.waitpid(pid, 0)
         told.close()
         give_back.close()
 
 
+class _Process:
+    """A process that keeps nothing, and may be ended at any time."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._code: int | None = None
+        self._lock = threading.RLock()  # of two that wait for it, one would learn nothing
+
+    def wait(self) -> int:
+        """Wait until it has ended; return its exit code, below 0 for a signal."""
+        with self._lock:
+            if self._code is None:
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            return self._code
+
+    def end(self) -> None:
+        with self._lock:
+            if self._code is None:
+                os.kill(self._pid, signal.SIGKILL)
+                self.wait()
+
+
 def _receive(
-    told: Connection, give_back: Connection, pieces: np.ndarray, pid: int, *, pinned: bool
+    told: Connection,
+    give_back: Connection,
+    pieces: np.ndarray,
+    process: _Process,
+    *,
+    pinned: bool,
 ) -> Generator[tuple[BatchLayout, Tensor], None, None]:
     """Yield the batches of a process as it writes them, and raise what it raises.
 
@@ -103,11 +134,11 @@ def _receive(
                 part = memory[start : start + PIECE_BYTES]
                 # not by PyTorch, whose threads would wait for cores that the other process uses
                 np.copyto(part, pieces[next(turns)][: len(part)])
-                with suppress(BrokenPipeError):  # it has written all, and was ended since
+                with suppress(BrokenPipeError):  # it was ended since it wrote this
                     give_back.send_bytes(b"")
             yield layout, buffer
     except EOFError as error:
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code = process.wait()
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         why = ", as the system ends it when memory runs out" * (code == -signal.SIGKILL)
         raise DataError(
@@ -129,7 +160,7 @@ def _serve(
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the training decides when it ends
-        gc.disable()  # it would visit all that the training has, and copy those pages
+        gc.freeze()  # a collection would visit all that the training has, and copy those pages
         torch.set_num_threads(1)  # others of the training do not exist here
         turns = count()
         try:
