@@ -36,7 +36,18 @@ def open_clicks(tmp_path_factory, cache):
 
 
 def children() -> list[int]:
-    return [int(n) for n in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    """The processes that this one has started since the test began."""
+    now = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in now if int(pid) not in _others]
+
+
+_others: set[int] = set()  # such as servers of other tests
+
+
+@pytest.fixture(autouse=True)
+def _only_new_children() -> None:
+    _others.clear()
+    _others.update(children())
 
 
 def assert_same(ours: Batch, theirs: Batch) -> None:
