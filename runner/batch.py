@@ -72,6 +72,8 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
 
     def pin_memory(self) -> Batch:
         """Return the batch in one piece of pinned memory, from which a GPU takes it in one copy."""
+        if not isinstance(self, PackedBatch) and type(self) is not Batch:  # has fields of its own
+            return self._map(lambda t: t.pin_memory())
         layout = BatchLayout.of(self)
         buffer = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=True)
         for place, tensor in zip(layout.places.values(), BatchLayout.tensors_of(self).values()):
@@ -166,7 +168,8 @@ class BatchLayout:
 
         Args:
             batch: whose tensors are to lie there.
-            num_singles: lay it out in few bytes; so many of its first features have one id a row.
+            num_singles: lay it out in few bytes; so many of its first features have one id a row at
+                most.
                 None: as the tensors are.
         """
         places, end = {}, 0
@@ -176,8 +179,10 @@ class BatchLayout:
                 # of ids that nothing has checked yet, too; negative ones count as large
                 if tensor.numpy().view(np.uint64).max() < 2**31:
                     stored = torch.int32
-                if name == "sparse.offsets":
-                    num_counted = num_singles * batch.size + 1
+                singles = num_singles * batch.size
+                # a row that pads a batch has no ids, so that the last offset is below their number
+                if name == "sparse.offsets" and tensor[singles] == singles:
+                    num_counted = singles + 1
             places[name] = TensorPlace(end, tensor.shape, tensor.dtype, stored, num_counted)
             end = -(-places[name].stop // _ALIGNMENT) * _ALIGNMENT
         jagged = {

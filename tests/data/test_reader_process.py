@@ -85,6 +85,22 @@ def test_batches_are_those_of_this_process(open_clicks, monkeypatch, start, piec
             assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("rest", ["short", "pad", "drop"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_rows_that_only_pad_a_batch_keep_no_ids(open_clicks, monkeypatch, rest, rank):
+    """The 700 rows are 2 batches on 3 ranks and one row, which the last rank has: none is left."""
+    monkeypatch.setattr(block_dataset, "LEAST_ROWS_OF_PROCESS", 0)
+    one, two = open_clicks(rest=rest), open_clicks(rest=rest)
+    two.read_in_process(1)
+    options = {"batch_size": 233, "seed": 5, "rank": rank, "world_size": 3}
+    batches = list(two.batches("train", **options))
+    assert len(batches) == (1 if rest == "drop" else 2)
+    for ours, theirs in zip(batches, one.batches("train", **options), strict=True):
+        assert_same(ours, theirs)
+    if rest != "drop" and rank == 0:
+        assert batches[-1].weights_B.sum() == 0 and batches[-1].sparse.values().numel() == 0
+
+
 def test_few_rows_and_a_number_of_threads_that_was_given_need_no_process(open_clicks, monkeypatch):
     small, given = open_clicks(), open_clicks(workers=1)
     for data in (small, given):

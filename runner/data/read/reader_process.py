@@ -42,7 +42,7 @@ def batches_from_process(
 
     Args:
         make_batches: returns the iterator.
-        num_singles: so many first features of each batch have one id a row.
+        num_singles: so many first features of each batch have one id a row at most.
         pinned: whether batches lie in pinned memory, from which a GPU copies them.
 
     Raises:
