@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from runner.batch import Batch, BatchLayout, DataPosition
+from runner.batch import Batch, DataPosition
 from runner.data.read import block_dataset, reader_process
-from runner.data.read.reader_process import batches_from_process
+from runner.data.read.packed_batch import BatchLayout, PackedBatch
+from runner.data.read.reader_process import (
+    NUM_PIECES,
+    PIECE_BYTES,
+    _write,
+    batches_from_process,
+)
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
@@ -109,10 +118,10 @@ def test_few_rows_and_a_number_of_threads_that_was_given_need_no_process(open_cl
         next(batches)
         assert children() == []
     monkeypatch.setattr(block_dataset, "LEAST_ROWS_OF_PROCESS", 700)
-    for data, count in ((small, 1), (given, 0)):
+    for data, expected in ((small, 1), (given, 0)):
         with closing(data.batches("train", batch_size=100, seed=0)) as batches:
             next(batches)
-            assert len(children()) == count
+            assert len(children()) == expected
         assert children() == []
 
 
@@ -124,6 +133,14 @@ def test_an_error_comes_after_the_batches_before_it():
     with pytest.raises(DataError, match="column C3, row 5"):
         next(batches)
     assert children() == []
+
+
+def test_a_bug_comes_with_the_place_where_it_was_raised():
+    batches = batches_from_process(lambda: numbered(0, KeyError("C3")), 0, pinned=False)
+    with pytest.raises(KeyError, match="C3") as raised:
+        next(batches)
+    [note] = raised.value.__notes__
+    assert "in numbered" in note
 
 
 def test_an_error_that_cannot_be_sent_is_told():
@@ -189,21 +206,21 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_batch_in_one_piece_goes_to_a_device_as_others_do(open_clicks, device):
-    plain = next(open_clicks().batches("train", batch_size=100, seed=1))
-    layout = BatchLayout.of(plain)
-    buffer = torch.zeros(layout.num_bytes, dtype=torch.uint8)
-    for place, tensor in zip(layout.places.values(), layout.tensors_of(plain).values()):
-        place.read(buffer).copy_(tensor)
-    packed = layout.read(buffer)
+    data = open_clicks()
+    plain = next(data.batches("train", batch_size=100, seed=1))
+    sent: list[bytes] = []
+    pieces = np.zeros((NUM_PIECES, PIECE_BYTES), np.uint8)
+    end = SimpleNamespace(send_bytes=sent.append)
+    _write(plain, len(data.columns.singles), pieces, end, end, count())
+    [layout] = map(pickle.loads, sent)
+    buffer = torch.from_numpy(pieces[0, : layout.num_bytes])
+    packed = PackedBatch.of(layout, buffer.pin_memory() if device.type == "cuda" else buffer)
+    assert packed.size == 100 and packed.cursor == plain.cursor
     assert_same(packed, plain)
     if device.type == "cuda":
-        packed = packed.pin_memory()
         assert packed.pin_memory() is packed
-        assert packed.dense_BD.is_pinned() and packed.sparse.values().is_pinned()
     moved = packed.to(device)
     assert_same(moved, plain)
-    assert (
-        len({t.untyped_storage().data_ptr() for t in layout.tensors_of(moved).values()} - {0}) == 1
-    )
-    changed = replace(moved, dense_BD=moved.dense_BD + 1).to(torch.device("cpu"))
+    assert type(moved) is Batch and moved.dense_BD.device == device
+    changed = replace(packed, dense_BD=packed.dense_BD + 1).to(device)
     assert torch.equal(changed.dense_BD.cpu(), plain.dense_BD + 1), "and not what was there before"

@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from itertools import chain, count
@@ -23,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, BatchLayout, PackedBatch
+from runner.batch import Batch
+from runner.data.read.packed_batch import BatchLayout, PackedBatch
 from runner.data.read.prefetch import prefetch_in_thread
-from runner.errors import DataError
+from runner.errors import DataError, UserError
 
 PIECE_BYTES = 8 << 20
 NUM_PIECES = 8  # in shared memory, read or not yet: how far the process is ahead
@@ -171,8 +173,11 @@ def _serve(
             os._exit(0)
         except Exception as error:
             last = error
+            if not isinstance(error, UserError):  # its traceback ends in the other process
+                error.add_note(traceback.format_exc())
         try:
             told = pickle.dumps(last)
+            pickle.loads(told)
         except Exception:  # of a class that cannot be sent
             told = pickle.dumps(DataError(f"{type(last).__name__}: {last}"))
         tell.send_bytes(told)
