@@ -178,6 +178,19 @@ def test_a_result_within_an_object_is_the_label_and_a_user_s_income_is_not(write
     assert "seller.income" in proposed["categorical"]
 
 
+def test_an_income_is_a_feature_of_a_label_that_is_named_and_a_second_outcome_is_not(
+    write, propose
+):
+    income = np.random.default_rng(3).integers(100, 900, ROWS)
+    path = write(late=binary(), income=income, churned=binary(1))
+    proposed, shown = propose(path, "--label=late")
+    assert "income" in proposed["numeric"] and "churned" not in proposed["categorical"]
+    assert "looks like another label" in shown
+    texts = np.where(binary(1) > 0, ">50K", "<=50K")
+    proposed, _ = propose(write(late=binary(), income=texts), "--label=late")
+    assert "income" not in proposed["categorical"]
+
+
 def test_a_folder_of_two_tables_is_told_to_name_one(tmp_path):
     (tmp_path / "movies.csv").write_text("movie,title\n" + "1,Heat\n2,Ran\n" * 20)
     (tmp_path / "ratings.csv").write_text("user,movie,rating\n" + "1,1,4\n2,2,5\n" * 20)

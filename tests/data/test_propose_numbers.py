@@ -5,11 +5,19 @@ import pyarrow as pa
 import pytest
 
 from runner.data.tabular.column_statistics import compute_statistics
-from runner.data.tabular.guess_roles import UNIQUE_REASON, Role
+from runner.data.tabular.guess_roles import DOUBT_REASON, ORDER_REASON, UNIQUE_REASON, Role
 from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_numbers import propose_numbers_of_ids
+from runner.data.tabular.propose_numbers import propose_numbers_of_ids, settle_doubts
 
 ROWS, CATEGORICAL = 4_000, Role("categorical")
+IN_DOUBT = Role("categorical", DOUBT_REASON)
+
+
+def settle(values: np.ndarray, y: np.ndarray, kind: dict | None = None, role: Role = IN_DOUBT):
+    table = pa.table({"lot": values, "y": y})
+    roles = {"lot": role, "y": Role("labels", settings=kind or {})}
+    columns = [compute_statistics(table[name], name) for name in table.column_names]
+    return settle_doubts(draw_judging_sample(table, roles), columns, roles)
 
 
 def propose(
@@ -36,7 +44,7 @@ def test_the_order_of_many_values_makes_a_number(kind, curve):
     y = noisy if kind else (noisy > 0).astype(int)
     found, [note] = propose(lots, y, kind)
     assert found == {"lot_number": {"column": "lot", "standardise": True}}
-    assert note == "values of lot tell more by their order than one by one: lot_number is a number"
+    assert note == "values of lot tell of the label by their order: lot_number is a number"
     assert propose(lots, y, kind, taken=("lot_number",)) == ({}, [])
     with_gaps = pa.array(lots, mask=rng.random(ROWS) < 0.1)
     assert propose(with_gaps, y, kind)[0]["lot_number"]["default"] == pytest.approx(1_500, abs=100)
@@ -50,6 +58,47 @@ def test_values_that_each_tell_of_their_own_make_no_number():
     ratings = rng.integers(1, 6, ROWS)  # in order, but each is seen often enough
     y = (ratings - 3 + rng.logistic(size=ROWS) > 0).astype(int)
     assert propose(ratings, y) == ({}, [])
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "regression"}])
+@pytest.mark.parametrize("curve", [lambda x: x, lambda x: -x, lambda x: x + 3 * (x > 1.5)])
+def test_a_column_in_doubt_whose_order_tells_the_label_is_a_quantity(kind, curve):
+    rng = np.random.default_rng(5)
+    lots = rng.gamma(2.0, 200, ROWS).astype(int)
+    noisy = curve(lots / 200 - 2) + rng.logistic(size=ROWS)
+    y = noisy if kind else (noisy > 0).astype(int)
+    found = settle(lots, y, kind)["lot"]
+    assert (found.name, found.reason) == ("numeric", ORDER_REASON)
+    assert found.settings == {"standardise": True}
+    assert settle(lots, y, kind, Role("categorical", "named like an id")) == {}
+
+
+def test_a_quantity_of_few_values_stays_an_id_beside_its_number():
+    rng = np.random.default_rng(6)
+    months = rng.integers(0, 40, ROWS)
+    y = (months / 10 - 2 + rng.logistic(size=ROWS) > 0).astype(int)
+    assert settle(months, y) == {}
+    assert list(propose(months, y, role=IN_DOUBT)[0]) == ["lot_number"]
+    assert propose(months, y) == ({}, [])  # of ids by their name each value tells enough
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5])
+def test_ids_in_doubt_stay_ids_even_if_their_order_tells_a_part(drift):
+    rng = np.random.default_rng(7)
+    shops = rng.integers(0, 200, ROWS)
+    effects = rng.normal(size=200) + drift * np.linspace(-1, 1, 200)
+    y = (1.5 * effects[shops] + rng.logistic(size=ROWS) > 0).astype(int)
+    assert settle(shops, y) == {} and propose(shops, y, role=IN_DOUBT) == ({}, [])
+    assert settle(rng.integers(0, 900, ROWS), y) == {}  # that tell nothing
+
+
+def test_several_classes_or_missing_values_change_no_decision():
+    rng = np.random.default_rng(8)
+    lots = rng.gamma(2.0, 200, ROWS).astype(int)
+    y = np.digitize(lots / 200 + rng.logistic(size=ROWS), [1.0, 3.0]).astype(str)
+    found = settle(pa.array(lots, mask=rng.random(ROWS) < 0.1), y, {"classes": ["0", "1", "2"]})
+    assert found["lot"].settings == {"standardise": True, "default": pytest.approx(335, abs=30)}
+    assert settle(lots, np.repeat("0", ROWS), {"classes": ["0", "1", "2"]}) == {}
 
 
 def test_ids_that_tell_nothing_and_texts_make_no_number():

@@ -164,8 +164,10 @@ def feature_roles(
     """
     roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
     likely = find_label_candidates(columns) if labels_known else ([], "")
-    for name in likely[0]:
-        if name not in (*hints.numeric, *hints.categorical) and likely[1].startswith("named"):
+    # an income is a label where it is written as two classes
+    amounts = {f.name for f in columns if guess_kind(f.name) == "quantity" and not is_binary(f)}
+    for name in set(likely[0]) - amounts - {*hints.numeric, *hints.categorical}:
+        if likely[1].startswith("named"):
             reason = "looks like another label; --categorical makes a feature of it"
             roles[name] = Role("", reason)
     if hints.weight:

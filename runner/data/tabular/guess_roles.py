@@ -37,6 +37,7 @@ FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
 UNIQUE_REASON = "differs in nearly every row"
 DOUBT_REASON = "whole numbers, in doubt ids"
+ORDER_REASON = "whole numbers whose order tells of the label"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ R rows of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from runner.data.tabular.guess_label import holds_grades, rank_auc
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
     FEWEST_ROWS,
+    Halves,
     JudgingSample,
     Rows,
     is_number,
@@ -118,14 +119,22 @@ def best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
         sample: the rows, with their labels.
         gain: of numbers and labels [K], the half of the rows to learn from, and the other half.
     """
-    best = 0.0
+    gains = [
+        float(np.mean([gain(x_K, y_K, *order) for order in (halves, halves[::-1])]))
+        for x_K, y_K, halves in judged_halves(x_R, sample)
+    ]
+    return max(gains, default=0.0)
+
+
+def judged_halves(
+    x_R: np.ndarray, sample: JudgingSample
+) -> Iterator[tuple[np.ndarray, np.ndarray, Halves]]:
+    """Yield a number and each label [K] with both halves of the rows, where these can judge."""
     for y_R in sample.labels:
         known_R = np.isfinite(x_R) & np.isfinite(y_R)
         x_K, y_K, halves = x_R[known_R], y_R[known_R], sample.halves(known_R)
         if len(x_K) >= FEWEST_ROWS and all(len(half) and y_K[half].std() for half in halves):
-            gains = [gain(x_K, y_K, *order) for order in (halves, halves[::-1])]
-            best = max(best, float(np.mean(gains)))
-    return best
+            yield x_K, y_K, halves
 
 
 def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:

@@ -24,7 +24,7 @@ from runner.data.tabular.propose_interactions import (
 )
 from runner.data.tabular.propose_matches import propose_matches
 from runner.data.tabular.propose_number_ids import propose_number_ids
-from runner.data.tabular.propose_numbers import propose_numbers_of_ids
+from runner.data.tabular.propose_numbers import propose_numbers_of_ids, settle_doubts
 from runner.data.tabular.propose_times import (
     SplitTime,
     ask_for_forms,
@@ -80,13 +80,14 @@ def use_rows(
     taken: Sequence[str],
 ) -> Uses:
     """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
+    by_time = time if is_by_time(split) else None
+    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
+    roles = {**roles, **settle_doubts(sample, columns, roles)}
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
-    by_time = time if is_by_time(split) else None
-    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
     number_ids, found = propose_number_ids(sample, columns, roles)
     notes += found
     num_untimed = 0
