@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.batch import Schema
 from runner.metrics.curves import group_by_score, roc_auc
-from runner.training.health.sample import Floats, Sample
+from runner.training.health.sample import Floats, Ints, Sample
 
 MOST_SHOWN = 5  # features that one finding names
 ONCE_SHARE = 0.5  # of a table's ids in the rows, that occur in no other row
@@ -42,7 +42,8 @@ def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
 def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, float]]:
     """Return numbers that tell more value by value: name, AUC as a number, AUC by its values.
 
-    The rate of positives of each value in one half of the rows is judged on the other half.
+    The rate of positives of each value in one half of the rows is judged on the other half. Numbers
+    that are ids as well, each value or in buckets, are left out.
     """
     found = []
     y_N = train.labels_NT[:, 0]
@@ -58,9 +59,27 @@ def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, fl
         rates = (sums + 5 * y_N[:half].mean()) / (counts + 5)
         as_number = _auc(x_N[half:], y_N[half:])
         by_value = _auc(rates[codes_N[half:]], y_N[half:])
-        if by_value > max(as_number, 1 - as_number) + ID_GAIN:
+        is_better = by_value > max(as_number, 1 - as_number) + ID_GAIN
+        if is_better and not _has_ids(codes_N, train):
             found.append((name, max(as_number, 1 - as_number), by_value))
     return sorted(found, key=lambda item: item[1] - item[2])
+
+
+def _has_ids(codes_N: Ints, train: Sample) -> bool:
+    """Tell whether a feature is the buckets of numbers, or each of their values.
+
+    Its ids then change with rising numbers as often as there are ids, and at most twice more where
+    the number of a missing value is that of others.
+    """
+    every_row, num_values = np.arange(train.num_rows), int(codes_N.max()) + 1
+    for ids in train.ids.values():
+        if not np.array_equal(ids.rows_V, every_row):  # several in a row, or none
+            continue
+        count = len(np.unique(ids.ids_V))
+        changes = np.count_nonzero(np.diff(ids.ids_V[np.lexsort((ids.ids_V, codes_N))]))
+        if FEWEST_VALUES <= count <= num_values + 1 and changes <= count + 1:
+            return True
+    return False
 
 
 def _auc(scores_N: Floats, y_N: Floats) -> float:

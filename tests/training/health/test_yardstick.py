@@ -265,11 +265,19 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
     train = make_sample(1)
     once = replace(train, ids={"item": replace(train.ids["item"], ids_V=np.arange(ROWS))})
     assert any("item (100% of its rows)" in f for f in find_in_data(SCHEMA, once, {}))
+    number = train.ids["item"].ids_V.astype(float)
+    number[7] = np.median(number)  # as of a missing value, which is an id of its own
     as_number = replace(
-        train, dense_ND=np.stack([train.ids["item"].ids_V, np.full(ROWS, 3.0)], 1).astype(float)
+        train, dense_ND=np.stack([number, np.full(ROWS, 3.0)], 1), ids={"item": once.ids["item"]}
     )
     found = [f for f in find_in_data(SCHEMA, as_number, {}) if "act like ids: x" in f]
     assert len(found) == 1
+    own = train.ids["item"].ids_V
+    for ids in (own, np.where(np.arange(ROWS) == 7, 99, own), own // 5):  # values, or buckets
+        beside = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=ids)})
+        assert not [f for f in find_in_data(SCHEMA, beside, {}) if "act like ids" in f]
+    few = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=own // 30)})
+    assert [f for f in find_in_data(SCHEMA, few, {}) if "act like ids: x" in f]
     assert not [f for f in find_in_data(SCHEMA, train, {}) if "act like ids" in f]
 
 
