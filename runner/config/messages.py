@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
-from runner.config.option_fields import key_of_options
+from runner.config.option_fields import find_similar_keys, key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
 from runner.config_key import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
@@ -105,7 +105,14 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
             f"{text}: there is no key {key!r} here: it is a key of {options}; "
             f"`python -m runner explain {key} {first}` says what that is"
         )
-    return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
+    near = nearest_keys(key, {*known, *find_similar_keys(key)})
+    if near and near[0] not in known and (found := key_of_options(near[0])) is not None:
+        options, first = found
+        return (
+            f"{text}: there is no key {key!r}; nearest: {near[0]!r} of {options}; "
+            f"`python -m runner explain {near[0]} {first}` says what that is"
+        )
+    return f"{text}: there is no key {key!r}{explain_hint([k for k in near if k in known])}"
 
 
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
@@ -126,8 +133,8 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
             return f"{text}: {group} is a list, which is given as a whole: {group}=[...]"
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     unknown = next((name for name in inner if name not in known), key)
-    is_new = unknown not in known and key_of_options(unknown) is None and not override.is_delete()
-    if is_new and _may_hold(unknown, config):
+    is_new = unknown not in known and not override.is_delete() and _may_hold(unknown, config)
+    if is_new and key_of_options(unknown) is None:
         word = shlex.quote(f"+{text}")
         return f"{text}: there is no key {unknown!r} yet; a key of one's own has a +: {word}"
     if unknown != key:

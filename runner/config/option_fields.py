@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 SPARSE_NODE = "optimizer.sparse"
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _MOST_NAMES = 4  # of options that a message names
+SIMILAR = 0.65  # the part of their letters that similar names share
 # What most jobs have, which a message names before options that follow by the alphabet
 COMMON_OPTIONS = {
     "model": ("dlrm", "dcn", "deepfm", "sasrec"),
@@ -69,15 +71,29 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
 
 def find_options_with_key(key: str, config_dirs: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return the group and the name of each option that has a dotted key."""
-    found = []
+    return [
+        (group, option)
+        for group, option, keys in _keys_of_options(key, config_dirs)
+        if any(f"{known}.".startswith(f"{key}.") for known in keys)
+    ]
+
+
+def find_similar_keys(key: str) -> list[str]:
+    """Return the keys of all options that differ from a dotted key in the letters of its end."""
+    node, _, last = key.rpartition(".")
+    keys = {known for *_, keys in _keys_of_options(key, ()) for known in keys}
+    lasts = [end for group, _, end in (known.rpartition(".") for known in keys) if group == node]
+    return [f"{node}.{end}" for end in get_close_matches(last, lasts, len(lasts) or 1, SIMILAR)]
+
+
+def _keys_of_options(key: str, config_dirs: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield group, name and keys of each option of the groups that a dotted key may lie in."""
     for group, options in list_groups(config_dirs):
         prefix = group.replace("/", ".")
         if key.startswith(f"{prefix}."):
             for option in options:
                 keys = [field.key for field in read_fields(option.path, prefix)]
-                if any(f"{known}.".startswith(f"{key}.") for known in keys):
-                    found.append((group, option.name))
-    return found
+                yield group, option.name, keys
 
 
 def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str] | None:

@@ -121,6 +121,13 @@ def command(monkeypatch, capsys, tmp_path):
         (["dataset=kafka", "dataset.rows.train=2000"],
          ["there is no key 'dataset.rows.train' here: it is a key of dataset=synthetic; "
           "`python -m runner explain dataset.rows.train dataset=synthetic` says"]),
+        (["model.net.pair=true", "model=dlrm"],
+         ["there is no key 'model.net.pair'; nearest: 'model.net.pairs' of model=wide_and_deep; "
+          "`python -m runner explain model.net.pairs model=wide_and_deep` says"]),
+        (["model.net.pair=true", "model=wide_and_deep"],
+         ["nearest: 'model.net.pairs'; `python -m runner explain model.net.pairs` says"]),
+        (["dataset.delimeter=x"], ["nearest: 'dataset.delimiter' of dataset=csv, tsv;"]),
+        (["dataset.separater=x"], ["no key 'dataset.separater'; nearest: 'dataset.positive_rate'"]),
         (["optimizer.dense.eps=0"], ["optimizer.dense.eps=0: must be above 0"]),
         (["callbacks=time_limit", "callbacks.time_limit.limit=1s"],
          ["callbacks.time_limit.margin=1min: must be less than callbacks.time_limit.limit=1s"]),
