@@ -178,6 +178,25 @@ def test_a_result_within_an_object_is_the_label_and_a_user_s_income_is_not(write
     assert "seller.income" in proposed["categorical"]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize(("rows", "is_number"), [(4_000, True), (70_000, False)])
+def test_labels_say_of_a_small_table_which_column_in_doubt_is_a_quantity(
+    tmp_path, propose, ending, rows, is_number
+):
+    rng = np.random.default_rng(4)
+    lots, shops = rng.gamma(2.0, 200, rows).astype(int), rng.integers(0, 300, rows)
+    logits = (lots - 330) / 200 + rng.normal(size=300)[shops]
+    columns = {"lots": lots, "f1": shops, "click": (logits + rng.logistic(size=rows) > 0) * 1}
+    path = str(tmp_path / f"x.{ending}")
+    {"csv": pacsv.write_csv, "parquet": pq.write_table}[ending](pa.table(columns), path)
+    proposed, shown = propose(path)
+    assert ("lots" in proposed["numeric"]) == is_number
+    assert ("lots" in proposed["categorical"]) == (not is_number)
+    assert ("lots_number" in proposed["numeric"]) == (not is_number)
+    assert "f1" in proposed["categorical"] and "f1_number" not in proposed["numeric"]
+    assert ("whole numbers whose order tells of the label" in shown) == is_number
+
+
 def test_an_income_is_a_feature_of_a_label_that_is_named_and_a_second_outcome_is_not(
     write, propose
 ):

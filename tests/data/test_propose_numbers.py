@@ -13,11 +13,18 @@ ROWS, CATEGORICAL = 4_000, Role("categorical")
 IN_DOUBT = Role("categorical", DOUBT_REASON)
 
 
-def settle(values: np.ndarray, y: np.ndarray, kind: dict | None = None, role: Role = IN_DOUBT):
+def settle(
+    values: np.ndarray,
+    y: np.ndarray,
+    kind: dict | None = None,
+    role=IN_DOUBT,
+    *,
+    whole: bool = True,
+):
     table = pa.table({"lot": values, "y": y})
     roles = {"lot": role, "y": Role("labels", settings=kind or {})}
     columns = [compute_statistics(table[name], name) for name in table.column_names]
-    return settle_doubts(draw_judging_sample(table, roles), columns, roles)
+    return settle_doubts(draw_judging_sample(table, roles, is_whole=whole), columns, roles)
 
 
 def propose(
@@ -71,6 +78,9 @@ def test_a_column_in_doubt_whose_order_tells_the_label_is_a_quantity(kind, curve
     assert (found.name, found.reason) == ("numeric", ORDER_REASON)
     assert found.settings == {"standardise": True}
     assert settle(lots, y, kind, Role("categorical", "named like an id")) == {}
+    assert settle(lots, y, kind, whole=False) == {}
+    more = settle(np.tile(lots, 11), np.tile(y, 11), kind)  # beyond the rows that are judged
+    assert more == {}
 
 
 def test_a_quantity_of_few_values_stays_an_id_beside_its_number():

@@ -34,11 +34,13 @@ class JudgingSample:
             1 is above the median.
         late_R: which rows are the second half: every other one, or the later ones if rows are split
             by time, since what holds in a week need not hold in the next.
+        is_whole: whether these are all rows of the table.
     """
 
     table: pa.Table
     labels: Sequence[np.ndarray]
     late_R: np.ndarray
+    is_whole: bool = False
 
     def halves(self, known_R: np.ndarray) -> Halves:
         """Return both halves of the rows that are chosen by a mask [R], as numbers among these."""
@@ -59,7 +61,11 @@ class JudgingSample:
 
 
 def draw_judging_sample(
-    sample: pa.Table, roles: Mapping[str, Role], seconds_R: np.ndarray | None = None
+    sample: pa.Table,
+    roles: Mapping[str, Role],
+    seconds_R: np.ndarray | None = None,
+    *,
+    is_whole: bool = False,
 ) -> JudgingSample:
     """Return rows of a sample, in their order.
 
@@ -67,16 +73,18 @@ def draw_judging_sample(
         sample: rows of the table.
         roles: of its columns.
         seconds_R: the time of each row, NaN where it is missing; None: rows are not split by time.
+        is_whole: whether the sample is the table.
     """
     table = sample
     if sample.num_rows > MOST_ROWS:
         drawn = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
         drawn = np.sort(drawn)
         table, seconds_R = sample.take(drawn), None if seconds_R is None else seconds_R[drawn]
+        is_whole = False
     late_R = np.arange(table.num_rows) % 2 != 0
     if seconds_R is not None and (later_R := seconds_R > np.nanmedian(seconds_R)).any():
         late_R = later_R  # or most rows have the last time
-    return JudgingSample(table, _read_labels(table, roles), np.asarray(late_R))
+    return JudgingSample(table, _read_labels(table, roles), np.asarray(late_R), is_whole)
 
 
 def _read_labels(table: pa.Table, roles: Mapping[str, Role]) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ R rows of the sample, K rows with a label and a number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
 # What the order of quantities tells, as a share of what their values and the order tell together.
 # In 40 tables of users it was 0.8 and more of quantities, and 0.72 and less of ids.
 ORDER_SHARE = 0.8
+ORDER_ERRORS = 5.0  # of an AUC, which the order must tell more than chance
 PRIOR_ROWS = 10.0  # as many rows of its bucket's mean has each value, when both tell together
 MANY_ROWS_OF_VALUE = 50  # on average; a vector of its own then tells what a number would hide
 
@@ -60,7 +61,8 @@ def settle_doubts(
     """Return the columns in doubt that are quantities, each with its new role.
 
     They were taken for ids since neither a name nor the values spoke for a quantity. If the order
-    tells nearly all that the values tell, a vector for each rare value only learns by heart.
+    tells nearly all that the values tell, a vector for each rare value only learns by heart. Of a
+    large table a part of the rows cannot tell that, since more rows tell more of each value.
 
     Args:
         sample: rows of the table.
@@ -70,7 +72,8 @@ def settle_doubts(
     return {
         f.name: Role("numeric", ORDER_REASON, propose_numeric(f))
         for f in columns
-        if roles[f.name].reason == DOUBT_REASON
+        if sample.is_whole
+        and roles[f.name].reason == DOUBT_REASON
         and roles[f.name].name == "categorical"
         and f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
         and _follows_order(read_whole_numbers(sample, f.name), sample)
@@ -156,20 +159,19 @@ def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows)
 
 def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether the order of numbers tells a label, and their values little beside it."""
-    found = list(_told_of_labels(x_R, sample))
-    if not found:
-        return False
-    told = max(found, key=lambda told: told.both)
-    chance = CHANCE_GAIN / sample.table.num_rows**0.5
-    shares = told.order - 0.5, told.number - 0.5, told.both - 0.5
-    return shares[0] >= max(LEAST_GAIN, chance) and shares[1] >= ORDER_SHARE * shares[2]
-
-
-def _told_of_labels(x_R: np.ndarray, sample: JudgingSample) -> Iterator[_Told]:
-    """Yield what numbers tell of each label, the mean of both ways."""
+    found = []
     for x_K, y_K, halves in judged_halves(x_R, sample):
         ways = [_judge(x_K, y_K, *order) for order in (halves, halves[::-1])]
-        yield _Told(*np.mean(ways, axis=0))
+        num_ones = float(y_K.sum())
+        # of the AUC of numbers that tell nothing (Mann and Whitney, 1947)
+        error = ((len(y_K) + 1) / (12 * num_ones * (len(y_K) - num_ones))) ** 0.5
+        found.append((_Told(*np.mean(ways, axis=0)), error))
+    if not found:
+        return False
+    told, error = max(found, key=lambda pair: pair[0].both)
+    if told.order - 0.5 < max(LEAST_GAIN, ORDER_ERRORS * error):
+        return False
+    return told.number - 0.5 >= ORDER_SHARE * (told.both - 0.5)
 
 
 def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Told:

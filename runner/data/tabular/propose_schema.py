@@ -45,7 +45,7 @@ from runner.data.tabular.read_text import (
     read_first_rows,
     read_text_chunks,
 )
-from runner.data.tabular.sample_rows import sample_rows
+from runner.data.tabular.sample_rows import SAMPLE_PLACES, sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
 from runner.data.tabular.text_blocks import unpack_command
@@ -151,7 +151,18 @@ def propose_schema(
         split = propose_split(time, missing, *queries)
         if time and is_by_time(split):
             notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
-        uses = use_rows(sample.table, columns, roles, time, split, hints, notes, taken=schema.names)
+        uses = use_rows(
+            sample.table,
+            columns,
+            roles,
+            time,
+            split,
+            hints,
+            notes,
+            taken=schema.names,
+            is_whole=len(files) <= SAMPLE_PLACES
+            and (rows_by_file is None or num_lines == sum(rows_by_file[str(f)] for f in files)),
+        )
     return SchemaProposal(
         format_,
         {**_absolute(paths), **uses.split, **_text_places(layout, format_)},

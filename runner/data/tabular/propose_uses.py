@@ -78,10 +78,24 @@ def use_rows(
     notes: list[str],
     *,
     taken: Sequence[str],
+    is_whole: bool,
 ) -> Uses:
-    """Return the uses of a table whose rows have labels; `notes` gets a sentence on each."""
+    """Return the uses of a table whose rows have labels; `notes` gets a sentence on each.
+
+    Args:
+        table: a sample of the rows.
+        columns: its statistics.
+        roles: of the columns.
+        time: by which rows may be split.
+        split: what the schema says of it.
+        hints: what the user says of the columns.
+        notes: as above.
+        taken: names that no new feature may have.
+        is_whole: whether the sample has all rows.
+    """
     by_time = time if is_by_time(split) else None
-    sample = draw_judging_sample(table, roles, by_time.read_seconds(table) if by_time else None)
+    seconds_R = by_time.read_seconds(table) if by_time else None
+    sample = draw_judging_sample(table, roles, seconds_R, is_whole=is_whole)
     roles = {**roles, **settle_doubts(sample, columns, roles)}
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
