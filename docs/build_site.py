@@ -30,6 +30,7 @@ OUTSIDE = {
     "experiments/README.md": "results_published.md",
     "experiments/FIRST_LOOK.md": "results_first_look.md",
     "experiments/YARDSTICK.md": "results_yardstick.md",
+    "experiments/TABLES.md": "results_tables.md",
     "experiments/PLANTED.md": "results_planted.md",
     "docs/notebook.ipynb": "notebook.md",
     "docs/reference.md": "keys.md",

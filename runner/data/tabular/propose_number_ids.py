@@ -123,7 +123,7 @@ def best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
         float(np.mean([gain(x_K, y_K, *order) for order in (halves, halves[::-1])]))
         for x_K, y_K, halves in judged_halves(x_R, sample)
     ]
-    return max(gains, default=0.0)
+    return max([0.0, *gains])
 
 
 def judged_halves(

@@ -159,19 +159,16 @@ def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows)
 
 def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether the order of numbers tells a label, and their values little beside it."""
-    found = []
+    is_told, by_number, by_both = False, 0.0, 0.0
     for x_K, y_K, halves in judged_halves(x_R, sample):
         ways = [_judge(x_K, y_K, *order) for order in (halves, halves[::-1])]
-        num_ones = float(y_K.sum())
+        told = _Told(*np.mean(ways, axis=0))
+        ones = float(y_K.sum())
         # of the AUC of numbers that tell nothing (Mann and Whitney, 1947)
-        error = ((len(y_K) + 1) / (12 * num_ones * (len(y_K) - num_ones))) ** 0.5
-        found.append((_Told(*np.mean(ways, axis=0)), error))
-    if not found:
-        return False
-    told, error = max(found, key=lambda pair: pair[0].both)
-    if told.order - 0.5 < max(LEAST_GAIN, ORDER_ERRORS * error):
-        return False
-    return told.number - 0.5 >= ORDER_SHARE * (told.both - 0.5)
+        error = ((len(y_K) + 1) / (12 * ones * (len(y_K) - ones))) ** 0.5
+        is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * error)
+        by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5
+    return is_told and by_number >= ORDER_SHARE * by_both
 
 
 def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Told:
