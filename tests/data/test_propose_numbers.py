@@ -102,6 +102,21 @@ def test_ids_in_doubt_stay_ids_even_if_their_order_tells_a_part(drift):
     assert settle(rng.integers(0, 900, ROWS), y) == {}  # that tell nothing
 
 
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_what_rises_with_the_time_of_the_split_is_no_number(shift):
+    rng = np.random.default_rng(9)
+    lots = (rng.gamma(2.0, 200, ROWS) + shift * np.arange(ROWS)).astype(int)
+    y = ((lots - lots.mean()) / lots.std() + rng.logistic(size=ROWS) > 0).astype(int)
+    table = pa.table({"lot": lots, "y": y})
+    roles = {"lot": IN_DOUBT, "y": Role("labels")}
+    columns = [compute_statistics(table[name], name) for name in table.column_names]
+    for seconds in (None, np.arange(ROWS, dtype=float)):
+        sample = draw_judging_sample(table, roles, seconds, is_whole=True)
+        rises = bool(shift) and seconds is not None
+        assert (not settle_doubts(sample, columns, roles)) == rises
+        assert (not propose_numbers_of_ids(sample, columns, roles, ())[0]) == rises
+
+
 def test_several_classes_or_missing_values_change_no_decision():
     rng = np.random.default_rng(8)
     lots = rng.gamma(2.0, 200, ROWS).astype(int)

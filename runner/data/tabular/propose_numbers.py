@@ -33,6 +33,7 @@ from runner.data.tabular.propose_number_ids import (
 
 EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
 LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
+FEW_BEYOND = 0.1  # of the numbers of a half, which may lie among those of the other
 # What the order of quantities tells, as a share of what their values and the order tell together.
 # In 40 tables of users it was 0.8 and more of quantities, and 0.72 and less of ids.
 ORDER_SHARE = 0.8
@@ -76,7 +77,8 @@ def settle_doubts(
         and roles[f.name].reason == DOUBT_REASON
         and roles[f.name].name == "categorical"
         and f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
-        and _follows_order(read_whole_numbers(sample, f.name), sample)
+        and not _drifts(x_R := _read_whole_numbers(sample, f.name), sample)
+        and _follows_order(x_R, sample)
     }
 
 
@@ -110,8 +112,8 @@ def propose_numbers_of_ids(
         may_be = roles[f.name].name == "categorical" or is_unique
         if not (may_be and is_whole) or name in taken:
             continue
-        x_R = read_whole_numbers(sample, f.name)
-        if is_unique and _may_number_rows(f, x_R):
+        x_R = _read_whole_numbers(sample, f.name)
+        if (is_unique and _may_number_rows(f, x_R)) or _drifts(x_R, sample):
             continue
         in_doubt = roles[f.name].reason == DOUBT_REASON
         if best_gain(x_R, sample, _gain_of_order) >= least or (
@@ -125,11 +127,24 @@ def propose_numbers_of_ids(
     return found, [f"values of {ids} tell of the label by their order: {made} {are}"]
 
 
-def read_whole_numbers(sample: JudgingSample, name: str) -> np.ndarray:
+def _read_whole_numbers(sample: JudgingSample, name: str) -> np.ndarray:
     """Return a column of whole numbers as [R] float64, NaN where one is missing."""
     values = sample.table[name].combine_chunks()
     x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)
     return np.asarray(x_R.to_numpy(zero_copy_only=False))
+
+
+def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:
+    """Tell whether nearly all numbers of one half of the rows are above those of the other.
+
+    Halves by time are, of what rises or falls with it: rows to come have values that no row had.
+    """
+    known_R = np.isfinite(x_R)
+    early, late = x_R[known_R & ~sample.late_R], x_R[known_R & sample.late_R]
+    if not (len(early) and len(late)):
+        return True
+    low, high = sorted((early, late), key=np.median)
+    return bool(np.quantile(low, 1 - FEW_BEYOND) <= np.quantile(high, FEW_BEYOND))
 
 
 def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
