@@ -1,8 +1,8 @@
 """Starts Wide & Deep as the logistic regression of its train rows, of a number as the linear one.
 
-Its linear half takes the weights, and the last layer of its deep half starts at zero. So at step 0
-the model predicts what the regression does; the run evaluates it there, and from then on the best
-checkpoint is never worse than that on validation.
+Its linear half takes the weights, the last layer of its deep half starts at zero, and dot products
+of vectors start near it. So at step 0 the model predicts what the regression does; the run
+evaluates it there, and from then on the best checkpoint is never worse than that on validation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from runner.batch import columns_by_label
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
+from runner.models.layers.fm import PairTerm
 from runner.models.layers.linear import FirstOrder
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
@@ -26,6 +27,7 @@ from runner.training.warm_start.feature_penalties import refit_by_feature, refit
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
+PAIR_INIT = 0.01  # the largest number of a vector, of whose dot products nothing is known yet
 
 
 @torch.no_grad()
@@ -82,6 +84,11 @@ def start_linear(job: Job) -> str:
         values = values.repeat_interleave(linear.num_equal, dim=1)
         rows[torch.from_numpy(ids).to(rows.device)] = values
         start += len(ids)
+    has_pairs = any(isinstance(module, PairTerm) for module in model.modules())
+    if has_pairs and job.config["model"]["net"].get("embedding_init") is None:
+        for table in {feature.table_name for feature in schema.sparse}:
+            vectors = tensors[f"tables/{table}/weight"]
+            vectors.mul_(PAIR_INIT / vectors.abs().max().clamp(min=PAIR_INIT))
     job.context.tables.take_over_weights()
     if linear.dense is not None:
         linear.dense.weight.copy_(torch.from_numpy(dense_SD))
