@@ -35,7 +35,8 @@ EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, be
 LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
 FEW_BEYOND = 0.1  # of the numbers of a half, which may lie among those of the other
 # What the order of quantities tells, as a share of what their values and the order tell together.
-# In 40 tables of users it was 0.8 and more of quantities, and 0.72 and less of ids.
+# Where the order told anything, in 100 tables, it was 0.8 and more of most quantities, and below
+# 0.6 of ids such as schools, counties and firms.
 ORDER_SHARE = 0.8
 ORDER_ERRORS = 5.0  # of an AUC, which the order must tell more than chance
 PRIOR_ROWS = 10.0  # as many rows of its bucket's mean has each value, when both tell together

@@ -45,7 +45,7 @@ from runner.data.tabular.read_text import (
     read_first_rows,
     read_text_chunks,
 )
-from runner.data.tabular.sample_rows import SAMPLE_PLACES, sample_rows
+from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_files import TEXT_FORMATS
 from runner.data.tabular.text_blocks import unpack_command
@@ -120,6 +120,7 @@ def propose_schema(
     time_name, time_form = split_time_form(hints.time, schema.names)
     hints = replace(hints, time=time_name)
     files = files_by_key["path"]
+    num_train_rows = None if rows_by_file is None else sum(rows_by_file[str(f)] for f in files)
     sample = sample_rows(files, format_, layout, schema)
     _check_sample(sample, path, files, layout)
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
@@ -160,8 +161,7 @@ def propose_schema(
             hints,
             notes,
             taken=schema.names,
-            is_whole=len(files) <= SAMPLE_PLACES
-            and (rows_by_file is None or num_lines == sum(rows_by_file[str(f)] for f in files)),
+            is_whole=_is_whole(num_lines, len(files), num_train_rows),
         )
     return SchemaProposal(
         format_,
@@ -174,7 +174,7 @@ def propose_schema(
         uses.interactions,
         uses.num_untimed,
         0 < num_malformed <= FEW_MALFORMED * num_lines,
-        None if rows_by_file is None else sum(rows_by_file[str(file)] for file in files),
+        num_train_rows,
     )
 
 
@@ -207,6 +207,13 @@ def _absolute(paths: Mapping[str, str]) -> dict[str, str]:
     return {
         k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
     }
+
+
+def _is_whole(num_lines: int, num_files: int, num_rows: int | None) -> bool:
+    """Tell whether so many sampled lines are all rows of files; None: how many is not known."""
+    if num_rows is None:  # files of text are read from their start
+        return num_files <= SAMPLE_PLACES and num_lines < SAMPLE_ROWS
+    return num_lines == num_rows
 
 
 def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
