@@ -16,16 +16,19 @@ from runner.rundir.readers import numeric_values
 from runner.training.health.drift import describe_features
 from runner.training.health.popularity import measure_popularity, popularity_key
 from runner.training.health.verdict import (
+    MEASURED,
+    MEASURED_OF_NUMBERS,
     NAME,
     NAME_OF_NUMBERS,
     explain_below,
     find_overfitting,
+    select_shown,
 )
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 _OFF = "trainer.yardstick=false measures neither"
-VERSION = 7  # of what the cache keeps: another one is measured again
+VERSION = 8  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
@@ -42,7 +45,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
         return
     splits = [s for s in ("validation", "test") if s in job.dataset.num_rows]
-    names = _ranking_metrics(job)[:1] or ("auc", "mse")
+    names = _ranking_metrics(job)[:1] or (*MEASURED, *MEASURED_OF_NUMBERS)
     splits = [s for s in splits if any(f"{s}/{name}" in result.metrics for name in names)]
     if not splits or "train" not in job.dataset.num_rows:
         return
@@ -54,6 +57,8 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         return
     if not measured:
         return
+    if not _ranking_metrics(job):
+        measured["metrics"] = select_shown(measured["metrics"], result.metrics)
     last_validation: dict[str, Any] = {}
     for row in iterate_jsonl(job.run.metrics.path):
         last_validation = row if row.get("split") == "validation" else last_validation

@@ -68,15 +68,9 @@ def fit_numbers(
             if judged is not None and has_judged:
                 weights_C, intercept = fits[-1]
                 predicted_N = judged_NC @ weights_C + intercept
-                squared = judge_numbers(predicted_N, judged, index)["mse"]
+                squared_N = (predicted_N - judged.labels_NT[:, index]) ** 2
+                squared = float(np.average(squared_N, weights=judged.weights_N))
                 error += squared / max(float(y_N.var()), 1e-12)  # tasks have units of their own
         found.append((error, l2, fits))
     _, l2, fits = min(found, key=lambda one: one[0])
     return fits, l2
-
-
-def judge_numbers(predicted_N: Floats, sample: Sample, index: int) -> dict[str, float]:
-    """Return the errors of a task's predictions."""
-    error_N = predicted_N - sample.labels_NT[:, index]
-    squared, absolute = np.average([error_N**2, abs(error_N)], axis=1, weights=sample.weights_N)
-    return {"mse": float(squared), "mae": float(absolute)}

@@ -13,6 +13,7 @@ from runner.config.proposed_length import (
     NEXT_ITEM_STEPS,
     propose_length,
 )
+from runner.metrics.names import get_metric
 from runner.models.layers.next_item import NextItemModel
 from runner.reporting.console.format import format_number
 from runner.training.job import Job
@@ -22,7 +23,12 @@ from runner.training.steps import rows_per_update
 NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"  # of the yardstick
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
-_ERRORS = ("mse", "mae")
+_ERRORS = ("mse", "mae", "rmse")
+# What is measured of a regression, in the order in which the verdict asks for them: of binary
+# labels, and of numbers. Calibration is not, since it is fitted to the validation rows.
+MEASURED = ("auc", "log_loss", "pr_auc", "normalized_entropy", "rce", "accuracy")
+MEASURED_OF_NUMBERS = ("mse", "mae", "rmse", "r2")
+_USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown where a run has none of these
 IDS_FINDING = "numbers that act like ids"
 
 
@@ -95,8 +101,22 @@ def explain_below(
     return None
 
 
+def select_shown(measured: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return those metrics of a regression that stand beside a run's: two or so, not all.
+
+    Args:
+        measured: of the regression, `split/metric[/task]`.
+        metrics: of the run.
+    """
+    for names in (_USUAL, MEASURED):
+        shown = {key: value for key, value in measured.items() if key.split("/")[1] in names}
+        if shown.keys() & metrics.keys():
+            return shown
+    return {}
+
+
 def _is_loss(key: str) -> bool:
-    return key.split("/")[1] in ("log_loss", *_ERRORS)
+    return get_metric(key.split("/")[1]).direction == "min"
 
 
 def _format(key: str, value: float) -> str:
@@ -104,8 +124,9 @@ def _format(key: str, value: float) -> str:
 
 
 def _scale(key: str, value: float) -> float:
-    """Return what a difference is divided by: errors have the unit of the label."""
-    return value if key.split("/")[1] in _ERRORS and value > 0 else 1.0
+    """Return what a difference is divided by: errors have the label's unit, rce is in percent."""
+    name = key.split("/")[1]
+    return value if name in _ERRORS and value > 0 else 100.0 if name == "rce" else 1.0
 
 
 def _longer_run(job: Job, train_rows: int) -> str:

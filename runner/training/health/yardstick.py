@@ -7,22 +7,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
+import torch
 
 from runner.batch import TaskSpec, columns_by_label
-from runner.metrics.curves import group_by_score, roc_auc
-from runner.metrics.result_keys import add_task_means, result_key
-from runner.training.health.findings import find_in_data
-from runner.training.health.linear_regression import fit_numbers, judge_numbers
-from runner.training.health.logistic_regression import (
-    Columns,
-    Fit,
-    fit_tasks,
-    mean_log_loss,
-    softmax_losses,
+from runner.metrics.curves import average_precision, group_by_score, roc_auc
+from runner.metrics.result_keys import (
+    ClassLabel,
+    add_task_means,
+    names_for_task,
+    result_key,
 )
+from runner.metrics.sums import (
+    binary_results,
+    binary_sums,
+    class_results,
+    class_sums,
+    regression_results,
+    regression_sums,
+)
+from runner.training.health.findings import find_in_data
+from runner.training.health.linear_regression import fit_numbers
+from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, most_train_rows, read_sample
-from runner.training.health.verdict import NAME, NAME_OF_NUMBERS
+from runner.training.health.verdict import MEASURED, MEASURED_OF_NUMBERS, NAME, NAME_OF_NUMBERS
 from runner.training.job import Job
 
 _NO_GAIN = "linear regression predicts validation rows no better than the mean of the train rows"
@@ -68,20 +75,20 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     metrics: dict[str, float] = {}
     fits: Sequence[Fit]
+    names: Sequence[str]
     l2: float | None
     if is_binary:
-        names = "auc", "log_loss"
+        names = MEASURED
         fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), labels)
     else:
-        names = "mse", "mae"
+        names = MEASURED_OF_NUMBERS
         fits, l2 = fit_numbers(matrix_of, train, samples.get("validation"), columns)
-    judge = _judge if is_binary else _judge_numbers
     fit_of = dict(zip(columns, fits))
     for split, x_NC in judged.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
         for indices in labels:
             found = [x_NC @ fit_of[i][0] + fit_of[i][1] for i in indices]
-            values |= judge(np.column_stack(found), samples[split], indices, schema.tasks)
+            values |= _judge(np.column_stack(found), samples[split], indices, schema.tasks)
         values = add_task_means(values, names, schema.tasks)
         metrics |= {f"{split}/{key}": v for key, v in values.items() if not math.isnan(v)}
     return {
@@ -95,26 +102,32 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 
 
 def _judge(
-    logits_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
+    scores_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
 ) -> dict[str, float]:
-    """Return the metrics of a label by key: of one column of 0 and 1, or one for each class."""
-    found, weights_N = {}, sample.weights_N
-    y_NK, label = sample.labels_NT[:, indices], tasks[indices[0]].one_of
+    """Return the metrics of a label by key: of one column, or of one for each of its classes."""
+    x_NK, y_NK = torch.from_numpy(scores_NK), torch.from_numpy(sample.labels_NT[:, indices])
+    label, weights_N = tasks[indices[0]].one_of, torch.from_numpy(sample.weights_N)
+    if tasks[indices[0]].kind == "regression":
+        [sums_S] = torch.einsum("snk,n->ks", regression_sums(x_NK, y_NK), weights_N).tolist()
+        values = regression_results(*sums_S)
+        return {result_key(n, tasks[indices[0]], tasks): values[n] for n in MEASURED_OF_NUMBERS}
+    found = {}
+    if label:  # the logits of each class against the rest
+        log_p_NK = x_NK.log_softmax(1)
+        x_NK = log_p_NK - torch.log1p(-log_p_NK.exp())
+    sums_SNK = binary_sums(x_NK, y_NK)
     if label:
-        losses_N = softmax_losses(logits_NK, y_NK)
-        found[f"log_loss/{label}"] = float(np.average(losses_N, weights=weights_N))
-        logits_NK = log_softmax(logits_NK, axis=1)
-    else:
-        loss = mean_log_loss(logits_NK[:, 0], y_NK[:, 0], weights_N)
-        found[result_key("log_loss", tasks[indices[0]], tasks)] = loss
-    for index, logits_N, y_N in zip(indices, logits_NK.T, y_NK.T):
-        levels = group_by_score(logits_N, weights_N * y_N, weights_N * (1 - y_N))
-        found[result_key("auc", tasks[index], tasks)] = roc_auc(*levels)
+        sums_SNK[3:5] = torch.stack(class_sums(x_NK, y_NK))
+    sums_SK = torch.einsum("snk,n->sk", sums_SNK, weights_N).tolist()
+    if label:
+        values = class_results(sums_SK)
+        found = {f"{n}/{label}": values[n] for n in names_for_task(MEASURED, ClassLabel(label))}
+    for index, sums_S, x_N, y_N in zip(indices, zip(*sums_SK), x_NK.T, y_NK.T):
+        task = tasks[index]
+        levels = group_by_score(
+            x_N.numpy(), (weights_N * y_N).numpy(), (weights_N * (1 - y_N)).numpy()
+        )
+        values = binary_results(*sums_S)
+        values |= {"auc": roc_auc(*levels), "pr_auc": average_precision(*levels)}
+        found |= {result_key(n, task, tasks): values[n] for n in names_for_task(MEASURED, task)}
     return found
-
-
-def _judge_numbers(
-    predicted_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
-) -> dict[str, float]:
-    [index], found = indices, judge_numbers(predicted_NK[:, 0], sample, indices[0])
-    return {result_key(name, tasks[index], tasks): value for name, value in found.items()}

@@ -12,9 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import mean_squared_error, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    log_loss,
+    mean_squared_error,
+    r2_score,
+    roc_auc_score,
+)
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Schema, SparseFeature, TaskSpec
@@ -27,11 +34,7 @@ from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
 from runner.training.health import yardstick as yardstick_module
 from runner.training.health.findings import auc_error, find_in_data
-from runner.training.health.linear_regression import (
-    fit_linear_regression,
-    fit_numbers,
-    judge_numbers,
-)
+from runner.training.health.linear_regression import fit_linear_regression, fit_numbers
 from runner.training.health.logistic_regression import (
     Columns,
     fit_logistic_regression,
@@ -41,7 +44,7 @@ from runner.training.health.logistic_regression import (
     softmax_losses,
 )
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
-from runner.training.health.verdict import explain_below, find_overfitting
+from runner.training.health.verdict import explain_below, find_overfitting, select_shown
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
 from tests.data.synthetic_settings import small_synthetic
@@ -77,6 +80,72 @@ def test_of_classes_it_is_the_multinomial_regression_of_scikit_learn():
     np.testing.assert_allclose(weights_KC, other.coef_, atol=2e-3)
     ours_NK, theirs_NK = x_NC @ weights_KC.T + intercepts_K, other.predict_log_proba(x_NC)
     np.testing.assert_allclose(log_softmax(ours_NK, axis=1), theirs_NK, atol=5e-3)
+
+
+def test_its_metrics_are_those_of_scikit_learn():
+    sample, rng = make_sample(1), np.random.default_rng(5)
+    y_N, weighed = sample.labels_NT[:, 0], {"sample_weight": sample.weights_N}
+    x_N = rng.normal(size=ROWS) + y_N
+    p_N, rate = 1 / (1 + np.exp(-x_N)), np.average(y_N, weights=sample.weights_N)
+    found = yardstick_module._judge(x_N[:, None], sample, [0], (TaskSpec("click"),))
+    entropy = log_loss(y_N, np.full(ROWS, rate), **weighed)
+    assert found == pytest.approx(
+        {
+            "auc": roc_auc_score(y_N, x_N, **weighed),
+            "pr_auc": average_precision_score(y_N, x_N, **weighed),
+            "log_loss": log_loss(y_N, p_N, **weighed),
+            "normalized_entropy": log_loss(y_N, p_N, **weighed) / entropy,
+            "rce": 100 - 100 * log_loss(y_N, p_N, **weighed) / entropy,
+            "accuracy": accuracy_score(y_N, p_N > 0.5, **weighed),
+        }
+    )
+
+
+def test_its_metrics_of_classes_are_those_of_scikit_learn():
+    sample, rng = make_sample(1), np.random.default_rng(5)
+    class_N, weighed = rng.integers(0, 3, ROWS), {"sample_weight": sample.weights_N}
+    sample = replace(sample, labels_NT=np.eye(3)[class_N])
+    x_NK = 3 * rng.normal(size=(ROWS, 3)) + 4 * sample.labels_NT
+    x_NK[:5] *= 100  # sure beyond what a float tells from 1
+    p_NK = softmax(x_NK, axis=1)
+    tasks = tuple(TaskSpec(f"action.{k}", one_of="action") for k in range(3))
+    found = yardstick_module._judge(x_NK, sample, [0, 1, 2], tasks)
+    shares_K = np.average(sample.labels_NT, axis=0, weights=sample.weights_N)
+    entropy = -(shares_K * np.log(shares_K)).sum()
+    loss = np.average(softmax_losses(x_NK, sample.labels_NT), weights=sample.weights_N)
+    assert found["log_loss/action"] == pytest.approx(loss)
+    assert found["normalized_entropy/action"] == pytest.approx(loss / entropy)
+    hits_N = p_NK.argmax(1) == class_N
+    assert found["accuracy/action"] == pytest.approx(np.average(hits_N, weights=sample.weights_N))
+    for k in range(3):
+        args = (class_N == k, log_softmax(x_NK, axis=1)[:, k])
+        assert found[f"auc/action.{k}"] == pytest.approx(roc_auc_score(*args, **weighed), abs=1e-5)
+        theirs = average_precision_score(*args, **weighed)
+        assert found[f"pr_auc/action.{k}"] == pytest.approx(theirs, abs=1e-5)
+    assert len(found) == 4 - 1 + 1 + 2 * 3
+
+
+def test_what_stands_beside_a_run_are_the_usual_metrics_or_else_those_that_it_has():
+    measured = {f"test/{n}": 0.5 for n in ("auc", "log_loss", "pr_auc", "accuracy")}
+    assert list(select_shown(measured, {"test/pr_auc": 1, "test/log_loss": 1})) == [
+        "test/auc",
+        "test/log_loss",
+    ]
+    assert "test/pr_auc" in select_shown(measured, {"test/pr_auc": 1})
+    assert select_shown(measured, {"test/gauc": 1}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [("r2", 0.4, 0.5), ("pr_auc", 0.1, 0.2), ("rce", 10, 11), ("rmse", 501.0, 490.0)],
+)
+def test_any_metric_that_the_regression_has_can_be_below(name, ours, theirs):
+    yardstick = {"name": "it", "metrics": {f"test/{name}": theirs}}
+    said = explain_below(job(), TrainState(step=2), {f"test/{name}": ours}, yardstick, [])
+    assert said is not None and said.startswith(f"test/{name} ")
+    for equal in (theirs, theirs * (0.999 if name == "rmse" else 1.001)):
+        found = explain_below(job(), TrainState(step=2), {f"test/{name}": equal}, yardstick, [])
+        assert found is None
 
 
 def test_classes_that_a_few_rows_do_not_mix_up_make_no_logits_without_end():
@@ -128,10 +197,12 @@ def test_of_numbers_it_is_the_ridge_regression_of_scikit_learn():
     [(weights_C, intercept)], l2 = fit_numbers(columns, train, test, [0])
     assert l2 is not None
     predicted_N = columns.matrix(test) @ weights_C + intercept
-    found = judge_numbers(predicted_N, test, 0)
-    assert found["mse"] == pytest.approx(
-        mean_squared_error(test.labels_NT[:, 0], predicted_N, sample_weight=test.weights_N)
-    )
+    tasks = (TaskSpec("took", "regression"),)
+    found = yardstick_module._judge(predicted_N[:, None], test, [0], tasks)
+    y_N, weighed = test.labels_NT[:, 0], {"sample_weight": test.weights_N}
+    assert found["mse"] == pytest.approx(mean_squared_error(y_N, predicted_N, **weighed))
+    assert found["r2"] == pytest.approx(r2_score(y_N, predicted_N, **weighed))
+    assert found["mae"] <= found["rmse"] == pytest.approx(found["mse"] ** 0.5)
     assert found["mse"] < 1.1 * 20**2 < test.labels_NT[:, 0].var() / 2
 
 
@@ -412,12 +483,15 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
         *("dataset=parquet", f"dataset.schema={tmp_path}/schema.yaml", "model/loss=by_kind"),
         *("trainer.max_steps=3", "checkpoint.monitor={metric: validation/loss, direction: min}"),
         *("model=wide_and_deep", "checkpoint.init_linear=true", "model.net.scale=60"),
+        "metrics.eval=[r2]",
         *(f"hydra.run.dir={tmp_path}/linear", "trainer.num_threads=1", "report=false"),
     ).check()
     assert "starts as the linear regression of" in done.text
     first = read_rows(tmp_path / "linear", "validation")[0]
     assert first["step"] == 0
-    assert first["mse"] == pytest.approx(yardstick["metrics"]["validation/mse"], rel=0.01)
+    beside = json.loads((tmp_path / "linear/result.json").read_text())["yardstick"]["metrics"]
+    assert first["r2"] == pytest.approx(beside["validation/r2"], abs=1e-3)
+    assert "r2 of linear regression" in done.text
 
 
 @pytest.mark.parametrize(("pairs", "within"), [("false", 1e-5), ("true", 5e-4)])
