@@ -329,8 +329,13 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
     """Return a line on the whole numbers that are taken as ids, and one on the others."""
     notes = []
     for role, as_what, flag, other in (
-        ("categorical", "ids", "--numeric", "numbers"),
-        ("numeric", "quantities", "--categorical", "ids"),
+        ("categorical", ("ids", "an id"), "--numeric", ("them into numbers", "it into a number")),
+        (
+            "numeric",
+            ("quantities", "a quantity"),
+            "--categorical",
+            ("them into ids", "it into an id"),
+        ),
     ):
         names = [
             f.name
@@ -339,10 +344,12 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
             if not given.reason.startswith("--")
         ]
         if names:
-            count = f"{len(names)} whole-number column{'s' if len(names) > 1 else ''}"
-            turn = "them" if len(names) > 1 else "it"
+            is_one = len(names) == 1
+            count = "1 whole-number column" if is_one else f"{len(names)} whole-number columns"
             listed = ",".join(_join_families(names))
-            notes.append(f"{count} taken as {as_what}; {flag} {listed} turns {turn} into {other}")
+            notes.append(
+                f"{count} taken as {as_what[is_one]}; {flag} {listed} turns {other[is_one]}"
+            )
     return notes
 
 

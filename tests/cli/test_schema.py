@@ -334,6 +334,7 @@ def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     assert set(proposed["categorical"]) == {"user", "item", "f7"}
     assert list(proposed["numeric"]) == ["num_views"]
     assert "3 whole-number columns taken as ids; --numeric user,item,f7 turns them into" in shown
+    assert "1 whole-number column taken as a quantity; --categorical num_views turns it" in shown
     assert "whole numbers, in doubt ids" in shown and "named like a quantity" in shown
     proposed, _ = propose(path, "--numeric", "f7", "--categorical=num_views")
     assert set(proposed["categorical"]) == {"user", "item", "num_views"}
