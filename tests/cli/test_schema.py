@@ -197,6 +197,21 @@ def test_labels_say_of_a_small_table_which_column_in_doubt_is_a_quantity(
     assert ("whole numbers whose order tells of the label" in shown) == is_number
 
 
+def test_y_beside_x_is_a_coordinate_unless_it_alone_can_be_the_label(write, propose):
+    rng = np.random.default_rng(3)
+    places = {name: rng.normal(size=ROWS) for name in "xyz"}
+    proposed, _ = propose(write(late=binary(), x=places["x"], y=places["y"]), "--label=late")
+    assert {"x", "y"} <= proposed["numeric"].keys()
+    proposed, _ = propose(write(f1=binary(), **places))
+    assert "f1" in proposed["labels"] and "y" in proposed["numeric"]
+    proposed, _ = propose(write(x=places["x"], y=places["y"]))
+    assert list(proposed["labels"]) == ["y"]
+    proposed, _ = propose(write(x=places["x"], z=places["z"], y=binary()))
+    assert list(proposed["labels"]) == ["y"]
+    proposed, shown = propose(write(late=binary(), Y1=places["y"], X2=places["x"]), "--label=late")
+    assert "Y1" not in proposed["numeric"] and "looks like another label" in shown
+
+
 def test_an_income_is_a_feature_of_a_label_that_is_named_and_a_second_outcome_is_not(
     write, propose
 ):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.column_names import QUERY, guess_kind, is_grade, is_rating
+from runner.data.tabular.column_names import QUERY, guess_kind, is_coordinate, is_grade, is_rating
 from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
 from runner.data.tabular.guess_label import (
     LEAK_AUC,
@@ -164,8 +164,10 @@ def feature_roles(
     """
     roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
     likely = find_label_candidates(columns) if labels_known else ([], "")
-    # an income is a label where it is written as two classes
-    amounts = {f.name for f in columns if guess_kind(f.name) == "quantity" and not is_binary(f)}
+    # an income is a label where it is written as two classes, and so is y beside x
+    names = [f.name for f in columns]
+    amounts = {n for n in names if guess_kind(n) == "quantity" or is_coordinate(n, names)}
+    amounts -= {f.name for f in columns if is_binary(f)}
     for name in set(likely[0]) - amounts - {*hints.numeric, *hints.categorical}:
         if likely[1].startswith("named"):
             reason = "looks like another label; --categorical makes a feature of it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 
 def _words(text: str) -> frozenset[str]:
@@ -155,6 +156,14 @@ def is_outcome(name: str) -> bool:
     name = last if guess_kind(around) != "id" else name
     words = set(_plain_words(name))
     return bool(_OUTCOMES & words) and words <= _OUTCOMES | _BESIDE_OUTCOMES
+
+
+def is_coordinate(name: str, names: Collection[str], *, beside: str = "x") -> bool:
+    """Tell whether y, or Y2, stands beside x, or X2, or beside all letters of `beside`."""
+    if not re.fullmatch(r"y\d*", name, re.IGNORECASE):
+        return False
+    others = [other.upper() if name[0] == "Y" else other for other in beside]
+    return all(other + name[1:] in names for other in others)
 
 
 def is_amount_sold(name: str) -> bool:

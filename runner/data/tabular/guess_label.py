@@ -15,6 +15,7 @@ from runner.data.tabular.column_names import (
     QUERY,
     guess_kind,
     is_amount_sold,
+    is_coordinate,
     is_grade,
     is_outcome,
     is_rating,
@@ -48,6 +49,8 @@ _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click
 
 def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:
     """Return the columns that look like labels, and what they look like; one of them is taken."""
+    names = [f.name for f in columns]
+    columns = [f for f in columns if is_binary(f) or not is_coordinate(f.name, names, beside="xz")]
     named = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
     complete = [f for f in columns if not f.missing_share]
     if not any(f in complete for f in named if is_binary(f) or f.low is not None):

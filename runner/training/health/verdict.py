@@ -37,6 +37,8 @@ def find_overfitting(
 ) -> Iterator[str]:
     """Yield that the validation loss has risen since its best while the train loss was lower.
 
+    Or that a linear start stayed the best, so that the result is a regression's.
+
     Args:
         job: that trained.
         state: at its end.
@@ -45,6 +47,11 @@ def find_overfitting(
     best = state.best
     if best is None or best.step >= state.step:
         return
+    if best.step == 0 and job.checkpoint.init_linear:
+        yield (
+            "the linear start was best on validation: the network found nothing beyond it, and "
+            "the best weights are those of the regression"
+        )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))
         for metrics in (best.metrics, last_validation, state.train_metrics)

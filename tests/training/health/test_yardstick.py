@@ -427,6 +427,11 @@ def test_overfitting_is_told_with_its_epoch():
     start = TrainState(step=10, best=replace(best, step=0, examples=0), train_metrics={"loss": 0.3})
     (found,) = find_overfitting(job(), start, {"log_loss": 0.6})
     assert "best on validation before step 1; since" in found
+    of_linear = job()
+    of_linear.checkpoint.init_linear = True
+    said = list(find_overfitting(of_linear, start, {"log_loss": 0.5}))
+    assert len(said) == 1 and said[0].startswith("the linear start was best on validation")
+    assert not [f for f in find_overfitting(of_linear, state, {}) if "linear start" in f]
     assert not list(find_overfitting(job(), state, {"log_loss": 0.5}))
     assert not list(find_overfitting(job(), state, {}))
 
