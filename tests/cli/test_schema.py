@@ -498,6 +498,21 @@ def test_a_value_that_only_positive_rows_have_is_left_out_with_a_warning(write, 
     assert "refund" in proposed["numeric"] and "warning: refund has a value only" in shown
 
 
+def test_a_number_that_is_0_but_for_positive_rows_is_left_out_with_a_warning(write, propose):
+    rng = np.random.default_rng(3)
+    label, amounts = binary(), rng.uniform(1, 50, ROWS)
+    spent = np.where((label == 1) & (amounts < 30), amounts, 0)
+    often = np.where(label == 1, amounts, rng.integers(0, 2, ROWS))  # not 0 in half the rows of 0
+    blocked = np.where((label == 0) & (amounts < 30), 1, 0)  # a rule that may be known
+    both = np.where(amounts < 20, amounts, 0)
+    path = write(label=label, spent=spent, often=often, blocked=blocked, both=both)
+    proposed, shown = propose(path)
+    assert "warning: spent is another number than 0 only where label is 1: is it known" in shown
+    assert set(proposed["numeric"]) == {"often", "both"} and "blocked" in proposed["categorical"]
+    proposed, _ = propose(path, "--numeric", "spent")
+    assert "spent" in proposed["numeric"]
+
+
 def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     rng = np.random.default_rng(2)
     visit = rng.integers(0, 4, ROWS) == 0

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.tabular.amounts import guess_amount_form
+from runner.data.tabular.amounts import guess_amount_form, parse_amounts
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.file_list import DataFile
@@ -23,7 +23,7 @@ from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, UserError
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import as_table, encode_rows
@@ -188,14 +188,27 @@ def label_of(path: str, name: str) -> dict[str, Any]:
         (["1,234 %", "5,678 %"], "amount_comma"),
         (["0.125 €", "1.234 €"], "amount"),
         (["1,5", "2,5"], ""),
-        (["12.5", "13.5"], ""),
+        (["12.5", "13.5"], "amount"),  # of a file of texts alone
+        (["12", "13"], ""),  # ids, unless the name is that of a quantity
+        (["0012.5", "13.5"], ""),
+        (["1.234.567", "379.000", "12"], "amount_comma"),
+        (["1.2.3", "1.2.4"], ""),
+        (["10.0.0.1", "192.168.100.200"], ""),
+        (["1 234,56", "12,50"], "amount_comma"),
+        (["37\xa0900", "12"], "amount_comma"),
+        (["37\u202f900,5", "12"], "amount_comma"),
+        (["37 900", "12"], ""),
+        (["1,39,900", "2,900", "12,00,000"], "amount"),
+        (["508.20-", "12.50"], "amount"),
+        (["\u22125.20", "12.50"], "amount"),
+        (["1\u2019234.50", "12.50"], "amount"),
         (["-1.50 CHF", "€ 2"], "amount"),
         (["12.50"] * 30 + ["(3.00)"], "amount"),
         (["12.50"] * 30 + ["1,234.50"], "amount"),  # a few with thousands are enough
         (["95,20"] * 30 + ["1.234,50"], "amount_comma"),
         (["-95,20"] * 30 + ["-1.234.567,5"], "amount_comma"),
         (["17"] * 30 + ["1,234"], ""),  # as a list of two ids is written
-        (["17", "18.5"], ""),
+        (["17", "18.5"], "amount"),
         (["M-001", "M-002"], ""),
         ([], ""),
     ],
@@ -207,8 +220,54 @@ def test_the_form_of_amounts_is_found(texts, form):
 def test_a_quantity_has_thousands_where_few_of_its_texts_do():
     texts = pa.array(["17"] * 30 + ["1,234"])
     assert guess_amount_form(texts, is_quantity=True) == "amount"
-    assert guess_amount_form(texts[:30], is_quantity=True) == ""
+    assert guess_amount_form(texts[:30], is_quantity=True) == "amount"
+    assert guess_amount_form(pa.array(["37 900", "12"]), is_quantity=True) == "amount_comma"
+    assert guess_amount_form(pa.array(["37 90", "12"]), is_quantity=True) == ""
     assert guess_amount_form(pa.array(["1,2", "3,4"]), is_quantity=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "number"),
+    [
+        ("1 234,56", "amount_comma", 1234.56),
+        ("1.938.027", "amount_comma", 1938027),
+        ("12,39,900", "amount", 1239900),
+        ("508.20-", "amount", -508.2),
+        ("\u22125.20", "amount", -5.2),
+        ("1\u2019234.50", "amount", 1234.5),
+        ("1,23,45", "amount", None),
+        ("5-3", "amount", None),
+    ],
+)
+def test_amounts_are_parsed(text, form, number):
+    assert parse_amounts(pa.array([text]), form).to_pylist() == [number]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_numbers_that_a_file_has_as_texts_are_numbers(tmp_path, format_):
+    rng = np.random.default_rng(9)
+    views, price = rng.integers(0, 3000, ROWS), rng.lognormal(3, 0.6, ROWS).round(2)
+    table = pandas.DataFrame(
+        {"user_id": rng.integers(0, 50, ROWS), "num_views": views, "price": price}
+        | {"f7": rng.integers(0, 90, ROWS), "app_version": rng.integers(10, 40, ROWS) / 10}
+        | {"event_time": rng.integers(17e8, 17.1e8, ROWS), "click": labels()}
+    ).astype(str)
+    path = str(tmp_path / f"x.{format_}")
+    is_json = format_ == "jsonl"
+    table.to_json(path, orient="records", lines=True) if is_json else table.to_parquet(path)
+    roles = roles_of(path)
+    for name in ("num_views", "price"):
+        assert roles[name][0] == "numeric" and roles[name][1]["input"] == "amount"
+    for name in ("user_id", "f7", "app_version"):
+        assert roles[name][0] == "categorical" and "input" not in roles[name][1]
+    assert roles["click"][0] == "labels" and roles["event_time"][0] not in ("numeric", "carried")
+    with pytest.raises(UserError, match="--numeric f7: has no numbers, but .*string; in the YAML"):
+        propose_schema(path, hints=Hints(numeric=("f7",)))
+    numeric = {"num_views": {"input": "amount"}, "price": {"input": "amount"}}
+    schema = {"labels": {"click": {"positive": ["1"]}}, "numeric": numeric}
+    data = open_dataset(path=path, format=format_, mix=False, schema=schema)
+    batch = next(data.batches("train", batch_size=ROWS))
+    np.testing.assert_allclose(batch.dense_BD.numpy(), np.stack([views, price], 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("none", ["", " ", "-"])

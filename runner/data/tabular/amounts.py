@@ -12,9 +12,19 @@ _CURRENCY = r"(\p{Lu}{0,3}\p{Sc}|USD|EUR|GBP|CHF)"
 _SPACE = r"[\s\x{a0}\x{202f}]*"
 # without one of these, a comma may divide a list instead of standing before a fraction
 _UNIT = rf"{_CURRENCY}|%"
-_SIGN = r"[\p{Sc}\p{Lu}%,'(]"  # that keeps an amount from being read as a plain number
-# thousands before a fraction, which no list has: 1,234.50, or 1.234,50
-_THOUSANDS = {"amount": r"^-?\d{1,3}(,\d{3})+\.\d+$", "amount_comma": r"^-?\d{1,3}(\.\d{3})+,\d+$"}
+# that keeps an amount from being read as a plain number
+_SIGN = r"[\p{Sc}\p{Lu}%,'(\x{2019}\x{2212}\x{a0}\x{202f}]|\d-\s*$"
+# Thousands before a fraction, which no list has: 1,234.50, or 1.234,50; or points between them that
+# cannot all stand before a fraction, as in 1.234.567, or spaces that divide no list.
+_THOUSANDS = {
+    "amount": r"^-?\d{1,3}(,\d{3})+\.\d+$",
+    "amount_comma": (
+        r"^-?(\d{1,3}([. \x{a0}\x{202f}]\d{3})+,\d+|[1-9]\d{0,2}(\.\d{3}){2,}"
+        r"|[1-9]\d{0,2}([\x{a0}\x{202f}]\d{3})+)$"
+    ),
+}
+_SPACED = r"^-?[1-9]\d{0,2}( \d{3})+$"  # 37 900: of a quantity, or else a list of two ids
+_PLAIN = r"^[-+]?(0|[1-9]\d*)(\.\d+)?$"  # a number; with a 0 in front it is a code
 LEAST_FITTING = 0.95  # share of the texts of a column of amounts
 LEAST_SIGNS = 0.2  # share with a sign; those of a quantity, or with thousands, may have fewer
 SAMPLE_TEXTS = 20_000
@@ -22,9 +32,10 @@ SAMPLE_TEXTS = 20_000
 
 def _pattern(form: str) -> str:
     between, mark = _MARKS[form]
-    whole = rf"(\d+|[1-9]\d{{0,2}}({between}\d{{3}})+)"
+    # an Indian lakh is 1,00,000
+    whole = rf"(\d+|[1-9]\d{{0,2}}({between}\d{{2,3}})*{between}\d{{3}})"
     number = rf"({whole}(\{mark}\d+)?|\{mark}\d+)"
-    amount = rf"{_CURRENCY}?{_SPACE}[-\x{{2212}}]?{number}{_SPACE}({_UNIT})?"
+    amount = rf"{_CURRENCY}?{_SPACE}[-\x{{2212}}]?{number}{_SPACE}({_UNIT})?-?"
     return rf"^{_SPACE}([-+\x{{2212}}]?{_SPACE}{amount}|\({amount}\)){_SPACE}$"
 
 
@@ -53,33 +64,47 @@ def parse_amounts(texts: pa.Array, form: str) -> pa.Array:
 def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     """Return the form of AMOUNT_FORMS in which texts are numbers with signs; empty if in none.
 
-    Where all texts fit both, as $1,234 does, three digits are thousands; those of percents, as in
-    1.234 %, are a fraction.
+    Texts that are plain numbers, as a file of texts alone has them, are numbers too where some have
+    a fraction, or the column is named like a quantity. Where all texts fit both, as $1,234 does,
+    three digits are thousands; those of percents, as in 1.234 %, are a fraction.
 
     Args:
         texts: of a column.
         is_quantity: whether the column is named like a quantity, such as a price.
     """
     texts = texts[:SAMPLE_TEXTS].cast(pa.string())
+    if are_plain_numbers(texts):
+        has_fraction = pc.any(pc.match_substring(texts, ".")).as_py()
+        return "amount" if is_quantity or has_fraction else ""
     fits = {form: pc.match_substring_regex(texts, p) for form, p in _PATTERNS.items()}
     has_thousands = {
         form: bool(pc.any(pc.match_substring_regex(texts, p)).as_py())
         for form, p in _THOUSANDS.items()
     }
+    has_thousands["amount_comma"] |= is_quantity and _share(texts, _SPACED) > 0.2
     if not has_thousands["amount_comma"]:
         has_unit = pc.match_substring_regex(texts, _UNIT)
         fits["amount_comma"] = pc.and_(fits["amount_comma"], has_unit)
-    shares = {form: _share(own) for form, own in fits.items()}
-    signs, negative = (_share(pc.match_substring_regex(texts, p)) for p in (_SIGN, r"^\s*\("))
-    least_signs = 0.0 if is_quantity or any(has_thousands.values()) else LEAST_SIGNS
-    if max(shares.values()) <= LEAST_FITTING or not (signs > least_signs or negative):
+    shares = {form: _mean(own) for form, own in fits.items()}
+    signs, negative = (_share(texts, p) for p in (_SIGN, r"^\s*\("))
+    has_signs = signs > (0.0 if is_quantity else LEAST_SIGNS) or negative > 0
+    if max(shares.values()) <= LEAST_FITTING or not (has_signs or any(has_thousands.values())):
         return ""
     if shares["amount"] != shares["amount_comma"]:
         return max(shares, key=lambda form: shares[form])
-    points, commas = (_share(pc.match_substring(texts, mark)) for mark in ".,")
-    are_percents = _share(pc.match_substring(texts, "%")) > 0.5
+    points, commas = (_share(texts, rf"\{mark}") for mark in ".,")
+    are_percents = _share(texts, "%") > 0.5
     return "amount" if (points > commas) == are_percents or points == commas else "amount_comma"
 
 
-def _share(fits: pa.Array) -> float:
+def are_plain_numbers(texts: pa.Array) -> bool:
+    """Tell whether all texts are numbers without signs, and without zeros in front."""
+    return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py())
+
+
+def _share(texts: pa.Array, pattern: str) -> float:
+    return _mean(pc.match_substring_regex(texts, pattern))
+
+
+def _mean(fits: pa.Array) -> float:
     return float(pc.mean(fits.cast(pa.float64())).as_py() or 0)

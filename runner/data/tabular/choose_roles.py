@@ -20,6 +20,7 @@ from runner.data.tabular.guess_label import (
     holds_all_positives,
     holds_grades,
     is_binary,
+    is_zero_without_label,
     label_settings,
     leak_auc,
     read_binary_labels,
@@ -247,6 +248,9 @@ def _find_leak(
     for part, y_R in parts.items():
         if (only := find_only_label(column, y_R)) is not None:
             found = f"{name} has a value only where {part} is {only:g}"
+            return f"{found}: is it known before {part} is?", ""
+        if is_zero_without_label(column, y_R):
+            found = f"{name} is another number than 0 only where {part} is 1"
             return f"{found}: is it known before {part} is?", ""
     steps = [f"{name} alone tells {part} (AUC {aucs[part]:.4f})" for part in told]
     steps += [

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
-from runner.data.tabular.amounts import guess_amount_form, parse_amounts
-from runner.data.tabular.column_names import guess_kind
+from runner.data.tabular.amounts import are_plain_numbers, guess_amount_form, parse_amounts
+from runner.data.tabular.column_names import guess_kind, sounds_like_time
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import (
     MISSING_NUMBERS,
@@ -267,6 +267,8 @@ def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStat
     is_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
     texts = pc.if_else(is_none, pa.scalar(None, pa.string()), texts)
     known = texts.drop_null()
+    if are_plain_numbers(known) and (guess_kind(name) == "id" or sounds_like_time(name)):
+        return None
     if not (form := guess_amount_form(known, is_quantity=guess_kind(name) == "quantity")):
         return None
     numbers = parse_amounts(texts, form)

@@ -307,7 +307,10 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     None where several labels have one, or the rows without a value have the same label.
     """
     values = column.combine_chunks()
-    has_value_R = ~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return _only_label(~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False), label_R)
+
+
+def _only_label(has_value_R: np.ndarray, label_R: np.ndarray) -> float | None:
     y_R, others_R = label_R[has_value_R], label_R[~has_value_R]
     y_R, others_R = y_R[~np.isnan(y_R)], others_R[~np.isnan(others_R)]
     if len(y_R) < LEAK_KNOWN_ROWS or not len(others_R) or (y_R != y_R[0]).any():
@@ -315,20 +318,36 @@ def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | Non
     return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
 
 
+def is_zero_without_label(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether a number, 0 in most rows, is another one in rows of label 1 only.
+
+    As of the value of an order, which is 0 where nothing was bought.
+    """
+    on_R = _rarely_on(column)
+    return on_R is not None and _only_label(on_R, label_R) == 1
+
+
 def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     """Tell whether a label is 1 only where a number is not 0, which is in less than half the rows.
 
     That is so of a step on the way to the label, such as the visit before a conversion.
     """
+    on_R, positive_R = _rarely_on(column), label_R == 1
+    if on_R is None or positive_R.sum() < LEAK_KNOWN_ROWS:
+        return False
+    return bool(on_R[positive_R].all())
+
+
+def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than half."""
     values = column.combine_chunks()
     if not (
         pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)
     ):
-        return False
+        return None
     x_R = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
-    on_R, positive_R = np.nan_to_num(x_R) != 0, label_R == 1
-    enough = positive_R.sum() >= LEAK_KNOWN_ROWS and on_R.mean() < 0.5
-    return bool(enough and on_R[positive_R].all())
+    on_R: np.ndarray = np.nan_to_num(x_R) != 0
+    return on_R if on_R.mean() < 0.5 else None
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:

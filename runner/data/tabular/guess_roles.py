@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
+from runner.data.tabular.amounts import are_plain_numbers
 from runner.data.tabular.column_names import (
     HISTORY,
     INDEX,
@@ -132,7 +134,9 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))
     if f.amount_form and f.num_distinct > MANY_AMOUNTS:
-        return Role("numeric", "numbers with signs", propose_numeric(f))
+        are_plain = are_plain_numbers(pa.array(f.examples, pa.string()))
+        reason = "texts that are all numbers" if are_plain else "numbers with signs"
+        return Role("numeric", reason, propose_numeric(f))
     if not f.amount_form and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from runner.data.core.columns import is_list
+from runner.data.tabular.amounts import are_plain_numbers
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import is_time
 from runner.errors import nearest_hint
@@ -60,7 +63,9 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
             elif flag == "--numeric" and f.low is None and is_time(f):
                 continue  # its days are numbers
             elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
-                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
+                are_texts = are_plain_numbers(pa.array(f.examples, pa.string())) and not holds_lists
+                read = "; in the YAML, `{input: amount}` reads such texts as numbers" * are_texts
+                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}{read}")
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):
         problems.append(
