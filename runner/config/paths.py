@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.object_store import is_store_url
 from runner.rundir.mirror.fetch import local_run
 
 PATH_KEYS = (
@@ -41,12 +40,12 @@ def make_paths_absolute(
             _select_node(values, groups) for values in (config, saved_config, source_config)
         )
         value = node.get(name) if isinstance(node, dict) else None
-        if name == "init_from" and isinstance(node, dict) and is_store_url(value):
-            node[name] = value = str(local_run(str(value)))
-            saved_node[name] = value
         is_kept = isinstance(source_node, dict) and source_node.get(name) == value
         if value is not None and isinstance(saved_node, dict) and not is_kept:
             node[name] = _absolute(value)
+            names_run = name == "init_from" or "init_tables" in groups
+            if names_run and isinstance(value, str):
+                node[name] = str(local_run(node[name]))
             if saved_node[name] == value:
                 saved_node[name] = node[name]
 

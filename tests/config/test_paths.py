@@ -1,5 +1,6 @@
 """Paths of a configuration hold in whatever folder a later command runs."""
 
+import copy
 import os
 import re
 
@@ -54,6 +55,22 @@ def test_relative_paths_become_absolute_also_in_a_list(tmp_path, monkeypatch):
         assert config["dataset"]["schema"] == {"columns": {}}
     flight = compose(["dataset=flight", "dataset.tls_roots='~/roots.pem'"])
     assert flight.config["dataset"]["tls_roots"] == os.path.expanduser("~/roots.pem")
+
+
+def test_a_run_that_a_link_names_is_the_one_that_it_names_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs/first").mkdir(parents=True)
+    (tmp_path / "outputs/latest").symlink_to("first")
+    tables = {"user": {"from": "outputs/latest"}}
+    config = {"checkpoint": {"init_from": "outputs/latest", "init_tables": tables}}
+    saved = copy.deepcopy(config)
+    make_paths_absolute(config, saved, {})
+    for found in (config["checkpoint"], saved["checkpoint"]):
+        assert found["init_from"] == str(tmp_path / "outputs/first")
+        assert found["init_tables"]["user"]["from"] == str(tmp_path / "outputs/first")
+    kept = {"checkpoint": {"init_from": str(tmp_path / "outputs/latest")}}
+    make_paths_absolute(kept, {"checkpoint": dict(kept["checkpoint"])}, kept)
+    assert kept["checkpoint"]["init_from"] == str(tmp_path / "outputs/latest")
 
 
 def test_a_relative_path_that_an_earlier_version_has_signed_stays():

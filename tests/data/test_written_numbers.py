@@ -261,7 +261,7 @@ def test_numbers_that_a_file_has_as_texts_are_numbers(tmp_path, format_):
     for name in ("user_id", "f7", "app_version"):
         assert roles[name][0] == "categorical" and "input" not in roles[name][1]
     assert roles["click"][0] == "labels" and roles["event_time"][0] not in ("numeric", "carried")
-    with pytest.raises(UserError, match="--numeric f7: has no numbers, but .*string; in the YAML"):
+    with pytest.raises(UserError, match=r"--numeric f7: has no numbers, but .*string; in the YAML"):
         propose_schema(path, hints=Hints(numeric=("f7",)))
     numeric = {"num_views": {"input": "amount"}, "price": {"input": "amount"}}
     schema = {"labels": {"click": {"positive": ["1"]}}, "numeric": numeric}

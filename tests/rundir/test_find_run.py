@@ -37,6 +37,20 @@ def test_a_folder_whose_only_run_is_damaged_says_so(tmp_path, capsys):
     assert "it is passed over" in capsys.readouterr().err
 
 
+def test_a_link_is_the_run_that_it_names_now(tmp_path):
+    first, second = (make_run(tmp_path / name) for name in ("first", "second"))
+    link = tmp_path / "latest"
+    link.symlink_to("first")
+    found = find_run(link)
+    link.unlink()
+    link.symlink_to("second")
+    assert (found, find_run(link)) == (first, second)
+    link.unlink()
+    link.symlink_to("gone")
+    with pytest.raises(UserError, match="nothing was trained in"):
+        find_run(link)
+
+
 def test_a_user_whom_nobody_knows_is_a_part_of_a_name_as_in_a_shell():
     with pytest.raises(UserError, match="~nosuchuser/run"):
         find_run("~nosuchuser/run")

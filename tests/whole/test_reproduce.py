@@ -67,7 +67,9 @@ def test_drift_is_told_before_it_runs(runner, trained, tmp_path):
 
 @pytest.mark.parity("N6")
 def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_path):
-    other = copied(trained, tmp_path / "other")
+    other = copied(trained, tmp_path / "outputs" / "other")
+    link = tmp_path / "outputs" / "latest"  # which the repetition moves to itself
+    link.symlink_to("other")
     rows = (other / "metrics.jsonl").read_text().splitlines()
     row = json.loads(rows[1])
     name = next(k for k in row if k not in ("split", "step", "examples"))
@@ -76,7 +78,8 @@ def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_pa
     result = json.loads((other / "result.json").read_text())
     result["metrics"]["test/auc"] = 0.25
     (other / "result.json").write_text(json.dumps(result))
-    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}").check(1)
+    done = runner.run("reproduce", "outputs/latest", cwd=tmp_path).check(1)
+    assert link.resolve() != other
     assert "not the same" in done.text
     assert f"differs first at step {row['step']}" in done.text
     assert "most test/auc: 0.25 and" in done.text

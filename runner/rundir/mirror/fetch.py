@@ -29,7 +29,8 @@ def local_run(place: str | Path) -> Path:
     """Return a run directory of this machine; one that a URL names is fetched first.
 
     It lies in `outputs/mirrors/`, always in the same folder, and is fetched again only if the
-    mirror has something else.
+    mirror has something else. Of a link such as `outputs/latest` it is the folder that the link
+    names now, since a training that begins moves it.
 
     Args:
         place: a folder, or the URL of a mirror.
@@ -39,7 +40,8 @@ def local_run(place: str | Path) -> Path:
         UserError: if its folder here has another run, or is being written.
     """
     if not is_store_url(place):
-        return Path(os.path.expanduser(place))
+        folder = Path(os.path.expanduser(place))
+        return folder.resolve() if folder.is_symlink() and folder.exists() else folder
     url = str(place).rstrip("/")
     name = f"{posixpath.basename(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
     folder = (FETCHED / name).absolute()
