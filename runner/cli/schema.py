@@ -346,7 +346,7 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
         if names:
             is_one = len(names) == 1
             count = "1 whole-number column" if is_one else f"{len(names)} whole-number columns"
-            listed = ",".join(_join_families(names))
+            listed = shlex.quote(",".join(_join_families(names)))  # a shell expands braces
             notes.append(
                 f"{count} taken as {as_what[is_one]}; {flag} {listed} turns {other[is_one]}"
             )

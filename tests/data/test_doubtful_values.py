@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from runner.data.tabular.propose_schema import propose_schema
+from tests.data.clicks import open_dataset
 
 RANDOM = np.random.default_rng(3)
 NUM_ROWS = 2000
@@ -55,6 +56,30 @@ def test_a_number_that_stands_for_a_missing_one_is_told(
         t = pd.DataFrame({name: values})
         exec(re.findall("`(.*?)`", notes[0])[0], {"t": t})
         assert t[name].isna().mean() == 1 / every and t[name].min() >= 0
+
+
+def test_a_point_between_thousands_is_told_where_it_is_read_as_that_of_a_fraction(tmp_path):
+    visits = np.random.default_rng(5).lognormal(6.9, 1.2, NUM_ROWS).astype(int)
+    visits = np.minimum(visits, 999_999)
+    clicks = np.random.default_rng(1).integers(0, 2, NUM_ROWS)
+    path = tmp_path / "rows.csv"
+
+    def notes_with(texts: list[str]) -> list[str]:
+        lines = [f"{text};{click}" for text, click in zip(texts, clicks)]
+        path.write_text("\n".join(["visits;click", *lines]) + "\n")
+        return [n for n in propose_schema(str(path)).notes if "between thousands" in n]
+
+    [note] = notes_with([f"{count:,}".replace(",", ".") for count in visits])
+    assert note.startswith("visits: fractions of three digits") and "`input: amount_comma`" in note
+    numeric = {"visits": {"input": "amount_comma"}}
+    schema = {"labels": ["click"], "numeric": numeric, "delimiter": ";"}
+    notes_with([f"{count:,}".replace(",", ".") for count in visits])
+    data = open_dataset(path=str(path), format="csv", schema=schema, mix=False)
+    found = next(data.batches("train", batch_size=NUM_ROWS)).dense_BD[:, 0]
+    assert found.tolist() == visits.tolist()
+    assert not notes_with([f"{count / 1000:.3f}" for count in visits])  # kilometres
+    assert not notes_with([f"{x:g}" for x in np.round(AMOUNTS, 1)])
+    assert not notes_with([f"{1 + x}" for x in AMOUNTS])
 
 
 def test_impressions_of_several_items_are_told_with_the_lines_that_make_rows(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -222,7 +223,7 @@ def drop_leaks(
             if found:
                 warnings.append(_leave_out(f.name, found, roles, kept))
             elif step and f.name not in kept:
-                warnings.append(f"warning: {step} --drop {f.name} leaves it out")
+                warnings.append(f"warning: {step} --drop {shlex.quote(f.name)} leaves it out")
     return warnings
 
 
@@ -296,5 +297,6 @@ def _drop_leaks_of_number(
                 f" A row of counts is better two: a label of 1 with the weight {one}, and one of "
                 f"0 with the weight {other} - {one}. Else"
             )
-        warnings.append(f"{warning} --drop {one},{other} leaves them out")
+        both = shlex.quote(f"{one},{other}")
+        warnings.append(f"{warning} --drop {both} leaves them out")
     return warnings

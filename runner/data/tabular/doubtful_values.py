@@ -65,6 +65,43 @@ def _find_missing_code(x_R: np.ndarray) -> float | None:
     return None
 
 
+def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
+    """Return a note on the fractions that rather are thousands, as 1.234 beside 999 is 1,234.
+
+    Of fractions with three digits only one in a thousand would be whole.
+
+    Args:
+        sample: rows of the table.
+        names: the columns that are taken as numbers.
+    """
+    found = []
+    for name in names:
+        column = sample[name].combine_chunks().drop_null()
+        if pt.is_floating(column.type):
+            x_R = np.abs(column.to_numpy(zero_copy_only=False))
+            if _may_be_thousands(x_R[np.isfinite(x_R)]):
+                found.append(name)
+    if not found:
+        return []
+    return [
+        f"{', '.join(found)}: fractions of three digits beside whole numbers below 1,000 may have "
+        "a point between thousands, and be 1234 where they are read as 1.234; of a text file, "
+        "`input: amount_comma` beside it in the YAML reads them so"
+    ]
+
+
+def _may_be_thousands(x_R: np.ndarray) -> bool:
+    if not x_R.size:
+        return False
+    is_whole_R = x_R == np.rint(x_R)
+    thousandths_R = x_R[~is_whole_R] * 1000
+    if not (0.02 < is_whole_R.mean() < 0.95 and x_R.max() < 1000 and thousandths_R.min() > 1000):
+        return False
+    digits_R = np.rint(thousandths_R)
+    has_third = float((digits_R % 10 != 0).mean()) > 0.8
+    return bool(np.allclose(thousandths_R, digits_R, rtol=1e-9, atol=0)) and has_third
+
+
 def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a note on each text of items that were shown, each with its label, as in MIND."""
     notes = []

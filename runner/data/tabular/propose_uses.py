@@ -11,7 +11,11 @@ import pyarrow as pa
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_statistics import ColumnStatistics, describe_bad_values
 from runner.data.tabular.copied_rows import describe_copied_rows
-from runner.data.tabular.doubtful_values import describe_impressions, describe_missing_codes
+from runner.data.tabular.doubtful_values import (
+    describe_impressions,
+    describe_missing_codes,
+    describe_thousands,
+)
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_buckets import propose_buckets
@@ -100,7 +104,8 @@ def use_rows(
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
-    notes += [*describe_missing_codes(table, given), *describe_impressions(table, columns)]
+    notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
+    notes += describe_impressions(table, columns)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
     number_ids, found = propose_number_ids(sample, columns, roles)
     notes += found
