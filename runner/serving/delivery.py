@@ -111,11 +111,17 @@ class FolderDelivery:
                 f"delivery.to={self.folder}: holds deliveries of run {found['name']}, another "
                 "model; name another folder"
             ) from error
-        if found["signature"] != self._run.meta["signature"]:
+        if not self._is_of_this_run(base):
             self._job.view.note(
                 f"delivery.to={self.folder}: holds deliveries of run {found['name']}, and those of "
                 "this run go on from them"
             )
+
+    def _is_of_this_run(self, artifact: Artifact) -> bool:
+        """Tell whether this run has delivered it. Runs over streams share signatures."""
+        found, meta = artifact.manifest["run"], self._run.meta
+        name = "id" if found.get("id") else "signature"  # earlier versions wrote no id
+        return bool(found[name] == meta["run_id" if name == "id" else name])
 
     def _read_raw_inputs(self, run: Run) -> Transforms:
         """Return the raw columns of the run; ids of growing tables are not known yet.
@@ -208,8 +214,7 @@ class FolderDelivery:
         if self._last is None:
             self._last = self._read_delivered()
         base, weights = self._last
-        own = self._run.meta["signature"]
-        if base.manifest["run"]["signature"] == own and (base.step or 0) >= saved.step:
+        if self._is_of_this_run(base) and (base.step or 0) >= saved.step:
             return  # a resumed training repeats updates that were delivered
         new = self._read_version(base, saved)
         moves = find_moves(weights, new.weights, new.graphs, base.raw, new.raw)

@@ -36,6 +36,10 @@ def model_facts(
     return {
         "model": net["_target_"],
         "architecture": hash_values(with_drawn_negatives(net)),
-        "run": {"name": name or meta.get("name"), "signature": meta["signature"]},
+        "run": {
+            "name": name or meta.get("name"),
+            "signature": meta["signature"],
+            "id": meta.get("run_id"),
+        },
         "checkpoint": {"step": step, "sha256": digest},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -223,6 +224,26 @@ def test_a_stream_whose_ids_come_and_go_is_delivered_as_it_would_be_exported(run
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("run_id", "is_delivered"), [("first", False), ("second", True)])
+def test_only_a_resumed_run_takes_its_updates_for_delivered(tmp_path, run_id, is_delivered):
+    """A second run over a stream begins at step 1 again, with the signature of the first."""
+    versions = Versions(tmp_path)
+    versions.write_whole("full")
+    base = open_artifact(tmp_path / "full")
+    base.manifest["run"]["id"] = "first"
+    delivery, read = FolderDelivery(to=str(tmp_path)), []
+    delivery._last, delivery._run = (base, {}), SimpleNamespace(meta={"run_id": run_id})
+
+    def stop(*_):
+        read.append(True)
+        raise InterruptedError
+
+    delivery._read_version = stop
+    with contextlib.suppress(InterruptedError):
+        delivery._write_delta(SimpleNamespace(step=base.step))
+    assert bool(read) == is_delivered
+
+
 def test_a_folder_with_deliveries_of_another_run_is_told_by_its_key(tmp_path):
     versions = Versions(tmp_path)
     versions.write_whole("full")
@@ -233,6 +254,11 @@ def test_a_folder_with_deliveries_of_another_run_is_told_by_its_key(tmp_path):
     delivery._version = lambda *_: versions.now()
     for own, count in ((signature, 0), ("another", 1)):
         delivery._run = SimpleNamespace(meta={"signature": own})
+        delivery._check_holds_this_model(base)
+        assert len(told) == count
+    base.manifest["run"]["id"] = "first"  # a second run over a stream has the same signature
+    for run_id, count in (("first", 1), ("second", 2)):
+        delivery._run = SimpleNamespace(meta={"signature": signature, "run_id": run_id})
         delivery._check_holds_this_model(base)
         assert len(told) == count
     assert told[0].startswith(f"delivery.to={tmp_path}: holds deliveries of run {name}, and")
