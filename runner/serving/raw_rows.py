@@ -5,6 +5,7 @@ Shape legend: R rows, F features, V values of list columns, L sequence length.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,6 +59,13 @@ def as_table(
     Raises:
         DataError: for values that make no column, or columns of different lengths.
     """
+    is_one = isinstance(rows, Mapping) and any(map(_is_scalar, rows.values()))
+    if is_one or isinstance(rows, str | bytes):
+        given = "one row, which goes into a list" if is_one else f"a {type(rows).__name__}"
+        raise DataError(
+            f"the rows are {given}; they can be an Arrow table, a mapping from columns to their "
+            "values, or a list of rows"
+        )
     is_list = isinstance(rows, Sequence)
     try:
         if isinstance(rows, pa.RecordBatch):
@@ -67,7 +75,9 @@ def as_table(
             if isinstance(rows, Sequence):
                 names = dict.fromkeys(name for row in rows for name in dict(row))
                 columns = {name: [row.get(name) for row in rows] for name in names}
-            rows = pa.table({name: _as_array(values) for name, values in dict(columns).items()})
+            rows = pa.table(
+                {name: _as_array(values, name) for name, values in dict(columns).items()}
+            )
         table = flatten_structs(rows)
         if is_list:
             present = table.column_names
@@ -78,8 +88,12 @@ def as_table(
         raise DataError(f"the rows are no table: {error}") from error
 
 
-def _as_array(values: Any) -> Any:
-    """Return values as an Arrow array; whole numbers from 2^63 on, in lists too, are unsigned."""
+def _as_array(values: Any, name: str) -> Any:
+    """Return values as an Arrow array; whole numbers from 2^63 on, in lists too, are unsigned.
+
+    Raises:
+        DataError: naming the first row whose value is of another type than those before it.
+    """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     try:
@@ -87,6 +101,26 @@ def _as_array(values: Any) -> Any:
     except OverflowError:
         is_list = any(isinstance(value, Sequence | np.ndarray) for value in values)
         return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if not isinstance(values, list):
+            raise DataError(f"{REQUEST}: column {name!r}: {error}") from error
+        row = bisect.bisect_left(range(len(values)), True, key=lambda n: _fails(values[: n + 1]))
+        raise DataError(
+            f"row {row}, column {name!r}: {values[row]!r} is of another type than the values "
+            f"before it: {error}"
+        ) from error
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | bytes | float | int | np.generic)
+
+
+def _fails(values: list[Any]) -> bool:
+    try:
+        pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return True
+    return False
 
 
 def encode_rows(

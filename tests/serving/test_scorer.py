@@ -115,6 +115,14 @@ def test_wrong_columns_are_named(scorer):
         scorer.score(rows(tags=[1, 2]))
     with pytest.raises(DataError, match="the rows are no table"):
         scorer.score(rows(age=[1.0]))
+    several = [dict(zip(rows(), values)) for values in zip(*rows().values(), strict=True)]
+    several[1]["age"] = "old"
+    with pytest.raises(DataError, match="row 1, column 'age': 'old' is of another type than"):
+        scorer.score(several, skip_bad_rows=True)
+    with pytest.raises(DataError, match="are one row, which goes into a list; they can be an"):
+        scorer.score(several[0])
+    with pytest.raises(DataError, match="are a str; they can be an Arrow table"):
+        scorer.score("rows.parquet")
     with pytest.raises(DataError, match="no graph 'query'; there are model"):
         scorer.vectors("query", rows())
 

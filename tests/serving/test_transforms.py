@@ -100,3 +100,25 @@ def test_a_key_that_an_object_lacks_is_a_missing_value_where_one_may_miss():
             encode_rows(raw, [row], names)
     with pytest.raises(DataError, match="no column 'price'"):  # a table has columns, not keys
         encode_rows(raw, pa.table({"age": [3.0]}), names)
+
+
+def test_lists_and_crosses_are_empty_where_an_object_lacks_their_keys():
+    schema = {
+        "labels": ["click"],
+        "numeric": {"age": {}},
+        "categorical": {
+            "tags": {"list": True, "num_rows": 9},
+            "words": {"separator": "|", "encode": "hash", "num_rows": 9},
+            "user_city": {"cross": ["user", "city"], "num_rows": 50},
+        },
+        "sequences": {"seen": {"num_rows": 9, "max_length": 3}},
+    }
+    fitted = FittedTransforms(num_rows={"tags": 9, "words": 9, "user_city": 50, "seen": 9})
+    raw = Transforms(replace(parse_schema(schema), labels=()), fitted)
+    names = ["age", "tags", "words", "user_city", "seen"]
+    nulls = dict.fromkeys(["tags", "words", "user", "city", "seen"])
+    expected = encode_rows(raw, [{"age": 3.0, **nulls}], names)
+    found = encode_rows(raw, [{"age": 3.0}], names)
+    for name in names[1:]:
+        assert found.ids[name].values.tolist() == expected.ids[name].values.tolist()
+    assert not found.ids["tags"].values.size and not found.ids["seen"].values.size

@@ -132,10 +132,9 @@ class IdSpec:
 
     @property
     def takes_missing(self) -> bool:
-        """Whether a row may have no value: it takes the default, or a row of the table."""
+        """Whether a row may have no value: an empty list, the default, or a row of the table."""
         has_own_row = self.encode in ("vocabulary", "growing", "bucketise", *TIME_PARTS)
-        is_single = not (self.is_list or self.cross)
-        return is_single and (has_own_row or self.default is not None)
+        return self.is_list or bool(self.cross) or has_own_row or self.default is not None
 
     def __repr__(self) -> str:
         """Return what it was before there was `evict`, where that is not set."""
@@ -221,7 +220,7 @@ class Declared:
 
     @property
     def optional_columns(self) -> frozenset[str]:
-        """Columns of single values that every row may lack, as all that is made of them allows."""
+        """Columns that every row may lack, as all that is made of them allows."""
         numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numeric]
         columns = [(spec.columns, spec.default is not None) for spec in numbers]
         columns += [(spec.columns, spec.takes_missing) for spec in self.ids]

@@ -125,7 +125,8 @@ def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -
     arrays: dict[str, pa.Array] = {}
     missing = [column.name for column in columns if column.name not in tensors]
     if missing:
-        near = nearest_hint(missing[0], tensors, 3)
+        read = {column.name for column in columns}
+        near = nearest_hint(missing[0], [name for name in tensors if name not in read], 3)
         more = f", and {len(missing) - 1} more of the {len(columns)}" if missing[1:] else ""
         raise DataError(
             f"no column {missing[0]!r}{more}{near}; GET /v2/models/NAME/example is a whole request"
