@@ -45,6 +45,16 @@ def test_a_number_has_buckets_where_its_order_does_not_tell_the_label(kind):
     assert len(found) == 1  # most models need ids
 
 
+def test_of_classes_only_the_number_that_gains_most_has_buckets():
+    x = np.random.default_rng(0).normal(size=(3, ROWS))
+    z = 2 * np.abs(x[1]) + 3 * np.abs(x[2])
+    columns = {f"x{i}": x[i] for i in range(3)}
+    found, _ = propose({**columns, "y": as_label(z - 4, {})}, {})
+    assert list(found) == ["x1_bucket", "x2_bucket"]
+    found, _ = propose({**columns, "y": np.digitize(z, [3, 5])}, {"classes": ["0", "1", "2"]})
+    assert list(found) == ["x2_bucket"]
+
+
 def test_of_a_grade_a_step_has_buckets_and_a_line_has_none():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(ROWS, 30))

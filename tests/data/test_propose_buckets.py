@@ -55,6 +55,14 @@ def test_numbers_on_which_a_label_depends_by_hills_have_buckets(kind, missing):
     assert propose(columns, y, kind, taken=("age_bucket",)) == ({}, [])
 
 
+def test_of_classes_there_are_none():
+    rng, columns, of_user = draw(0)
+    hill = 4 * np.exp(-(((columns["age"] - 30) / 8) ** 2))
+    y = np.digitize(of_user + hill + rng.logistic(size=ROWS), [0, 2])
+    assert [*propose(columns, (y > 0).astype(int))[0]] == ["age_bucket"]
+    assert propose(columns, y, {"classes": ["0", "1", "2"]}) == ({}, [])
+
+
 def test_hills_of_a_rare_label_are_found_too():
     rng, columns, of_user = draw(1)
     hill = 4 * np.exp(-(((columns["age"] - 30) / 8) ** 2))

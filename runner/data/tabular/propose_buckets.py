@@ -24,6 +24,7 @@ from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     bucket_codes,
     column_settings,
+    has_classes,
 )
 
 # What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
@@ -37,7 +38,8 @@ def propose_buckets(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose buckets of the numbers of a table with ids, of which the label is no straight line.
 
-    A network that gets such numbers as they are learns steps and hills late, or not at all.
+    A network that gets such numbers as they are learns steps and hills late, or not at all. Where a
+    label has classes there are none, see `has_classes`.
 
     Args:
         sample: rows of the table.
@@ -50,7 +52,7 @@ def propose_buckets(
     numeric = {n: r.settings for n, r in roles.items() if r.name == "numeric"}
     numeric = {n: given for n, given in numeric.items() if "size" not in given}
     ids = [name for name, role in roles.items() if is_single_id(role)]
-    if not (numeric and ids):
+    if not (numeric and ids) or has_classes(roles):
         return {}, []
     table = sample.table
     codes = sorted((value_codes(table[name]) for name in ids), key=lambda codes_R: codes_R.max())
