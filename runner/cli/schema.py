@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import hydra_mapping, shell_override
 from runner.config.proposed_length import (
+    AUTO_OVERRIDES,
     FEW_ROWS,
     NEXT_ITEM_LENGTH,
     NEXT_ITEM_STOP,
@@ -28,6 +29,7 @@ from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.propose_uses import NUMBERS
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
+from runner.data.tabular.split_columns import train_share
 from runner.errors import UserError, already_exists, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
@@ -49,7 +51,7 @@ RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calib
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
+NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH}"
 # Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
 # nothing at the start, has found what the regression lacks. Dot products would not leave zero in
 # small steps; there the network takes steps that are larger still. Its average wavers less.
@@ -221,7 +223,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         parts = {proposal.interactions[part] for part in ("user", "item", "time")}
         has_gaps = any(f.missing_share for f, _ in proposal.columns if f.name in parts)
         more = SKIP_BAD_ROWS if has_gaps or proposal.has_malformed else ""
-        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}{more}"
+        stop = f" {NEXT_ITEM_STOP}" if proposal.has_validation else ""
+        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{stop}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
@@ -257,7 +260,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
     if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
-    length = " ".join(table_overrides(num_rows))
+    length = " ".join(table_overrides(num_rows) if proposal.has_validation else AUTO_OVERRIDES)
     return f"next: python -m runner {data} {length}{more}"
 
 
@@ -284,6 +287,9 @@ def _train_rows(proposal: SchemaProposal) -> int:
     """Return about how many rows the train split has; of a large text file, how many were read."""
     rows = proposal.num_train_rows or proposal.columns[0][0].num_rows
     split = proposal.places.get("split") or {}
+    if "column" in split:
+        column = next(f for f, _ in proposal.columns if f.name == split["column"])
+        return int(rows * train_share(column, split["train"]))
     shares = split.get("random") or split
     held_out = [share for name, share in shares.items() if name in ("validation", "test")]
     return int(rows * (1 - sum(share for share in held_out if isinstance(share, float))))

@@ -738,6 +738,77 @@ def test_lines_that_do_not_fit_come_with_a_command_that_makes_them_fit(
     assert all(f" {name} " in shown for name in columns)
 
 
+QUOTED = [(f"u{n % 7}", 20 + n, f"it, {n % 9}", f'say "{n % 5}", now', n % 2) for n in range(99)]
+
+
+def quoted_by(mark: str, delimiter: str = ",", *, quote: str = '"', space: str = "") -> str:
+    """Write the table with texts in quotes, and with `mark` before quotes within them."""
+    texts = [
+        delimiter.join(
+            str(value) if type(value) is int else quote + value.replace(quote, mark + quote) + quote
+            for value in row
+        ).replace(delimiter + quote, delimiter + space + quote)
+        for row in QUOTED
+    ]
+    return "\n".join([delimiter.join(["user", "age", "item", "text", "click"]), *texts, ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (quoted_by("'", quote="'"), "values stand between single quotes"),
+        (quoted_by("'", ";", quote="'").replace(", ", "; "), "values stand between single quotes"),
+        (quoted_by("\\"), "quotes within its values follow a backslash"),
+        (quoted_by('"', space=" "), "spaces stand before its quotes"),
+        (quoted_by("\\", quote="'", space=" "), "between single quotes and spaces stand before"),
+    ],
+    ids=["single", "semicolons", "backslashes", "spaces", "several"],
+)
+@pytest.mark.parametrize(("ending", "few"), [("csv", False), ("csv.gz", True)])
+def test_other_quotes_are_told_with_a_command_that_makes_usual_ones(
+    tmp_path, propose, monkeypatch, text, cause, ending, few
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"it's mine.{ending}")
+    mark = ";" if ";" in text.splitlines()[0] else ","
+    if few:  # most lines have no value that needs quotes
+        text += "".join(f"u{n % 7}{mark}{n}{mark}a{mark}b{mark}{n % 2}\n" for n in range(400))
+    path.write_bytes(gzip.compress(text.encode()) if ending == "csv.gz" else text.encode())
+    if few:
+        told = propose(str(path), "--delimiter", mark)[1]
+        assert "99 of 499 sampled lines cannot be read" in told
+    else:
+        with pytest.raises(DataError, match="no line fits its first line: line 2 has") as raised:
+            propose(str(path), "--delimiter", mark)
+        told = str(raised.value)
+    assert cause in told and "as R has not done" not in told
+    [command] = re.findall(r"; (\S*(?:cat|gzip).*? > table.csv) quotes them as usual", told)
+    subprocess.run(["bash", "-c", command], check=True, timeout=60)
+    rows = pacsv.read_csv("table.csv", parse_options=pacsv.ParseOptions(delimiter=mark))
+    expected = [[v.replace(", ", f"{mark} ") if type(v) is str else v for v in r] for r in QUOTED]
+    assert [list(row.values()) for row in rows.slice(0, 99).to_pylist()] == expected
+    proposed, told = propose("table.csv")
+    assert "cannot be read" not in told and list(proposed["labels"]) == ["click"]
+
+
+def test_a_name_for_the_first_column_is_told_only_where_lines_begin_with_names_of_rows(
+    tmp_path, propose
+):
+    rows = [f"u{n % 7},{n % 9},Smith, John,{n % 2}" for n in range(99)]
+    for text, is_of_r in (
+        ("\n".join(["user,age,name,click", *rows]), False),
+        ("\n".join(["user,age,name,click", *(f"{n},{r}" for n, r in enumerate(rows))]), None),
+        ("\n".join(["user,age,last,first,click", *(f"{n},{r}" for n, r in enumerate(rows))]), True),
+        ('user,click\n1,"a\\" b,0\n2,"c\\" d,1\n', False),
+    ):
+        (tmp_path / "x.csv").write_text(text)
+        with pytest.raises(DataError, match="no line fits its first line") as raised:
+            propose(str(tmp_path / "x.csv"))
+        assert ("as R has not done" in str(raised.value)) is bool(is_of_r)
+        needs_quotes = "values in which the delimiter stands need quotes" in str(raised.value)
+        assert needs_quotes is (is_of_r is False)
+
+
 def test_arff_comes_with_a_command_that_makes_a_table_of_it(tmp_path, propose, monkeypatch):
     kinds = ["user {u0,u1,u2}", "age NUMERIC", "click {0,1}"]
     lines = ["% made by hand", "@RELATION clicks", *(f"@ATTRIBUTE {kind}" for kind in kinds)]
@@ -934,6 +1005,126 @@ def test_files_named_as_splits_are_the_splits_of_a_folder(tmp_path, propose, nam
     assert f"{paths[0]} is train" in shown and "/**/*.csv' makes one table" in shown
     proposed, _ = propose(str(folder), "--validation", str(folder / names[0]))
     assert proposed["path"] == str(folder)
+
+
+def split_names(*names: str) -> np.ndarray:
+    """Return names of splits, ROWS of them, in turn; the first is that of nearly all rows."""
+    return np.array([names[n % 10 if n % 10 < len(names) else 0] for n in range(ROWS)])
+
+
+def count_splits(schema_: dict, tmp_path: Path, monkeypatch) -> dict[str, int]:
+    """Return the rows of each split, as a training has them."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    data = open_table(TableRecipe("parquet", None, schema_), window_rows=1 << 14, prefetch=0)
+    return dict(data.num_rows)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("train", "valid", "test"), ("Training", "dev", "TEST "), ("train", "val"), ("train", "test")],
+)
+def test_a_column_of_names_of_splits_splits_the_rows_and_is_no_feature(
+    write, propose, tmp_path, monkeypatch, names
+):
+    path = write(label=binary(), fold=np.arange(ROWS) % 5, part=split_names(*names))
+    proposed, shown = propose(path)
+    kinds = [{"v": "validation", "d": "validation", "T": "test", "t": "test"}[n[0]] for n in names]
+    of = dict(zip(["train", *kinds[1:]], names))
+    assert proposed["split"] == {"column": "part"} | {split: [name] for split, name in of.items()}
+    assert proposed["categorical"].keys() == {"user", "item", "fold"}
+    assert "- (says of which split a row is)" in shown and "the column part says it" in shown
+    assert "#   part: says of which split a row is" in (tmp_path / "s.yaml").read_text()
+    expected = {s: int((split_names(*names) == n).sum()) for s, n in of.items()}
+    assert count_splits(proposed, tmp_path, monkeypatch) == expected
+    assert ("no row is for validation" in shown) == ("validation" not in of)
+    assert ("trainer.early_stop.patience" in shown) == ("validation" in of)
+
+
+def test_rows_for_validation_that_a_split_lacks_are_drawn_by_the_line_that_is_told(write, propose):
+    path = write(label=binary(), part=split_names("train", "test"))
+    [code] = re.findall("with pandas, `(.*?)` takes a tenth", propose(path)[1])
+    table = pq.read_table(path).to_pandas().astype({"part": "category"})
+    exec(code, {"t": table})
+    assert table["part"].value_counts().to_dict() == {"train": 810, "test": 100, "validation": 90}
+    table.to_parquet(path)
+    assert propose(path)[0]["split"]["validation"] == ["validation"]
+
+
+def test_what_a_user_says_of_a_column_of_names_of_splits_goes_before_it(write, propose, tmp_path):
+    times = np.arange(ROWS) * 3600 + 1_700_000_000
+    path = write(label=binary(), part=split_names("train", "valid", "test"), ts=times)
+    assert propose(path)[0]["split"]["column"] == "part"
+    proposed, _ = propose(path, "--categorical", "part", "--drop", "ts")
+    assert "part" in proposed["categorical"] and "random" in proposed["split"]
+    proposed, shown = propose(path, "--drop", "part,ts")
+    assert "part" not in proposed["categorical"] and "random" in proposed["split"]
+    proposed, shown = propose(path, "--time", "ts")
+    assert "part" not in proposed["categorical"] and proposed["split"]["time"] == "ts"
+    assert "part: says of which split a row is, and is left out; --time ts splits" in shown
+    (tmp_path / "test.parquet").write_bytes(Path(path).read_bytes())
+    files = ["--test", str(tmp_path / "test.parquet")]
+    split = {"column": "part", "train": ["train"], "validation": ["valid"]}
+    assert propose(path, *files)[0]["split"] == split
+    proposed, shown = propose(path, *files, "--validation", files[1])
+    assert "split" not in proposed and "part" not in proposed["categorical"]
+    assert 'split: {column: "part", train: ["train"]} in the YAML trains on its train' in shown
+
+
+def test_names_of_splits_beside_other_values_are_ids(write, propose):
+    for names in (("train", "valid", "other"), ("valid", "test"), ("train", None), ("train", "")):
+        part = pa.array([str(n) if n is not None else None for n in split_names(*names).tolist()])
+        proposed, _ = propose(write(label=binary(), part=part))
+        assert "part" in proposed["categorical"] and "random" in proposed["split"]
+
+
+def test_a_sample_of_train_rows_alone_tells_how_others_are_held_out(write, propose, monkeypatch):
+    part = np.where(np.arange(ROWS) < 800, "train", "test")
+    path = write(label=binary(), part=part)
+    assert "test" in propose(path)[0]["split"]
+    monkeypatch.setattr("runner.data.tabular.sample_rows.SAMPLE_ROWS", 600)
+    _, shown = propose(path)
+    assert "part: is train in all sampled rows; if other rows are for validation or test" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "listed"),
+    [
+        ("is_train", lambda is_in: is_in.astype(int), "train: [1], test: [0]"),
+        ("isTest", lambda is_in: is_in, "train: [false], test: [true]"),
+        ("in_train", lambda is_in: is_in.astype(float), "train: [1, 1.0], test: [0, 0.0]"),
+        ("is_valid", lambda is_in: np.where(is_in, "yes", "no"), None),
+    ],
+)
+def test_a_mark_of_the_rows_of_a_split_is_left_out_and_told_with_a_split_by_it(
+    write, propose, tmp_path, monkeypatch, name, mark, listed
+):
+    listed = listed or 'train: ["no"], validation: ["yes"]'
+    is_in = np.arange(ROWS) % 4 == 0
+    path = write(
+        price=np.arange(ROWS) % 7 / 2, rating=np.arange(ROWS) % 5 + 1, **{name: mark(is_in)}
+    )
+    proposed, shown = propose(path)
+    assert list(proposed["labels"]) == ["rating"]
+    assert name not in {**proposed["categorical"], **proposed["numeric"]}
+    assert f"{name}: marks the " in shown and listed in shown
+    [split] = re.findall(r"left out; split: (\{.*?\}) in the YAML splits by it", shown)
+    proposed["split"] = yaml.safe_load(split)
+    num_rows = count_splits(proposed, tmp_path, monkeypatch)
+    held_out = "validation" if name == "is_valid" else "test"
+    is_train = is_in if "rain" in name else ~is_in
+    assert num_rows == {"train": is_train.sum(), held_out: (~is_train).sum()}
+    assert ("needs trainer.early_stop.patience=null" in shown) == (held_out == "test")
+    assert name in propose(path, "--categorical", name)[0]["categorical"]
+    assert name in propose(path, "--label", name)[0]["labels"]
+
+
+def test_events_are_split_by_a_column_of_names_of_splits(tmp_path, propose):
+    rows = [f"{n % 40},{n * 7 % 60},{1_700_000_000 + n * 99}" for n in range(ROWS)]
+    rows = [f"{row},{name}" for row, name in zip(rows, split_names("train", "test"))]
+    (tmp_path / "x.csv").write_text("\n".join(["user_id,item_id,timestamp,split", *rows]))
+    proposed, shown = propose(str(tmp_path / "x.csv"))
+    assert proposed["split"] == {"column": "split", "train": ["train"], "test": ["test"]}
+    assert "interactions" in proposed and "trainer.early_stop" not in shown
 
 
 def test_what_other_splits_alone_have_missing_or_wrong_is_known(tmp_path, propose):

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 
-_WORDS = {
-    "path": ("train", "training"),
-    "validation_path": ("validation", "valid", "val", "dev"),
-    "test_path": ("test", "testing"),
+SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
 }
+_WORDS = {"path" if s == "train" else f"{s}_path": words for s, words in SPLIT_WORDS.items()}
 
 
 def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[str]]:

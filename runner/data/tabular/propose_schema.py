@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,21 +38,17 @@ from runner.data.tabular.propose_times import (
 )
 from runner.data.tabular.propose_uses import is_by_time, use_events, use_rows
 from runner.data.tabular.read_schemas import detect_format, read_schemas
-from runner.data.tabular.read_text import (
-    TextFormat,
-    default_text_format,
-    read_first_rows,
-    read_text_chunks,
-)
+from runner.data.tabular.read_text import TextFormat, default_text_format
 from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
+from runner.data.tabular.split_columns import find_split_columns
 from runner.data.tabular.table_files import TEXT_FORMATS
-from runner.data.tabular.text_blocks import unpack_command
 from runner.data.tabular.text_layout import (
     check_names_not_repeated,
     find_written_integers,
     with_rows,
 )
+from runner.data.tabular.unfit_lines import check_lines_fit, describe_quoting
 from runner.errors import DataError, raise_combined
 
 FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
@@ -78,6 +73,12 @@ class SchemaProposal:
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
         return [(column, given) for column, given in self.columns if given.name == role]
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether rows are for validation, which a split by a column need not have."""
+        split = self.places.get("split") or {}
+        return "column" not in split or "validation" in split or "validation_path" in self.places
 
     @property
     def groups(self) -> list[str]:
@@ -125,10 +126,7 @@ def propose_schema(
     _check_sample(sample, path, files, layout)
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
     if num_malformed:
-        notes.append(
-            f"{num_malformed:,} of {num_lines:,} sampled lines cannot be read "
-            f"({sample.malformed[0]}): bad rows, which dataset.on_bad_rows=skip leaves out"
-        )
+        notes.append(_describe_malformed(sample, files[0], layout))
     others = [
         sample_rows(own, format_, layout, schema)
         for key, own in files_by_key.items()
@@ -137,11 +135,16 @@ def propose_schema(
     columns = [count_other_splits(f, others) for f in _compute_columns(sample, notes)]
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
+    is_whole = _is_whole(num_lines, len(files), num_train_rows)
+    by_column = find_split_columns(sample.table, columns, hints, missing, is_whole=is_whole)
+    notes += by_column.notes
+    all_columns, columns = columns, [f for f in columns if f.name not in by_column.roles]
     with_point: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
         with_point = _integers_with_a_point(files[0], layout, columns)
     if events := choose_events(columns, hints, notes):
         uses = use_events(events, columns, missing, with_point, notes)
+        uses = replace(uses, split=by_column.split or uses.split)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
         _read_as_integers(roles, with_point or ())
@@ -149,7 +152,7 @@ def propose_schema(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
         queries = [name for name, role in roles.items() if role.name == "groups"]
-        split = propose_split(time, missing, *queries)
+        split = by_column.split or propose_split(time, missing, *queries)
         if time and is_by_time(split):
             notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
         uses = use_rows(
@@ -161,12 +164,12 @@ def propose_schema(
             hints,
             notes,
             taken=schema.names,
-            is_whole=_is_whole(num_lines, len(files), num_train_rows),
+            is_whole=is_whole,
         )
     return SchemaProposal(
         format_,
         {**_absolute(paths), **uses.split, **_text_places(layout, format_)},
-        tuple((f, uses.roles[f.name]) for f in columns),
+        tuple((f, {**by_column.roles, **uses.roles}[f.name]) for f in all_columns),
         uses.more_numbers,
         uses.more_ids,
         None if rows_by_file is None else sum(rows_by_file.values()),
@@ -196,10 +199,21 @@ def _check_sample(
         DataError: where it has none, or files repeat it.
     """
     if not sample.table.num_rows:
-        _check_lines_fit(files[0], layout)
+        check_lines_fit(files[0], layout)
         raise DataError(f"{path}: has no rows")
     if layout and not (layout.json_lines or layout.column_names):
         check_names_not_repeated(sample, files)
+
+
+def _describe_malformed(sample: Sample, file: DataFile, layout: TextFormat | None) -> str:
+    """Return a note on the lines of a sample that make no row."""
+    num_lines = len(sample.malformed) + sample.table.num_rows
+    cause = describe_quoting(file, layout) if layout else ""
+    return (
+        f"{len(sample.malformed):,} of {num_lines:,} sampled lines cannot be read "
+        f"({sample.malformed[0]})"
+        + (cause or ": bad rows, which dataset.on_bad_rows=skip leaves out")
+    )
 
 
 def _absolute(paths: Mapping[str, str]) -> dict[str, str]:
@@ -262,32 +276,6 @@ def _integers_with_a_point(
     return find_written_integers(file, layout, doubles)
 
 
-def _check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
-    """Check that a file without rows has no lines of another number of values than its names.
-
-    Raises:
-        DataError: naming the first such line.
-    """
-    chunk = next(read_text_chunks(file, {}, layout, skip_bad_rows=True), None) if layout else None
-    if layout is None or chunk is None or not chunk.malformed_lines:
-        return
-    line, problem = chunk.malformed_lines[0]
-    advice, counts = "", re.fullmatch(r"(\d+) values, not (\d+)", problem)
-    is_same = {told for _, told in chunk.malformed_lines} == {problem}
-    if counts and is_same and int(counts[1]) == int(counts[2]) + 1:
-        mark = layout.delimiter.replace("\t", "\\t")
-        row = read_first_rows(file).splitlines()[1]
-        if row.rstrip("\r").endswith(layout.delimiter):
-            script, does = (
-                f"2,$s/[{mark}]\\r\\?$//",
-                "takes the delimiter from the end of the lines",
-            )
-        else:
-            script, does = f"1s/^/row{mark}/", "gives a name to the first column, as R has not done"
-        advice = f"; {unpack_command(file)} | sed '{script}' > table.csv {does}"
-    raise DataError(f"{file}: no line fits its first line: line {line} has {problem}{advice}")
-
-
 def _choose_roles(
     path: str,
     format_: str,
@@ -320,7 +308,7 @@ def _choose_roles(
     if not any(role.name in FEATURES for role in roles.values()):
         told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
         shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
-        more = "; is it the right --delimiter?" if len(columns) == 1 else ""
+        more = "; is it the right --delimiter?" if table.num_columns == 1 else ""
         if format_ == "jsonl" and table.num_rows == 1:
             more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
