@@ -40,6 +40,10 @@ class OwnMetric:
     def is_for(self, task: TaskSpec) -> bool:
         return self.tasks is None or task.name in self.tasks
 
+    def better_direction(self) -> str | None:
+        """Return max or min, as its class says what is better; None if it does not say."""
+        return {True: "max", False: "min"}.get(self.make().higher_is_better)
+
 
 class OwnMetrics(Metrics):
     """Metrics that get the probabilities of a binary task, or the predictions of a regression task.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -14,11 +15,14 @@ from sklearn import metrics as sklearn_metrics
 from torchmetrics import classification, regression
 
 from runner.batch import Prediction, Schema, TaskSpec
+from runner.config.early_stopping import EarlyStop
+from runner.config.settings import CheckpointSettings, MonitorSettings, TrainerSettings
 from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
 from runner.metrics.own import OwnMetric, check_own_metric
 from runner.metrics.result_keys import result_keys
 from runner.metrics.settings import MetricSettings
+from runner.training.builder.metrics import check_own_directions
 
 CPU = torch.device("cpu")
 CLICK, BUY, RATING = TaskSpec("click"), TaskSpec("buy"), TaskSpec("rating", "regression")
@@ -199,6 +203,47 @@ def test_a_class_that_raises_is_undefined_and_a_note_says_what_it_raised(rank):
 def test_a_metric_that_does_not_fit_is_told_before_training(metric, said):
     with pytest.raises(ConfigError, match=said):
         check_own_metric(metric, [CLICK])
+
+
+def check_directions(monitor, *metrics, **early_stop):
+    trainer = replace(TrainerSettings(), early_stop=EarlyStop(**early_stop))
+    check_own_directions(CheckpointSettings(monitor=MonitorSettings(*monitor)), trainer, metrics)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "early_stop", "said"),
+    [
+        (("validation/mse2", "max"), {}, [r"checkpoint.monitor.direction=max: min is better for"]),
+        (("validation/mse2/rating", "max"), {}, [r"of metrics.own.mse2 .*monitor.direction=min"]),
+        (("validation/high", "min"), {}, [r"max is better for validation/high, as .*=max$"]),
+        # the rule has the monitor's direction, and one message is enough
+        (("validation/mse2", "max"), {"patience": 1}, [r"^checkpoint.monitor.*=min$"]),
+        (
+            ("validation/mse2", "min"),
+            {"patience": 1, "direction": "max"},
+            [r"^trainer.early_stop.direction=max: min is better for validation/mse2"],
+        ),
+        (
+            ("validation/high", "min"),
+            {"threshold": 1.0, "metric": "validation/mse2", "direction": "max"},
+            [r"checkpoint.monitor.direction=min: max is", r"trainer.early_stop.direction=max: min"],
+        ),
+    ],
+)
+def test_a_direction_against_what_a_class_says_is_better_is_refused(monitor, early_stop, said):
+    metrics = own("mse2", regression.MeanSquaredError), own("high", classification.BinaryAccuracy)
+    with pytest.raises(ConfigError) as refused:
+        check_directions(monitor, *metrics, **early_stop)
+    assert all(re.search(text, str(refused.value)) for text in said)
+
+
+def test_a_direction_is_free_where_a_class_does_not_say_what_is_better():
+    assert torchmetrics.MeanMetric.higher_is_better is None
+    for direction in ("max", "min"):
+        check_directions(("validation/mean", direction), own("mean", torchmetrics.MeanMetric))
+    mse2 = own("mse2", regression.MeanSquaredError)
+    check_directions(("validation/mse2", "min"), mse2, patience=1, direction="min")
+    check_directions(("validation/mse2", "min"), mse2, direction="max")  # a rule that is off
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from runner.batch import TaskSpec
-from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
+from runner.config.early_stopping import PATIENCE_RULES, is_enabled, resolve_metric
 from runner.config.settings import EVALUATE_LOOP, CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError, nearest_hint, raise_combined
 from runner.metrics.factory import make_metrics
 from runner.metrics.names import evaluation_name, find_metric
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
@@ -32,7 +32,7 @@ def build_metrics(
 
     Raises:
         ConfigError: for metrics that do not fit the data, and for one that a rule or the monitor
-            reads and no evaluation measures.
+            reads and no evaluation measures, or reads in the wrong direction.
     """
     tasks, device = dataset.schema.tasks, inputs.device
     own = make_own_metrics(settings.own, tasks, inputs)
@@ -41,6 +41,7 @@ def build_metrics(
     train_metrics = metrics(False)
     if inputs.config["loop"]["_target_"] != EVALUATE_LOOP:  # which nothing follows on
         check_monitors(checkpoint, inputs.trainer, settings, dataset, own_names)
+        check_own_directions(checkpoint, inputs.trainer, own)
     return metrics, train_metrics
 
 
@@ -112,3 +113,28 @@ def check_monitors(
                 f"there are {', '.join(known)}"
                 + (_LOSS_HINT if metric == checkpoint.monitor.metric and is_of_other_tasks else "")
             )
+
+
+def check_own_directions(
+    checkpoint: CheckpointSettings, trainer: TrainerSettings, own: Sequence[OwnMetric]
+) -> None:
+    """Check that no direction contradicts what a class of `metrics.own` says is better.
+
+    A rule without a direction of its own has the monitor's, and is not told a second time.
+
+    Raises:
+        ConfigError: for each that does.
+    """
+    monitor = checkpoint.monitor
+    watched = {"checkpoint.monitor": (monitor.metric, monitor.direction)}
+    for name in PATIENCE_RULES:
+        rule = getattr(trainer, name)
+        if is_enabled(vars(rule)) and rule.direction is not None:
+            watched[f"trainer.{name}"] = resolve_metric(rule, monitor)
+    better = {metric.name: metric.better_direction() for metric in own}
+    raise_combined(
+        f"{where}.direction={direction}: {wanted} is better for {metric}, as the class of "
+        f"metrics.own.{name} says (higher_is_better); {where}.direction={wanted}"
+        for where, (metric, direction) in watched.items()
+        if (wanted := better.get(name := metric.split("/")[1])) not in (None, direction)
+    )
