@@ -23,6 +23,10 @@ def process_restored() -> Iterator[None]:
     torch, NumPy and Python, logging, warnings, and Arrow's memory. Signal handlers and the working
     directory are put back by whatever sets them.
     """
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    # With a handler here FBGEMM adds none, which would print again what a view has printed.
+    root.addHandler(logging.NullHandler())
     environment = dict(os.environ)
     set_thread_environment(None)  # torch's OpenMP reads it now, if this is the first use of torch
     import torch
@@ -32,7 +36,6 @@ def process_restored() -> Iterator[None]:
 
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    handlers = list(logging.getLogger().handlers)  # libraries add one when they first log
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     raises, show = logging.raiseExceptions, warnings.showwarning
     pool = pa.default_memory_pool()
@@ -48,7 +51,7 @@ def process_restored() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         set_deterministic(deterministic)
-        logging.getLogger().handlers[:] = handlers
+        root.handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
         logging.raiseExceptions = raises

@@ -108,6 +108,19 @@ def test_nothing_of_a_process_changes_and_a_second_call_gives_the_same(trained, 
     assert not trained.model().training
 
 
+def test_what_a_first_training_logs_is_not_printed_again_by_a_handler_of_fbgemm():
+    code = (
+        "import logging; from runner.serving.process_state import process_restored\n"
+        "with process_restored():\n"
+        "    import fbgemm_gpu\n"
+        "    logging.getLogger('runner').error('told by the view')\n"
+        "assert logging.getLogger().handlers == []"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "told by the view" not in done.stderr
+
+
 def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
     """A DataFrame says no type of it; a column that is kept is named once or twice."""
     places = {name: rows.column_names.index(name) for name in ("words", "user", "price")}
