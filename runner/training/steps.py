@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
@@ -22,7 +22,8 @@ from runner.errors import ConfigError
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
 from runner.training.stop_signal import StopSignal
-from runner.training.update.determinism import warn_of_unrepeatable_sums
+from runner.training.update.determinism import is_of_own_class, warn_of_unrepeatable_sums
+from runner.training.update.idle_update import watch_weights
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import StepOutput
 from runner.training.update.unsaved_state import warn_of_unsaved_state
@@ -52,7 +53,7 @@ def steps(
         What each update did.
 
     Raises:
-        ConfigError: if the task returns something else.
+        ConfigError: if the task returns something else, or says that it has updated and has not.
     """
     multiplier = state.batch_multiplier
     batches = training_batches(job, state, allow_prefetch)
@@ -72,8 +73,7 @@ def steps(
             if not module.training:  # after an evaluation; train() is slow
                 module.train()
         try:
-            with watch_first_update(job) if first else nullcontext():
-                output = _make_update(job, batches)
+            output = (_make_first_update if first else _make_update)(job, batches)
             first = False
         except EndOfStream as end:
             job.view.note(str(end))
@@ -99,6 +99,28 @@ def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
             f"{type(output).__name__}; it must return a runner.StepOutput"
         )
     return output
+
+
+def _make_first_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
+    """Make an update that is watched.
+
+    Raises:
+        ConfigError: if a task of a user's own says that it was applied, and has trained nothing.
+    """
+    context, task = job.context, job.task
+    with watch_first_update(job):
+        # tables alone need no optimizer: they step inside a backward
+        if not is_of_own_class(task) or not context.dense_parameters:
+            return _make_update(job, batches)
+        with watch_weights(context) as has_trained:
+            output = _make_update(job, batches)
+        if output.applied and not has_trained():
+            raise ConfigError(
+                f"task: train_step of {type(task).__name__} returned applied=True, but no "
+                "optimizer has stepped and no weight has changed; it must return what "
+                "ctx.update(embeddings, boundaries) or ctx.step(optimizer) returns"
+            )
+        return output
 
 
 def _count_update(job: Job, state: TrainState, output: StepOutput) -> None:

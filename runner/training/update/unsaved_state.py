@@ -66,13 +66,13 @@ def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
                 buffers = getattr(owner, "_non_persistent_buffers_set", ())
                 values = vars(owner) | {name: getattr(owner, name) for name in buffers}
                 for attribute, value in values.items():
-                    state = _state_of(value)
+                    state = state_of(value)
                     if attribute not in _MODULE_ATTRIBUTES and state is not None:
                         found[".".join(filter(None, (name, place, attribute)))] = state
     return found
 
 
-def _state_of(value: object) -> Any:
+def state_of(value: object) -> Any:
     """Return what tells the state of a value from a later one; None for kinds that are left out.
 
     Lists, dictionaries and objects are left out, and so is what is None at first: most are caches.
