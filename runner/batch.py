@@ -82,6 +82,13 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         return replace(self, **moved)
 
 
+def row_counts(batch: Batch) -> dict[str, int]:
+    """Return the number of rows of each tensor of a batch by its name, which should be the same."""
+    names = ("labels_BT", "dense_BD", "weights_B", "rows_B", "groups_BG")
+    tensors = {name: getattr(batch, name) for name in names}
+    return {n: len(t) for n, t in tensors.items() if isinstance(t, Tensor) and t.ndim > 0}
+
+
 @dataclass(frozen=True)
 class SparseFeature:
     """A pooled feature: every example has zero or more ids in [0, num_rows) of one table."""

@@ -42,7 +42,8 @@ class OwnMetric:
 
     def better_direction(self) -> str | None:
         """Return max or min, as its class says what is better; None if it does not say."""
-        return {True: "max", False: "min"}.get(self.make().higher_is_better)
+        is_better = self.make().higher_is_better
+        return None if is_better is None else "max" if is_better else "min"
 
 
 class OwnMetrics(Metrics):

@@ -7,18 +7,21 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
+from torch import Tensor
+
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
 from runner.data.core.dataset_check import (
     check_epoch,
     check_first_batch,
+    find_batch_problems,
     is_of_ones_own,
     is_stream,
 )
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks
 from runner.embeddings.step_counts import initial_step_count
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
 from runner.training.stop_signal import StopSignal
@@ -27,6 +30,13 @@ from runner.training.update.idle_update import watch_weights
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import StepOutput
 from runner.training.update.unsaved_state import warn_of_unsaved_state
+
+_OUTPUT_FIELDS = {"rows_B": Tensor, "cursor": DataPosition, "applied": bool}
+_OUTPUT_VALUES = {
+    "rows_B": "the numbers of the rows, such as batch.rows_B",
+    "cursor": "the position after the update's last batch, its batch.cursor",
+    "applied": "True or False, as ctx.update returns it",
+}
 
 
 def steps(
@@ -54,6 +64,7 @@ def steps(
 
     Raises:
         ConfigError: if the task returns something else, or says that it has updated and has not.
+        DataError: if an update fails and its batch, of a dataset of a user's own, does not fit.
     """
     multiplier = state.batch_multiplier
     batches = training_batches(job, state, allow_prefetch)
@@ -78,6 +89,9 @@ def steps(
         except EndOfStream as end:
             job.view.note(str(end))
             return
+        except Exception as error:
+            check_failed_batch(job, state, error)
+            raise
         job.context.end_update(applied=output.applied)
         _count_update(job, state, output)
         if output.applied and job.context.ema is not None:
@@ -98,6 +112,13 @@ def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
             f"task: train_step of {type(job.task).__name__} returned "
             f"{type(output).__name__}; it must return a runner.StepOutput"
         )
+    for name, kind in _OUTPUT_FIELDS.items():
+        value = getattr(output, name)
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"task: train_step of {type(job.task).__name__} returned a StepOutput with "
+                f"{name}={value!r:.80}; it must be {_OUTPUT_VALUES[name]}"
+            )
     return output
 
 
@@ -230,30 +251,68 @@ def training_batches(
 
 def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
     """Yield the batches as the dataset makes them, before any pipeline moves them to the device."""
-    cursor, trainer = state.cursor, job.trainer
-    batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
+    cursor, world_size = state.cursor, job.context.ranks.world_size
+    batch_size = _batch_size(job, state)
     for epoch in itertools.count(cursor.epoch):
         start = cursor if epoch == cursor.epoch else DataPosition(epoch, 0)
-        batches = job.dataset.batches(
-            "train",
-            batch_size=batch_size,
-            seed=job.seed,
-            start=start,
-            rank=job.context.ranks.rank,
-            world_size=job.context.ranks.world_size,
-            **({} if job.context.growing is None else {"grow": True}),
-        )
+        batches = _epoch_batches(job, batch_size, start)
         if is_of_ones_own(job.dataset):
             batches = (
                 check_first_batch(batches, job.dataset.schema, batch_size)
                 if is_stream(job.dataset)
-                else check_epoch(
-                    batches, job.dataset, start, batch_size * job.context.ranks.world_size
-                )
+                else check_epoch(batches, job.dataset, start, batch_size, world_size)
             )
         if is_stream(job.dataset) and job.context.ranks.is_distributed:
             batches = agree_on_end(batches, job.context.ranks)
         yield from batches
+
+
+def _batch_size(job: Job, state: TrainState) -> int:
+    """Return the rows of an update on this rank."""
+    trainer = job.trainer
+    return rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
+
+
+def _epoch_batches(job: Job, batch_size: int, start: DataPosition) -> Iterator[Batch]:
+    return job.dataset.batches(
+        "train",
+        batch_size=batch_size,
+        seed=job.seed,
+        start=start,
+        rank=job.context.ranks.rank,
+        world_size=job.context.ranks.world_size,
+        **({} if job.context.growing is None else {"grow": True}),
+    )
+
+
+def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
+    """Check the batch of an update that has failed, of a dataset of a user's own.
+
+    The batch is made again, so that none needs to be kept.
+
+    Args:
+        job: of the update.
+        state: where it stands, before the update.
+        error: of the update.
+
+    Raises:
+        DataError: with all in which the batch does not fit, and the error.
+    """
+    dataset, at = job.dataset, state.cursor
+    if not is_of_ones_own(dataset) or is_stream(dataset) or isinstance(error, DataError):
+        return
+    batch_size = _batch_size(job, state)
+    try:
+        batch = next(iter(_epoch_batches(job, batch_size, at)))
+        problems = [*find_batch_problems(batch, dataset.schema, batch_size, None)]
+    except Exception:  # the dataset's own error, which is the one that is raised already
+        return
+    if problems:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(
+            f"dataset: batch of the train split at row {at.offset:,} of epoch {at.epoch}: "
+            f"{'; '.join(problems)} (which ended the update with {why})"
+        ) from error
 
 
 def agree_on_end(batches: Iterator[Batch], ranks: Ranks) -> Iterator[Batch]:

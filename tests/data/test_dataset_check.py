@@ -156,7 +156,8 @@ def kjt(keys=("user",), values=(), lengths=(), dtype=torch.int64) -> KeyedJagged
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"labels_BT": None}, "labels_BT: must be a tensor of two dimensions, not NoneType"),
+        ({"labels_BT": None}, "labels_BT: must be float32 of [64, 1], not NoneType"),
+        ({"labels_BT": torch.ones(63, 1)}, "labels_BT: must be float32 of [64, 1], not float32 of"),
         ({"labels_BT": torch.full((64, 1), 2.0)}, "the binary task click must be 0 or 1"),
         ({"labels_BT": torch.full((64, 1), torch.nan)}, "labels_BT: holds NaN"),
         ({"dense_BD": torch.zeros(64, 2)}, "must be float32 of [64, 1], not float32 of [64, 2]"),
@@ -184,6 +185,22 @@ def test_what_a_first_batch_lacks_is_named(clicks, change, told):
     assert told in str(refused.value)
 
 
+def test_all_that_a_first_batch_lacks_is_told_at_once(clicks):
+    wrong = {
+        "labels_BT": torch.ones(64),
+        "dense_BD": torch.ones(64, 1).double(),
+        "weights_B": torch.ones(64).long(),
+        "rows_B": torch.arange(64).int(),
+        "groups_BG": None,
+        "sparse": kjt(dtype=torch.int32),
+    }
+    with pytest.raises(ConfigError) as refused:
+        check(Changed(clicks, **wrong))
+    told = str(refused.value)
+    assert all(f"first batch of the train split: {name}: " in told for name in wrong)
+    assert " rows, not" not in told
+
+
 def test_a_weighted_feature_needs_weights(clicks):
     weighted = [replace(feature, weighted=True) for feature in clicks.schema.sparse]
     clicks.schema = replace(clicks.schema, sparse=tuple(weighted))
@@ -195,6 +212,11 @@ def test_a_batch_of_another_kind_or_size_is_told(clicks):
     clicks.batches = lambda split, **_: iter([{"user": 1}])
     with pytest.raises(ConfigError, match="is a dict, not a runner"):
         check(clicks)
+    clicks.batches = lambda split, **_: iter([None])
+    with pytest.raises(ConfigError) as refused:
+        check(clicks)
+    assert "first batch of the train split: is a NoneType, not a runner.Batch" in str(refused.value)
+    assert "cursor" not in str(refused.value) and "gives no batch" not in str(refused.value)
     del clicks.batches
     original = clicks.batches
     clicks.batches = lambda split, *, batch_size, **more: original(split, batch_size=10, **more)
@@ -245,6 +267,38 @@ def test_an_epoch_that_ends_before_its_rows_is_told(clicks, kept, start):
     ended = start.offset + kept * 64
     with pytest.raises(DataError, match=f"epoch {start.epoch} ended at row {ended}, and num_rows"):
         list(shorter)
+
+
+@pytest.mark.parametrize("rest", ["short", "pad"])
+@pytest.mark.parametrize(
+    ("num_rows", "world_size", "told"),
+    [
+        (99_999, 1, "epoch 2 ended at row {}, and num_rows says that there are 99,999"),
+        (99_999, 2, "epoch 2 ended at row 1,856, and num_rows says that there are 99,999"),
+        (1000, 1, "epoch 2 went on to row 1,024, and num_rows says that there are 1,000"),
+    ],
+)
+def test_an_epoch_of_other_rows_than_it_says_is_told_before_it_turns(
+    clicks, rest, num_rows, world_size, told
+):
+    start, size = DataPosition(2, 0), 64 // world_size
+
+    def batches() -> Iterator[Any]:
+        return clicks.batches("train", batch_size=size, start=start, world_size=world_size)
+
+    clicks.rest = rest
+    assert len([*check_epoch(batches(), clicks, start, size, world_size)]) == 29
+    clicks.num_rows = {"train": num_rows}
+    with pytest.raises(DataError) as refused:
+        list(check_epoch(batches(), clicks, start, size, world_size))
+    assert told.format("1,800" if rest == "short" else "1,856") in str(refused.value)
+
+
+def test_a_last_batch_with_fewer_rows_than_are_left_is_told(clicks):
+    clicks.num_rows = {"train": 1810}
+    batches = clicks.batches("train", batch_size=64, seed=0)
+    with pytest.raises(DataError, match=r"ended at row 1,800, and num_rows says .* 1,810$"):
+        list(check_epoch(batches, clicks, DataPosition(), 64))
 
 
 def test_a_class_without_batches_or_whose_batches_gives_none_is_told(clicks):

@@ -8,9 +8,10 @@ from itertools import islice
 
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.task import StepCapture, StepOutput, Supervised
@@ -91,3 +92,75 @@ def test_a_task_of_a_model_whose_dense_half_is_frozen_is_not_refused():
     context = make_context()
     context.dense_parameters = []
     assert next(steps(replace(make_job(context), task=Idle()), TrainState())).applied
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("applied", None, r"StepOutput with applied=None; it must be True or False, as ctx.update"),
+        ("cursor", None, r"StepOutput with cursor=None; it must be .*, its batch.cursor$"),
+        ("rows_B", [3, 4], r"StepOutput with rows_B=\[3, 4\]; .* such as batch.rows_B$"),
+    ],
+)
+def test_an_output_with_a_field_of_another_kind_is_told(field, value, said):
+    class Wrong(Supervised):
+        def train_step(self, ctx, batches):
+            return replace(super().train_step(ctx, batches), **{field: value})
+
+    job = replace(make_job(make_context()), task=Wrong())
+    with pytest.raises(ConfigError, match=f"^task: train_step of Wrong returned a {said}"):
+        next(steps(job, TrainState()))
+
+
+class LateRows(Rows):
+    """Rows whose third batch differs from the schema by `change`."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def batches(self, *args, **more):
+        for batch in super().batches(*args, **more):
+            yield self.change(batch) if batch.rows_B[0] == 2 * BATCH else batch
+
+
+def with_id_outside(batch: Batch) -> Batch:
+    ids = batch.sparse.values().clone()
+    ids[0] = 10**6
+    keys, lengths = batch.sparse.keys(), batch.sparse.lengths()
+    return replace(batch, sparse=KeyedJaggedTensor(keys, ids, lengths=lengths))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_id_outside, r"sparse: a has id 1000000, outside .*which ended the update with \w+: "),
+        (
+            lambda b: replace(b, labels_BT=b.labels_BT[:-1]),
+            r"labels_BT: must be float32 of \[32, 1",
+        ),
+        (lambda b: None, r"is a NoneType, not a runner.Batch \(which ended"),
+    ],
+)
+def test_a_later_batch_of_ones_own_that_ends_an_update_is_told_with_its_place(change, said):
+    job, state = make_job(make_context(), dataset=LateRows(change)), TrainState()
+    place = "^dataset: batch of the train split at row 64 of epoch 0: "
+    with pytest.raises(DataError, match=place + said):
+        list(steps(job, state))
+    assert state.step == 2
+
+
+def test_an_update_that_fails_on_a_good_batch_or_in_the_dataset_keeps_its_error():
+    class Broken(Supervised):
+        def train_step(self, ctx, batches):
+            next(batches)
+            raise ValueError("of the task")
+
+    with pytest.raises(ValueError, match="of the task"):
+        next(steps(replace(make_job(make_context()), task=Broken()), TrainState()))
+
+    def fail(batch):
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        list(steps(make_job(make_context(), dataset=LateRows(fail)), TrainState()))

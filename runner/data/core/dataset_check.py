@@ -8,6 +8,7 @@ B batch, D dense features, T tasks, G group columns, V values of a jagged tensor
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature
+from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, row_counts
 from runner.data.core.argument_types import LAST_BATCH_POLICIES
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.errors import DataError, nearest_hint, raise_combined
 
 SPLITS = ("train", "validation", "test")
+_NONE: Any = object()  # in the place of a batch that there is not
 ARGUMENTS = ("batch_size", "seed", "start", "rank", "world_size")
 
 
@@ -59,18 +61,22 @@ def check_dataset(
             what = type(batches).__name__
             problems.append(f"batches({split!r}, ...) returned {what}, not an iterator of batches")
             continue
-        batch = next(iter(batches), None)
+        batch = next(iter(batches), _NONE)
         del batches  # closes a generator, and with it the files that it may have open
         update = batch_size * world_size
         end = epoch_end_offset(dataset, 0, update) if is_train else num_rows
-        if batch is None and end:
+        if batch is _NONE and end:
             problems.append(f"the {split} split gives no batch, and num_rows says {num_rows:,}")
-        elif batch is not None:
+        elif batch is not _NONE:
             full = batch_size if end >= update else None
             after = DataPosition(1, 0) if end <= update else DataPosition(0, update)
             found = [
                 *find_batch_problems(batch, dataset.schema, batch_size, full),
-                *(_position_problems(batch, after) if is_train else ()),
+                *(
+                    _position_problems(batch, after)
+                    if is_train and isinstance(batch, Batch)
+                    else ()
+                ),
             ]
             problems += [f"first batch of the {split} split: {problem}" for problem in found]
     raise_combined(f"dataset: {problem}" for problem in problems)
@@ -91,23 +97,40 @@ def check_first_batch(batches: Iterator[Batch], schema: Schema, batch_size: int)
 
 
 def check_epoch(
-    batches: Iterator[Batch], dataset: Dataset, start: DataPosition, global_batch: int
+    batches: Iterator[Batch],
+    dataset: Dataset,
+    start: DataPosition,
+    batch_size: int,
+    world_size: int = 1,
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch of a user's own dataset, which must reach its end.
+    """Yield the batches of an epoch of a user's own dataset, which must have `num_rows` rows.
 
     Raises:
-        DataError: if they end before, since the epochs would be shorter than all else counts.
+        DataError: if it has fewer or more, since all else counts by `num_rows`.
     """
+    update = batch_size * world_size
+    end = epoch_end_offset(dataset, start.offset, update)
     position = start
     for batch in batches:
-        position = batch.cursor
+        before, position = position, batch.cursor
+        # with several ranks or rows that pad, the last update has this many at most
+        is_exact = world_size == 1 and dataset.rest != "pad"
+        last = before.offset + (batch.size if is_exact else update)
+        turns = position.epoch > start.epoch
+        if turns and not (last == end if is_exact else before.offset < end <= last):
+            raise DataError(_wrong_end(start.epoch, last, end))
+        if not turns and position.offset > end:
+            raise DataError(_wrong_end(start.epoch, position.offset, end, "went on to"))
         yield batch
-    end = epoch_end_offset(dataset, start.offset, global_batch)
     if position.epoch == start.epoch and position.offset < end:
-        raise DataError(
-            f"dataset: the train batches of epoch {start.epoch} ended at row {position.offset:,}, "
-            f"and num_rows says that there are {end:,}"
-        )
+        raise DataError(_wrong_end(start.epoch, position.offset, end))
+
+
+def _wrong_end(epoch: int, row: int, end: int, how: str = "ended at") -> str:
+    return (
+        f"dataset: the train batches of epoch {epoch} {how} row {row:,}, and num_rows says that "
+        f"there are {end:,}"
+    )
 
 
 def is_of_ones_own(dataset: object) -> bool:
@@ -183,11 +206,9 @@ def find_batch_problems(
     if not isinstance(batch, Batch):
         yield f"is a {type(batch).__name__}, not a runner.Batch"
         return
-    labels = batch.labels_BT
-    if not isinstance(labels, Tensor) or labels.ndim != 2:
-        yield f"labels_BT: must be a tensor of two dimensions, not {_describe(labels)}"
-        return
-    size = batch.size
+    # as most of its tensors have it, so that the one that differs is named
+    sizes = Counter(row_counts(batch).values())
+    size = sizes.most_common(1)[0][0] if sizes else batch_size
     if not (size == full if full else 1 <= size <= batch_size):
         yield f"has {size} rows, not {full or f'1 to {batch_size}'}"
     shapes = {
@@ -265,9 +286,9 @@ def _jagged_problems(
             yield f"{name}: {feature.name} is longer than its max_length={feature.max_length}"
 
 
-def _position_problems(batch: Any, after: DataPosition) -> Iterator[str]:
+def _position_problems(batch: Batch, after: DataPosition) -> Iterator[str]:
     """Yield a message if a checkpoint after this batch would resume elsewhere."""
-    cursor = getattr(batch, "cursor", None)
+    cursor: Any = batch.cursor
     if not isinstance(cursor, DataPosition):
         yield f"cursor: must be a runner.DataPosition, not {type(cursor).__name__}"
     elif (cursor.epoch, cursor.offset) != (after.epoch, after.offset):

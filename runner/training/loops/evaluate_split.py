@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 
@@ -96,11 +96,22 @@ def evaluate_batches(
 
     Collective. Where operations have one thread, the threads of an update have a batch each, which
     changes no number; not where each row is ranked among all items, which takes memory.
+
+    Raises:
+        ConfigError: if the task returns something else than predictions and losses.
     """
 
     @torch.no_grad()  # which holds in one thread
     def evaluate(batch: Batch) -> tuple[Batch, Prediction, dict[str, Tensor]]:
-        return batch, *task.eval_step(context, batch)
+        output = task.eval_step(context, batch)
+        match output:
+            case (Prediction(), Mapping()):
+                return batch, *output
+        raise ConfigError(
+            f"task: eval_step of {type(task).__name__} returned {type(output).__name__}; it must "
+            "return a runner.Prediction and the losses of each row by name, as that of "
+            "runner.Supervised does"
+        )
 
     threads = context.row_threads
     if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from runner.training.update.context import Context
@@ -18,7 +19,7 @@ def watch_weights(context: Context) -> Iterator[Callable[[], bool]]:
     Each step of an optimizer counts, also by a rate of 0 and without the context, and so does each
     weight or buffer with another value.
     """
-    tensors = [*context.dense_parameters]
+    tensors: list[Tensor] = [*context.dense_parameters]
     for module in context.root_modules():
         tensors += module.buffers()
     for module in context.task_modules.values():

@@ -11,7 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
+from runner.batch import (
+    Batch,
+    DataPosition,
+    Embeddings,
+    Prediction,
+    row_counts,
+    split_micro_batches,
+)
 from runner.errors import ConfigError, UserError
 from runner.models.layers.part_exchange import PartExchange
 from runner.models.layers.row_draws import RowDraws, row_draws
@@ -247,7 +254,8 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
     """Return the losses of each row by name, [B] each, of a model and a loss of whatever origin.
 
     Raises:
-        UserError: if the model or the loss returns something else than it should.
+        UserError: if the model or the loss returns something else than it should, or the tensors of
+            the batch have different lengths.
     """
     model, expected = type(ctx.model).__name__, list(batch.labels_BT.shape)
     if not isinstance(prediction, Prediction):
@@ -256,6 +264,10 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
             "runner.Prediction, which Prediction.of(logits_BT, batch) makes"
         )
     if prediction.logits_BT.shape != batch.labels_BT.shape:
+        sizes = row_counts(batch)
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+            raise UserError(f"dataset: the rows of a batch differ in number: {listed}")
         raise UserError(
             f"model.net: dense of {model} returned logits of {list(prediction.logits_BT.shape)}; "
             f"they must be {expected}: the rows of the batch, and a column for each task"

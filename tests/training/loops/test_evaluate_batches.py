@@ -9,12 +9,14 @@ import torch
 
 from runner.config.compose import compose_job
 from runner.config.targets import allowed_packages
+from runner.errors import ConfigError
 from runner.reporting.console import View
 from runner.training.builder import build_job, device
 from runner.training.builder import threads as policy
-from runner.training.loops.evaluate_split import evaluate_split
+from runner.training.loops.evaluate_split import evaluate_batches, evaluate_split
 from runner.training.stop_signal import StopSignal
 from runner.training.update.task import Supervised
+from tests.tiny import make_context, random_batch
 
 WORDS = (
     "dataset.rows={train: 100, validation: 0, test: 100}",
@@ -77,3 +79,14 @@ def test_one_thread_computes_them_where(job, monkeypatch, why):
 
         object.__setattr__(job, "task", Mine())
     assert set(evaluated(job, monkeypatch)[1]) == {"MainThread"}
+
+
+@pytest.mark.parametrize(("returned", "kind"), [(None, "NoneType"), ((1, 2), "tuple")])
+def test_an_eval_step_that_returns_something_else_is_told(returned, kind):
+    class Other(Supervised):
+        def eval_step(self, ctx, batch):
+            return returned
+
+    said = f"^task: eval_step of Other returned {kind}; it must return a runner.Prediction and the "
+    with pytest.raises(ConfigError, match=said):
+        list(evaluate_batches(make_context(), Other(), iter([random_batch(8)])))

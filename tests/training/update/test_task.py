@@ -193,6 +193,14 @@ def test_what_a_model_may_not_return_is_told_in_training_and_evaluation(change, 
         Supervised().eval_step(context, random_batch(8))
 
 
+def test_a_batch_whose_tensors_differ_in_rows_is_told_and_not_the_model():
+    batch = random_batch(8)
+    batch = replace(batch, labels_BT=batch.labels_BT[:-1])
+    said = "^dataset: the rows of a batch differ in number: labels_BT 7, dense_BD 8, weights_B 8, "
+    with pytest.raises(UserError, match=said):
+        Supervised().eval_step(make_context(), batch)
+
+
 def test_a_model_whose_look_up_returns_something_else_is_told():
     class Pooled(DLRM):
         def embed(self, batch):
