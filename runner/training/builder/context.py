@@ -48,6 +48,7 @@ from runner.training.update.parameters import (
     trained_parameters,
 )
 from runner.training.update.task import Task
+from runner.training.update.unsaved_state import warn_of_unregistered_parameters
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -71,6 +72,11 @@ def make_context(
     """
     config, trainer, device, ranks = inputs.config, inputs.trainer, inputs.device, current_ranks()
     model, loss = build_model_and_loss(config["model"], dataset.schema, inputs.allowed)
+    modules = {"model": model, "loss": loss}
+    warn_of_unregistered_parameters(
+        {name: part for name, part in modules.items() if isinstance(part, nn.Module)},
+        inputs.view.warn,
+    )
     parameters, lookup = dense_parameters(model, loss), get_table_lookup(model)
     parameter_groups = assign_parameters(
         parse_parameter_groups(config["optimizer"]),

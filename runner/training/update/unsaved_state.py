@@ -1,10 +1,11 @@
-"""Warns of what a user's own parts keep between updates and no checkpoint holds."""
+"""Warns of what a user's own parts keep, or would train, and no checkpoint holds."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,43 @@ def check_extra_state(key: str, part: object) -> None:
                 f"{key}: {type(module).__name__} has get_extra_state, which checkpoints do not "
                 "hold; keep its state in a buffer (`self.register_buffer`)"
             )
+
+
+def warn_of_unregistered_parameters(
+    parts: Mapping[str, nn.Module], warn: Callable[[str], None]
+) -> None:
+    """Warn of parameters of a user's own modules that PyTorch does not find.
+
+    Args:
+        parts: model and loss by name; modules in them count, too.
+        warn: takes the warning.
+    """
+    known = {id(x) for part in parts.values() for x in (*part.modules(), *part.parameters())}
+    found = [
+        ".".join(filter(None, (name, place, attribute)))
+        for name, part in parts.items()
+        for place, owner in part.named_modules()
+        if is_of_own_class(owner)
+        for attribute, value in vars(owner).items()
+        if attribute not in _MODULE_ATTRIBUTES and _holds_unknown_parameter(value, known)
+    ]
+    if found:
+        warn(
+            f"{', '.join(found)}: holds parameters that are neither trained nor saved, since "
+            "PyTorch does not find them there: keep modules in an nn.ModuleList or nn.ModuleDict, "
+            "and a tensor that is trained in an nn.Parameter"
+        )
+
+
+def _holds_unknown_parameter(value: object, known: Collection[int]) -> bool:
+    items = value.values() if isinstance(value, Mapping) else value
+    if isinstance(items, list | tuple | ValuesView):  # a longer one holds data
+        return any(_holds_unknown_parameter(item, known) for item in islice(items, 1000))
+    if id(value) in known:
+        return False
+    if isinstance(value, nn.Module):
+        return any(p.requires_grad and id(p) not in known for p in value.parameters())
+    return isinstance(value, Tensor) and value.is_leaf and value.requires_grad
 
 
 def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:

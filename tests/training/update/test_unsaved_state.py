@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from runner.errors import ConfigError
 from runner.models.dlrm import DLRM
@@ -16,7 +17,10 @@ from runner.training.job import Job
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.task import Supervised
-from runner.training.update.unsaved_state import check_extra_state
+from runner.training.update.unsaved_state import (
+    check_extra_state,
+    warn_of_unregistered_parameters,
+)
 from tests.tiny import SCHEMA, make_context
 from tests.tiny_job import make_job
 
@@ -105,3 +109,31 @@ def test_extra_state_is_refused_before_the_training_of_which_no_checkpoint_could
     check_extra_state("model.loss", BCE(SCHEMA))
     with pytest.raises(ConfigError, match=r"model.loss: Extra has get_extra_state"):
         check_extra_state("model.loss", Extra(SCHEMA))
+
+
+class Hidden(Kept):
+    """A model with parameters where PyTorch does not find them, and with others beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.heads = [nn.Linear(4, 4)], {"click": (nn.Linear(4, 1),)}
+        self.bias, self.weights = torch.zeros(4, requires_grad=True), [nn.Parameter(torch.ones(4))]
+        # nothing is lost with these
+        self.all_layers, self.shared = [*self.modules()], {"all": [*self.parameters()]}
+        self.teacher = [nn.Linear(4, 4).requires_grad_(False)]
+        self.computed, self.fixed_C = self.bias * 2, [torch.ones(4)]
+
+
+def test_parameters_that_pytorch_does_not_find_are_named_once_with_the_cure():
+    told: list[str] = []
+    warn_of_unregistered_parameters({"model": Hidden(), "loss": BCE(SCHEMA)}, told.append)
+    [warning] = told
+    names = [f"model.{name}" for name in ("layers", "heads", "bias", "weights")]
+    assert warning.partition(": ")[0] == ", ".join(names)
+    assert "nn.ModuleList" in warning and "nn.Parameter" in warning
+
+
+def test_a_model_whose_parameters_are_all_found_is_not_warned_of():
+    told: list[str] = []
+    warn_of_unregistered_parameters({"model": Kept(), "loss": BCE(SCHEMA)}, told.append)
+    assert told == []
