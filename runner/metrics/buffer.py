@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.batch import Prediction
 
 MAX_ROWS = 1 << 14  # rows that are counted at once fit the second-level cache
-MAX_LOSS_PARTS = 16
+MIN_ROOM = 16  # parts of the loss that there is room for; checkpoints have this shape
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ WaitingBatch = tuple[Prediction, Sequence[Tensor]]  # with the parts of the loss
 
 
 class RowBuffer:
-    """A buffer whose shape never changes, so that a checkpoint can copy into it.
+    """A buffer whose shape changes with the parts of the loss alone.
+
+    So a checkpoint can copy into it.
 
     A checkpoint has the rows themselves. If they were counted for it, sums would be rounded in
     another order than in a run that saves no checkpoint there. Batches are first kept as they are,
@@ -40,11 +42,15 @@ class RowBuffer:
 
     def __init__(self, num_tasks: int, device: torch.device) -> None:
         self._num_tasks = num_tasks
-        width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
+        width = 2 * num_tasks + 1 + MIN_ROOM
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
         self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
         self._batches: list[WaitingBatch] = []  # not in the buffer yet
         self._num_batch_rows = 0  # rows of these batches
+
+    def make_room(self, num_parts: int) -> None:
+        """Make room for so many parts of the loss, if there is less."""
+        self._rows_CN = pad_rows(self._rows_CN, 2 * self._num_tasks + 1 + num_parts)
 
     def fits(self, num_rows: int) -> bool:
         """Tell whether there is room for so many more rows."""
@@ -95,10 +101,17 @@ class RowBuffer:
         self._count.fill_(start + self._num_batch_rows)
         self._batches, self._num_batch_rows = [], 0
 
-    def rows_of_state(self, state: Mapping[str, Tensor], num_parts: int) -> MetricRows:
-        """Return the rows that wait in a state, such as another rank's."""
+    def rows_of_state(self, state: Mapping[str, Tensor]) -> MetricRows:
+        """Return the rows that wait in a state, such as another rank's, with all its parts."""
         rows_CN = state["pending"][:, : int(state["pending_count"])]
-        return _metric_rows(rows_CN.to(self._rows_CN.device), self._num_tasks, num_parts)
+        return _metric_rows(rows_CN.to(self._rows_CN.device), self._num_tasks, len(rows_CN))
+
+
+def pad_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """Return a tensor with rows of zeros added up to `num_rows`; itself if it has as many."""
+    if len(rows) >= num_rows:
+        return rows
+    return torch.cat((rows, rows.new_zeros(num_rows - len(rows), *rows.shape[1:])))
 
 
 def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:

@@ -47,8 +47,8 @@ class MetricCollection:
     def loss_parts(self) -> tuple[str, ...]:
         return self._by_prefix[""].loss_parts()
 
-    def restore_loss_parts(self, names: Sequence[str]) -> None:
-        self._by_prefix[""].restore_loss_parts(names)
+    def restore_loss_parts(self, names: Sequence[str], room: int = 0) -> None:
+        self._by_prefix[""].restore_loss_parts(names, room)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         prefixes = tuple(prefix for prefix in self._by_prefix if prefix)

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec, class_columns
 from runner.metrics.buffer import (
-    MAX_LOSS_PARTS,
     MAX_ROWS,
+    MIN_ROOM,
     MetricRows,
     RowBuffer,
     WaitingBatch,
     make_metric_rows,
+    pad_rows,
 )
 from runner.metrics.curves import average_precision, average_precision_error, roc_auc, roc_auc_error
 from runner.metrics.names import METRICS, get_metric, split_task
@@ -103,8 +104,9 @@ class MetricSet:
             for kind, columns in self._columns.items()
         }
         # The weight, then each part. The names are not known before the first update, but a
-        # checkpoint may copy into this tensor before, so it has room for the most parts.
-        self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
+        # checkpoint may copy into this tensor before, so it has room for as many as most losses
+        # have; for more there is room from the first update or `restore_loss_parts` on.
+        self._losses_P = torch.zeros(1 + MIN_ROOM, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
         self._restored_loss_names: tuple[str, ...] = ()  # of the updates before a resume
         self._buffer = None if exact else RowBuffer(len(tasks), device)
@@ -133,7 +135,7 @@ class MetricSet:
                 the same order, at every update.
 
         Raises:
-            ValueError: if the names differ from those before, or are too many.
+            ValueError: if the names differ from those before.
         """
         self._check_names(losses)
         batch, buffer = (prediction, tuple(losses.values())), self._buffer
@@ -166,7 +168,7 @@ class MetricSet:
     def _flush(self) -> None:
         """Count the rows that wait."""
         if self._buffer is not None:
-            rows = self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
+            rows = self._buffer.pop(len(self._loss_names) or len(self._losses_P) - 1)
             if rows is not None:
                 self._accumulate(rows, None)
         elif self._waiting:
@@ -314,8 +316,8 @@ class MetricSet:
     def state(self) -> dict[str, Tensor]:
         """Return tensors by name.
 
-        Those of a cheap set are live and their shapes never change, so that a checkpoint can copy
-        into them; `rows` and `groups` of an exact set are copies.
+        Those of a cheap set are live and their shapes change with the parts of the loss alone, so
+        that a checkpoint can copy into them; `rows` and `groups` of an exact set are copies.
         """
         if self._exact:
             self._flush()
@@ -328,28 +330,36 @@ class MetricSet:
     def loss_parts(self) -> tuple[str, ...]:
         return self._loss_names or self._restored_loss_names
 
-    def restore_loss_parts(self, names: Sequence[str]) -> None:
+    def restore_loss_parts(self, names: Sequence[str], room: int = 0) -> None:
         self._restored_loss_names = tuple(names)
+        self._make_room(room)
+
+    def _make_room(self, num_parts: int) -> None:
+        self._losses_P = pad_rows(self._losses_P, 1 + num_parts)
+        if self._buffer is not None:
+            self._buffer.make_room(num_parts)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Add the state of another set with the same settings, such as another rank's."""
         self._flush()
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
-        self._losses_P += state["losses"].to(self._device)
+        self._make_room(len(state["losses"]) - 1)
+        self._losses_P[: len(state["losses"])] += state["losses"].to(self._device)
         if self._scores is not None:
             self._scores.merge(state)
         if self._buffer is not None:
-            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
+            self._accumulate(self._buffer.rows_of_state(state), None)
 
     def _check_names(self, losses: Mapping[str, Tensor]) -> None:
         names = tuple(losses)
         if names != self._loss_names:
-            if self._loss_names or len(names) > MAX_LOSS_PARTS:
+            if self._loss_names:
                 raise ValueError(
-                    f"parts of the loss must be the same at every update, and at most "
-                    f"{MAX_LOSS_PARTS}; they were {self._loss_names} and are now {names}"
+                    "parts of the loss must be the same at every update; they were "
+                    f"{self._loss_names} and are now {names}"
                 )
+            self._make_room(len(names))
             self._loss_names = names
 
     def _loss_results(self) -> dict[str, float]:

@@ -36,15 +36,23 @@ class Metrics(Protocol):
     def reset(self) -> None: ...
 
     def state(self) -> dict[str, Tensor]:
-        """Return tensors by name. Those of training are live, and their shapes never change."""
+        """Return tensors by name.
+
+        Those of training are live, and their shapes change with `loss_parts` alone.
+        """
         ...
 
     def loss_parts(self) -> tuple[str, ...]:
         """Return the names of the parts of the loss; empty where no update has brought them."""
         return ()
 
-    def restore_loss_parts(self, names: Sequence[str]) -> None:
-        """Take names that `loss_parts` returned, for results before the next update brings them."""
+    def restore_loss_parts(self, names: Sequence[str], room: int = 0) -> None:
+        """Take names that `loss_parts` returned, for results before the next update brings them.
+
+        Args:
+            names: of the parts.
+            room: parts that the tensors have room for which are to be copied into `state`.
+        """
         return
 
     def merge(self, state: Mapping[str, Tensor]) -> None:

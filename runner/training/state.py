@@ -194,10 +194,11 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     if not fresh:
         states = saved.values["dense_optimizer"]
         create_dense_states(list(ctx.optimizers().values()), trained_parameters(ctx), states)
+    saved_shapes = tensor_shapes(saved)
+    _restore_loss_parts(job.train_metrics, saved, saved_shapes)
     into = checkpoint_tensors(ctx, job.train_metrics)
     if fresh:
         into = _without_optimizer_states(ctx, into)
-    saved_shapes = tensor_shapes(saved)
     starts_ema = ctx.ema is not None and not any(n.startswith(EMA_PREFIX) for n in saved_shapes)
     if starts_ema:  # this resume asks for averages first: they start from the restored weights
         into = {n: t for n, t in into.items() if not n.startswith(EMA_PREFIX)}
@@ -216,7 +217,6 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         ctx.ema.reset()
     rebuild_growing_ids(ctx)
     ctx.logged_means.load_state_for_rank(saved.values.get("numbers", []), ranks)
-    job.train_metrics.restore_loss_parts(saved.values.get("loss_parts", ()))  # older lack them
     state = train_state_from_values(saved.values)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
     if fresh:  # the count of the moments' updates is this number and those of the run
@@ -224,6 +224,15 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         ctx.prior_table_updates |= dict.fromkeys(names, state.skipped - state.step)
     check_step_counts(ctx.table_groups, ctx.prior_table_updates)
     return state
+
+
+def _restore_loss_parts(
+    metrics: Metrics, saved: Checkpoint, saved_shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Make room for the sums of a checkpoint, and take the names of their parts."""
+    names = saved.values.get("loss_parts", ())  # older lack them
+    by_rank = saved_shapes.get(f"{_METRICS_PREFIX}losses")
+    metrics.restore_loss_parts(names, room=by_rank[-1] - 1 if by_rank else 0)
 
 
 def starts_optimizers_afresh(job: Job) -> bool:

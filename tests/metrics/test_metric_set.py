@@ -416,6 +416,44 @@ def test_a_restored_set_names_the_parts_of_the_loss_until_an_update_has_others()
     assert "loss/l1" in restored.compute()
 
 
+def losses_of_parts(num_parts, num_rows=100):
+    rng = torch.Generator().manual_seed(num_parts)
+    return {f"part_{p}": torch.rand(num_rows, generator=rng) for p in range(num_parts)}
+
+
+@pytest.mark.parametrize("num_parts", [16, 17, 41])
+def test_any_number_of_parts_of_the_loss_is_counted_restored_and_merged(num_parts):
+    losses, (metrics, restored, merged) = (
+        losses_of_parts(num_parts),
+        (metric_set(exact=False) for _ in range(3)),
+    )
+    metrics.update(prediction(*rows(3, 100)), losses)
+    weights = torch.from_numpy(rows(3, 100)[2])
+    means = {f"loss/{n}": float((x @ weights) / weights.sum()) for n, x in losses.items()}
+    state = metrics.state()
+    restored.restore_loss_parts(metrics.loss_parts(), room=len(state["losses"]) - 1)
+    assert {n: t.shape for n, t in restored.state().items()} == {
+        n: t.shape for n, t in state.items()
+    }
+    for name, tensor in restored.state().items():
+        tensor.copy_(state[name])
+    merged.merge(state)
+    merged.merge(metric_set(exact=False).state())  # of a rank that has not seen a row
+    merged.restore_loss_parts(metrics.loss_parts())
+    for found in (metrics, restored, merged):
+        assert found.compute()["loss"] == pytest.approx(sum(means.values()), rel=1e-6)
+        assert {n: found.compute()[n] for n in means} == pytest.approx(means, rel=1e-6)
+
+
+def test_up_to_16_parts_of_the_loss_have_the_shapes_that_checkpoints_have():
+    for num_parts in (1, 16):
+        metrics = metric_set(exact=False)
+        before = {name: tensor.shape for name, tensor in metrics.state().items()}
+        metrics.update(prediction(*rows(3, 100)), losses_of_parts(num_parts))
+        assert {name: tensor.shape for name, tensor in metrics.state().items()} == before
+        assert (before["losses"], before["pending"][0]) == ((17,), 19)
+
+
 def test_scores_of_plain_rows_are_sorted_like_any_others():
     rng = np.random.default_rng(0)
     scores_N = rng.normal(size=1000).round(1).astype(np.float32)

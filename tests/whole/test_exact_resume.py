@@ -120,6 +120,17 @@ def untouched_and_resumed(runner: Zygote, folder: Path, own: tuple[str, ...]) ->
 
 
 @pytest.mark.long
+def test_twenty_labels_with_two_parts_of_the_loss_each_resume_exactly(runner, tmp_path):
+    own = ("dataset.num_tasks=20", "model/loss=jrc", "trainer.max_steps=30")
+    own = (*own, "trainer.accumulate=1")  # since the loss compares the rows of an update
+    _, run = untouched_and_resumed(runner, tmp_path, own)
+    [*_, last] = [row for row in read_rows(run) if row["split"] == "train"]
+    parts = [value for name, value in last.items() if name.startswith("loss/")]
+    assert len(parts) == 40
+    assert last["loss"] == pytest.approx(sum(parts))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, device):
     """The generator of a GPU is a part of the checkpoint, beside the host's."""
