@@ -8,6 +8,17 @@ from typing import Any
 from runner.models.norm_scope import hidden_settings, norm_row_scope
 from runner.models.row_scope import builtin_loss_name
 
+# setting of hidden layers -> the lists of widths, of whatever net, whose layers it acts on
+_MLPS = ("deep", "top", "tower", "user_tower", "item_tower", "streams", "first", "second")
+_WITH_NORM = (*_MLPS, "experts", "bottom")
+LAYERS_OF = {
+    "dropout": (*_MLPS, "blocks"),
+    "norm": _WITH_NORM,
+    "norm_place": _WITH_NORM,
+    "activation": (*_WITH_NORM, "attention"),
+    "attention_activation": ("attention",),
+}
+
 
 def find_unused_settings(
     config: Mapping[str, Any], default_config: Mapping[str, Any]
@@ -44,17 +55,32 @@ def check_loss_correction(config: Mapping[str, Any], *, from_run: bool) -> Itera
             )
 
 
+def _empty_lists(key: str, net: Mapping[str, Any]) -> list[str]:
+    """Return the lists of widths that a setting acts on, if all of them are empty; else nothing."""
+    lists = [name for name in LAYERS_OF[key] if name in net]
+    if key == "activation" and net.get("attention_activation") is not None:
+        lists.remove("attention")  # whose layers have that one
+    return [] if any(net[name] for name in lists) else lists
+
+
 def _unused_of_net(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield names of settings of a built-in net, and why they have no effect."""
     net = config["model"]["net"]
-    if "deep" in net and not net["deep"] and not net.get("top"):
-        for key in ("dropout", "norm", "norm_place", "activation"):
-            yield key, "without a hidden layer; model.net.deep=[128,64] adds two"
+    idle = {key: lists for key in LAYERS_OF if (lists := _empty_lists(key, net))}
+    for key, lists in idle.items():
+        empty = " and ".join(f"model.net.{name}=[]" for name in lists)
+        remedy = f"model.net.{lists[0]}=[128,64] adds two hidden layers"
+        if net.get("structure") == "serial":
+            remedy = "model.net.structure=parallel takes hidden layers there"
+        yield key, f"with {empty}; {remedy}"
+    acting = {**config, "model": {"net": {k: v for k, v in net.items() if k not in idle}}}
     if net.get("norm") is None:
         yield "norm_place", "without model.net.norm"
-    if norm_row_scope(config) is None:
+    if norm_row_scope(acting) is None:
         yield "norm_scope", "without batch statistics, which norm=batch and activation=dice take"
     if "rank" in net and net["rank"] is None:
         yield "num_experts", "without model.net.rank=N, the rank of their matrices"
+    if net.get("first_order") == "field":
+        yield "linear_weights", "without a weight for each id; model.net.first_order=id has them"
     if "contexts" in net and not any(net["contexts"]):
         yield "gate", "where gates are parameters; model.net.contexts names features that make them"
