@@ -81,18 +81,20 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         "metrics": metrics,
         "train_rows": job.dataset.num_rows["train"],
         "judged_rows": {split: job.dataset.num_rows[split] for split in splits},
-        "findings": list(_describe_own(shares)),
+        "findings": list(describe_own(shares, settings)),
     }
 
 
-def _describe_own(shares: Mapping[str, float]) -> Iterator[str]:
+def describe_own(shares: Mapping[str, float], settings: MetricSettings) -> Iterator[str]:
     """Yield a finding if the rankings leave out many of the items that they look for."""
     if max(shares.values(), default=0.0) >= OWN_SHARE:
         rows = " and ".join(f"{share:.1%} of the {split}" for split, share in shares.items())
+        on = [key for key in ("leave_history_out", "leave_seen_out") if getattr(settings, key)]
+        remedy = " and ".join(f"metrics.{key}=false" for key in on)
         yield (
             f"{rows} rows have an item that is left out of their ranking, since the user has had "
-            "it before: they are misses for every model; metrics.leave_history_out=false "
-            "recommends such items again"
+            "it before: they are misses for every model; to recommend such items again, set "
+            f"{remedy}"
         )
 
 

@@ -19,7 +19,7 @@ from runner.metrics.settings import MetricSettings
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.training.catalogue import count_ids_for_model, count_item_popularity
-from runner.training.health.popularity import rank_by_count
+from runner.training.health.popularity import describe_own, rank_by_count
 from tests.conftest import Zygote
 
 ITEMS = 30
@@ -157,6 +157,17 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
     assert found["metrics"]["test/recall@5"] == pytest.approx(np.mean(recall), abs=1e-9)
     assert found["metrics"]["test/ndcg@5"] == pytest.approx(np.mean(ndcg), abs=1e-6)
     assert (run / "report.html").read_text().count("recall@5 of popularity")
+
+
+@pytest.mark.parametrize("on", [("history",), ("seen",), ("history", "seen")])
+def test_the_settings_that_leave_items_out_of_their_rankings_are_named_and_no_others(on):
+    keys = {f"leave_{name}_out": name in on for name in ("history", "seen")}
+    settings = MetricSettings(eval=["recall@5"], train=[], candidates="full", **keys)
+    [finding] = describe_own({"test": 0.25}, settings)
+    assert finding.startswith("25.0% of the test rows have an item that is left out")
+    named = " and ".join(f"metrics.leave_{name}_out=false" for name in on)
+    assert finding.endswith(f"; to recommend such items again, set {named}")
+    assert [*describe_own({"test": 0.009}, settings)] == []
 
 
 def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_predict(
