@@ -18,7 +18,7 @@ from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
 from runner.metrics.result_keys import check_tasks
 from runner.metrics.settings import MetricSettings, find_group_column
-from runner.metrics.slices import SlicedMetrics
+from runner.metrics.slices import SlicedMetrics, ValueNamer
 from runner.metrics.threshold import ThresholdMetrics
 
 
@@ -29,12 +29,15 @@ def make_metrics(
     exact: bool,
     *,
     own: Sequence[OwnMetric] = (),
+    name_values: ValueNamer | None = None,
 ) -> Metrics:
     """Make the metrics of a pass over a split.
 
     Args:
         exact: True for an evaluation, False for the cheap metrics of training.
         own: those of `metrics.own`, for evaluations.
+        name_values: tells what the values are called that rows are sliced by; see
+            `Dataset.name_values`. None: they have no names.
 
     Raises:
         ConfigError: if metrics need a column or a task that the dataset has not.
@@ -45,9 +48,10 @@ def make_metrics(
     if not exact or settings.slice_by is None:
         return metrics
     of_slice = replace(settings, eval=[n for n in settings.eval if n not in settings.list_metrics])
-    labels = POPULARITY_LEVELS if settings.slice_by == ITEM_POPULARITY else ()
+    if settings.slice_by == ITEM_POPULARITY:
+        name_values = lambda column, values: dict(enumerate(POPULARITY_LEVELS))
     slices = SlicedMetrics(
-        lambda: _make_unsliced(schema, device, of_slice, exact, own), settings.slice_by, labels
+        lambda: _make_unsliced(schema, device, of_slice, exact, own), settings.slice_by, name_values
     )
     return MetricCollection(metrics, {"slices": slices})
 

@@ -6,8 +6,9 @@ B rows of a batch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -19,32 +20,36 @@ from runner.metrics.result_keys import UNDEFINED_NOTE
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
 
+ValueNamer = Callable[[str, Sequence[int]], Mapping[int, str]]  # see `Dataset.name_values`
+
+
 class SlicedMetrics(Metrics):
     """Metrics named `<metric>/<column>=<value>` for each value that occurs, in ascending order.
 
-    Implements `Metrics`, for evaluation only: an update synchronises.
+    Implements `Metrics`, for evaluation only: an update synchronises. States hold the values and
+    not their names, so that those of several ranks can be merged.
 
     Args:
         make: makes an empty set for one slice.
         column: its name.
-        labels: what its values 0, 1 and so on are called; empty: as they are.
+        name_values: tells what values of the column are called; None: as they are.
     """
 
     def __init__(
-        self, make: Callable[[], Metrics], column: str, labels: Sequence[str] = ()
+        self, make: Callable[[], Metrics], column: str, name_values: ValueNamer | None = None
     ) -> None:
-        self._column, self._labels = column, labels
+        self._column, self._name_values = column, name_values
         self._slices: defaultdict[int, Metrics] = defaultdict(make)
 
-    def _name(self, value: int) -> str:
-        return f"{self._column}={self._labels[value] if self._labels else value}"
+    def _named(self) -> Iterator[tuple[str, Metrics]]:
+        """Yield the name of each slice, and its metrics."""
+        values = sorted(self._slices)
+        names = self._name_values(self._column, values) if self._name_values and values else {}
+        for value in dict.fromkeys((*(v for v in names if v in self._slices), *values)):
+            yield f"{self._column}={escape(names.get(value, str(value)))}", self._slices[value]
 
     def names(self) -> list[str]:
-        return [
-            f"{name}/{self._name(value)}"
-            for value, metrics in sorted(self._slices.items())
-            for name in metrics.names()
-        ]
+        return [f"{name}/{of}" for of, metrics in self._named() for name in metrics.names()]
 
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
         values_B = prediction.aux[SLICE_KEY]
@@ -64,15 +69,15 @@ class SlicedMetrics(Metrics):
 
     def compute(self) -> dict[str, float]:
         return {
-            f"{name}/{self._name(value)}": number
-            for value, metrics in sorted(self._slices.items())
+            f"{name}/{of}": number
+            for of, metrics in self._named()
             for name, number in metrics.compute().items()
         }
 
     def notes(self) -> tuple[str, ...]:
         return tuple(
-            f"{self._name(value)}: {note}"
-            for value, metrics in sorted(self._slices.items())
+            f"{of}: {note}"
+            for of, metrics in self._named()
             for note in metrics.notes()
             if UNDEFINED_NOTE not in note  # in a slice it is nothing to speak of
         )
@@ -94,6 +99,14 @@ class SlicedMetrics(Metrics):
             by_value[int(value)][name] = tensor
         for number, tensors in by_value.items():
             self._slices[number].merge(tensors)
+
+
+def escape(name: str) -> str:
+    """Return the name of a value as a part of a key, with %XX for what keys are divided by.
+
+    Unprintable characters and the sign of percent are written so, too; no two names become one.
+    """
+    return "".join(c if c.isprintable() and c not in "%/=" else quote(c, safe="") for c in name)
 
 
 def attach_slice_values(prediction: Prediction, values_B: Tensor) -> Prediction:

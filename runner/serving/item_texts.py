@@ -6,33 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.sets.criteo import Criteo
 from runner.data.tabular.column_specs import IdSpec
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.parts import iterate_split_chunks
-from runner.data.tabular.read_files import single_array
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.value_names import iterate_texts
 from runner.errors import UserError
 
 
 def read_texts(table: TableRecipe, fitted: FittedTransforms, spec: IdSpec) -> dict[int, str] | None:
     """Return the text of each hash in a column of ids; None if its ids are no texts."""
-    found: dict[int, str] = {}
-    if spec.encode != "vocabulary" or spec.input == "integer":
+    kind = fitted.id_types.get(spec.column) if spec.input == "auto" else spec.input
+    if spec.encode != "vocabulary" or kind != "string":
         return None
-    for chunk, _ in iterate_split_chunks(table, table.columns_read, fitted.times):
-        if chunk.table is None or spec.column not in chunk.table.column_names:
-            continue
-        values = single_array(chunk.table, spec.column).drop_null()
-        held = fitted.id_types.get(spec.column)
-        if "string" not in (spec.input, held):
-            return None
-        texts = values.unique().cast(pa.string())
-        found |= zip(hash_texts(texts).tolist(), texts.to_pylist())
+    found: dict[int, str] = {}
+    for hashes, texts in iterate_texts(table, fitted, spec.column):
+        found |= zip(hashes.tolist(), texts.to_pylist())
     return found
 
 

@@ -21,7 +21,7 @@ from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
 from runner.metrics.ranking import compute_ranking_metrics
 from runner.metrics.settings import MetricSettings
-from runner.metrics.slices import attach_slice_values
+from runner.metrics.slices import attach_slice_values, escape
 
 CPU = torch.device("cpu")
 RANKINGS = ("ndcg@1", "ndcg@5", "recall@5", "hit_rate@5", "mrr", "ndcg@1000")
@@ -264,6 +264,40 @@ def test_a_slice_has_the_metrics_of_its_rows_alone():
         for name in names:
             assert found[f"{name}/user={user}"] == pytest.approx(own[name]), name
     assert found["auc"] == measured(p, names=names)["auc"]
+
+
+def test_slices_have_the_names_of_their_values_whichever_rank_has_seen_them():
+    p = random_rows(0, num_users=4)
+    p = attach_slice_values(p, p.groups_BG[:, 0])
+    names = {9: "nobody", 2: "a/b=c", 0: "red"}
+    settings = MetricSettings(eval=["auc", "log_loss"], train=[], slice_by="user")
+
+    def ranks(name_values, count=2):
+        made = [
+            make_metrics(schema(), CPU, settings, True, name_values=name_values)
+            for _ in range(count)
+        ]
+        for rank in range(2):  # each has two of the users
+            own = part(p, p.groups_BG[:, 0] % 2 == rank)
+            made[rank % count].update(own, no_loss(own))
+        for other in made[1:]:
+            made[0].merge(other.state())
+        return made[0].compute()
+
+    found, plain = ranks(lambda column, values: names), ranks(None)
+    of = {"a%2Fb%3Dc": 2, "red": 0, "1": 1, "3": 3}
+    assert [key for key in found if key.startswith("auc/")] == [f"auc/user={name}" for name in of]
+    for name, value in of.items():
+        assert found[f"auc/user={name}"] == plain[f"auc/user={value}"]
+    assert ranks(lambda column, values: names, count=1) == pytest.approx(found)
+
+
+def test_names_of_values_are_escaped_where_keys_are_divided_and_stay_different():
+    given = ["a/b", "a%2Fb", "x=y", "new\nline", "Zürich 1", "\u2028", "[red]", "", "a b"]
+    escaped = [escape(name) for name in given]
+    assert escaped[:5] == ["a%2Fb", "a%252Fb", "x%3Dy", "new%0Aline", "Zürich 1"]
+    assert len(set(escaped)) == len(given)
+    assert all(not set(name) & set("/=\n\u2028") for name in escaped)
 
 
 def test_train_metrics_keep_live_states_of_one_shape():

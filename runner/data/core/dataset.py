@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -60,6 +60,18 @@ class Dataset(Protocol):
     def seen_items(self, split: str) -> SeenItems | None:
         """Return what the users of a split's rows have seen; None if it is not known."""
         return None
+
+    def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
+        """Return what values of a column of ids or groups are called, as in metrics of slices.
+
+        Args:
+            column: of the schema.
+            values: as batches hold them.
+
+        Returns:
+            Their names, in the order in which they are shown; a value without one is its number.
+        """
+        return {}
 
     def batches(
         self,
@@ -119,6 +131,9 @@ class DatasetWrapper:
             dataset, "read_in_process", lambda threads: self.read_ahead()
         )
         self.seen_items = getattr(dataset, "seen_items", lambda split: None)
+        self.name_values: Callable[[str, Sequence[int]], Mapping[int, str]] = getattr(
+            dataset, "name_values", lambda column, values: {}
+        )
 
 
 @internal

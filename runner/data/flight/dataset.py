@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,12 @@ from pyarrow import flight
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms, copy_fitted_transforms
 from runner.data.flight.pieces import ALIGNMENT, from_message, misalignment
 from runner.data.flight.protocol import (
+    NAMES,
     SEEN,
     TABLE_FILE,
     TRANSFORMS,
     Claim,
+    NamesRequest,
     SeenRequest,
     ServedData,
     Ticket,
@@ -100,6 +102,12 @@ class FlightDataset(BlockDataset):
         if not self._served.has_seen or split == "train":
             return None
         return ServedSeenItems(self, split)
+
+    def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
+        """Return what values of a column are called; see `Dataset.name_values`."""
+        request = self.claim(NamesRequest, column=column, values=list(values))
+        [answer] = self.act(NAMES, request)
+        return dict(json.loads(answer))
 
     def act(self, kind: str, request: Claim) -> list[bytes]:
         """Return what a server answers to an action."""

@@ -25,7 +25,8 @@ from runner.data.read.index import BlockIndex
 from runner.errors import DataError
 
 PROTOCOL_VERSION = 1
-DESCRIBE, CHECK, TRANSFORMS, SEEN = "describe", "check", "transforms", "seen"  # actions
+# actions
+DESCRIBE, CHECK, TRANSFORMS, SEEN, NAMES = "describe", "check", "transforms", "seen", "names"
 TABLE_FILE = "table.json"  # in a run's folder of transforms: format and schema of a served table
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
 
@@ -88,6 +89,14 @@ class SeenRequest(Claim):
 
     split: str = "validation"
     rows: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NamesRequest(Claim):
+    """Asks what values of a column of ids or groups are called."""
+
+    column: str = ""
+    values: list[int] = field(default_factory=list)
 
 
 def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import queue
 import sys
 import threading
@@ -22,9 +23,11 @@ from runner.data.flight.pieces import MESSAGE, to_message
 from runner.data.flight.protocol import (
     CHECK,
     DESCRIBE,
+    NAMES,
     PROTOCOL_VERSION,
     SEEN,
     TRANSFORMS,
+    NamesRequest,
     SeenRequest,
     ServedData,
     Ticket,
@@ -119,6 +122,8 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
                 return self._packed_transforms()
             if action.type == SEEN:
                 return self._find_seen(self._check(read_claim(body, SeenRequest)))
+            if action.type == NAMES:
+                return self._name_values(self._check(read_claim(body, NamesRequest)))
             raise DataError(f"there is no action {action.type!r}")
 
     def complain(self, peer: str, problem: str) -> None:
@@ -232,6 +237,13 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
             if seen is None:
                 raise DataError(f"what the users of {asked.split} have seen is not known")
             return iter([array.astype(np.int64).tobytes() for array in seen.find(rows_B)])
+
+    def _name_values(self, asked: NamesRequest) -> Iterator[bytes]:
+        if len(asked.values) > MAX_SEEN_ROWS or any(type(v) is not int for v in asked.values):
+            raise DataError(f"{asked.column}: no values that could have names")
+        with self._reading_seen:
+            names = self.dataset.name_values(asked.column, asked.values)
+        return iter([json.dumps(list(names.items())).encode()])
 
     def _seen_items(self, split: str) -> SeenItems | None:
         if split not in self._seen:

@@ -32,6 +32,7 @@ class ParquetDataset(BlockDataset):
         files: of each split.
         columns: to read.
         transforms_dir: folder with the transforms that were fitted to the train split, if any.
+        value_names: names values as `Dataset.name_values` does; None: they have no names.
         seen_dir: folder with what users have seen, if the rows are made of raw interactions.
         settings: the other arguments of `BlockDataset`.
 
@@ -46,6 +47,7 @@ class ParquetDataset(BlockDataset):
         columns: Columns,
         *,
         transforms_dir: Path | None = None,
+        value_names: Callable[[str, Sequence[int]], Mapping[int, str]] | None = None,
         seen_dir: Path | None = None,
         **settings: Any,
     ) -> None:
@@ -53,6 +55,7 @@ class ParquetDataset(BlockDataset):
             if not paths:
                 raise DataError(f"the {split} split has no files; give it one, or leave it out")
         self.transforms_dir, self._seen_dir = transforms_dir, seen_dir
+        self._value_names = value_names
         indexes = {}
         for split, paths in files.items():
             with _cache_advice(paths[0].parent):
@@ -63,6 +66,10 @@ class ParquetDataset(BlockDataset):
         """Save the fitted transforms into a run's folder; see `with_fitted_transforms`."""
         if self.transforms_dir is not None:
             copy_fitted_transforms(self.transforms_dir, folder)
+
+    def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
+        """Return what values of a column are called; see `Dataset.name_values`."""
+        return {} if self._value_names is None else self._value_names(column, values)
 
     def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
         """Return the carried columns of rows [start, stop) of a split, in file order."""

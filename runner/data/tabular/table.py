@@ -15,6 +15,7 @@ from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
+from runner.data.tabular.value_names import ValueNames
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def open_table(table_recipe: TableRecipe, **reading: Any) -> ParquetDataset:
         columns,
         transforms_dir=folder,
         bad_rows=facts.get("bad_rows"),
+        value_names=ValueNames(table_recipe, folder),
         seen_dir=folder if table_recipe.declared.interactions is not None else None,
         **reading,
     )

@@ -36,7 +36,10 @@ def build_metrics(
     """
     tasks, device = dataset.schema.tasks, inputs.device
     own = make_own_metrics(settings.own, tasks, inputs)
-    metrics = partial(make_metrics, dataset.schema, device, settings, own=own)
+    name_values = getattr(dataset, "name_values", None)
+    metrics = partial(
+        make_metrics, dataset.schema, device, settings, own=own, name_values=name_values
+    )
     own_names = OwnMetrics(own, tasks, device=device).names()
     train_metrics = metrics(False)
     if inputs.config["loop"]["_target_"] != EVALUATE_LOOP:  # which nothing follows on

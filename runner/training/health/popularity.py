@@ -58,7 +58,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         `name`, `metrics` (`split/metric[/task]`), `train_rows`, `judged_rows`, `findings`.
     """
     model: Any = job.context.model
-    settings = job.metric_settings
+    settings, name_values = job.metric_settings, getattr(job.dataset, "name_values", None)
     batches = job.dataset.batches("train", batch_size=COUNT_ROWS)
     targets = without_overlaps(model.target_features, job.dataset.schema)
     counts_I = count_ids(batches, job.dataset.schema, targets).double().numpy()
@@ -67,7 +67,9 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     rankings = replace(settings, eval=list(settings.ranking_metrics))  # it recommends no lists
     names = {split_task(name)[0] for name in settings.ranking_metrics}
     for split in splits:
-        measured = make_metrics(job.dataset.schema, job.device, rankings, True)
+        measured = make_metrics(
+            job.dataset.schema, job.device, rankings, True, name_values=name_values
+        )
         num_own = 0
         for prediction, own_B in _predict(job, split, counts_I, settings):
             measured.update(prediction, {})

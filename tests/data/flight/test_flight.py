@@ -15,7 +15,7 @@ from runner.batch import DataPosition
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.flight import servers as flight_servers
 from runner.data.flight.pieces import ARRAYS, MESSAGE, from_message, misalignment, to_message
-from runner.data.flight.protocol import ServedData, Ticket
+from runner.data.flight.protocol import NAMES, NamesRequest, ServedData, Ticket
 from runner.data.read import block_dataset
 from runner.data.read.collate import collate
 from runner.data.read.stream import BatchSlice, RankSlice
@@ -172,6 +172,20 @@ def test_an_iterator_that_is_left_does_not_wait_for_a_stalled_server(files, serv
     began = time.monotonic()
     batches.close()
     assert time.monotonic() - began < 30  # rather than for the timeout of a minute
+
+
+def test_names_of_values_come_from_the_server(files, monkeypatch):
+    def name_values(column, values):
+        return {v: f"{column} {v}" for v in reversed(values)}
+
+    monkeypatch.setattr(files, "name_values", name_values)
+    server = serve(files)
+    served = connect(server)
+    assert [*served.name_values("city", [2, 3]).items()] == [(3, "city 3"), (2, "city 2")]
+    request = served.claim(NamesRequest, column="city", values=["2"])
+    with pytest.raises(DataError, match="no values that could have names"):
+        served.act(NAMES, request)
+    server.shutdown()
 
 
 def test_transforms_and_seen_items_come_from_the_server(files, tmp_path, monkeypatch):
