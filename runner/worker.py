@@ -27,7 +27,7 @@ from runner.machine import is_out_of_memory
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
-from runner.rundir.run import Run, read_only_run, write_result
+from runner.rundir.run import Run, read_only_run, revert_resume, write_result
 from runner.rundir.secrets import mask_secrets
 
 
@@ -70,6 +70,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         if is_interruption(error):
             return ProcessResult(130, "interrupted", "interrupted before it had begun")
         if isinstance(error, UserError):
+            if run is not None and launched_rank() == 0:
+                revert_resume(run, mask_secrets(str(error)))
             return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
         told = _describe_error(error, allowed, is_built=job is not None)
         return ProcessResult(1, "failed", told, _masked_trace())

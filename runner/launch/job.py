@@ -265,7 +265,9 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         return outcome.code
     if not outcome.message:  # the failure is its result, which it has printed
         return outcome.code
-    _record_failure(run, outcome.message, outcome.trace)
+    was_put_back = run is not None and (run.dir / "result.json").exists()  # a resume is refused
+    if not (outcome.status == "refused" and was_put_back):
+        _record_failure(run, outcome.message, outcome.trace)
     if outcome.status == "refused":
         if get_key(composed.config, "trainer.traceback"):
             print(outcome.trace, file=sys.stderr)

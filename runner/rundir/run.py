@@ -51,6 +51,16 @@ class RunSpec:
     own_packages: Sequence[str] = ()  # of the user, which a `_target_` names
 
 
+@dataclass
+class Before:
+    """What a resume has replaced, until it has begun to train."""
+
+    config: str  # the text of config.yaml
+    meta: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    is_kept: bool = True  # False: the run has gone on, or was put back
+
+
 @dataclass(frozen=True)
 class Run:
     """An open run directory, locked by this process."""
@@ -66,8 +76,7 @@ class Run:
     finished_result: Mapping[str, Any] | None = None  # of a run that has completed already
     log_handler: logging.Handler | None = field(default=None, repr=False)
     not_done: str | None = None  # why one that says that it has completed goes on
-    # the text of config.yaml and the content of meta.json that a resume has replaced
-    before_resume: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
+    before_resume: Before | None = field(default=None, repr=False)  # None: it is no resume
 
     @property
     def name(self) -> str:
@@ -181,7 +190,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     if code_changed := changed_own_code(meta.get("own_code") or {}):
         note["code_changed"] = code_changed
     before, text = meta, to_yaml(spec.config)
-    replaced = read_bytes(folder / "config.yaml").decode(), before
+    replaced = Before(read_bytes(folder / "config.yaml").decode(), before, result)
     meta = {
         **{k: v for k, v in meta.items() if k != "config_sha256_next"},
         **config_record(text, spec.config),
@@ -201,6 +210,22 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         not_done=not_done,
         log_handler=open_log_file(folder / "log.txt"),
     )
+
+
+def revert_resume(run: Run, reason: str) -> None:
+    """Put the files of a run back to what they were before its resume, and note the refusal.
+
+    Nothing is done on other ranks than 0, or once the run has begun to train.
+    """
+    before = run.before_resume
+    if before is None or not before.is_kept:
+        return
+    before.is_kept = False
+    *earlier, last = run.meta["resumes"]
+    refused = {**before.meta, "resumes": [*earlier, {**last, "refused": reason}]}
+    replace_config(run.dir, before.config, run.meta, refused)
+    if before.result is not None:
+        write_json(run.dir / "result.json", before.result)
 
 
 def signature_changes(

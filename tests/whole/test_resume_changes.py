@@ -151,16 +151,44 @@ def test_averages_may_be_left_out_of_evaluations(runner, adam):
 
 def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
-    config = (run / "config.yaml").read_bytes()
+    config, result = ((run / name).read_bytes() for name in ("config.yaml", "result.json"))
     done = runner.run("resume", str(run), *LONGER, "optimizer=adam").check(2)
     assert "settings that this resume changed" in done.text
     assert "optimizer.sparse.kind: rowwise_adagrad -> adam" in done.text
     assert (run / "config.yaml").read_bytes() == config
+    assert (run / "result.json").read_bytes() == result
+    assert "0 of 1" in runner.run("clean", str(run)).check().text
     note = json.loads((run / "meta.json").read_text())["resumes"][-1]
     assert "optimizer.sparse.kind" in note["refused"]
     for folder in (run, whole):
         runner.run("resume", str(folder), *LONGER).check()
     assert differences(run, whole) == []
+
+
+def edit_metrics(run: Path) -> None:
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace('"step": ', '"step":  ', 1))
+
+
+def cut_checkpoints(run: Path) -> None:
+    for shard in run.glob("checkpoints/*/*.safetensors"):
+        shard.write_bytes(shard.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("damage", [edit_metrics, cut_checkpoints])
+@pytest.mark.parametrize("status", ["completed", "interrupted"])
+def test_a_refused_resume_of_a_damaged_run_leaves_its_result(
+    runner, adam, tmp_path, damage, status
+):
+    run = tmp_path / "run"
+    shutil.copytree(adam, run)
+    known = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**known, "status": status}))
+    damage(run)
+    config = (run / "config.yaml").read_bytes()
+    runner.run("resume", str(run), *LONGER).check(2)
+    assert json.loads((run / "result.json").read_text()) == {**known, "status": status}
+    assert (run / "config.yaml").read_bytes() == config
 
 
 OTHER_METRIC = ("checkpoint.monitor.metric=validation/log_loss", "checkpoint.monitor.direction=min")

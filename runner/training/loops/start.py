@@ -9,8 +9,7 @@ from runner.rundir.checkpoint import Checkpoint, DamagedError, saved_steps
 from runner.rundir.diff import format_changes
 from runner.rundir.identity import check_chain, check_owner, run_identity
 from runner.rundir.readers import last_row
-from runner.rundir.run import Run
-from runner.rundir.saved_config import replace_config
+from runner.rundir.run import Run, revert_resume
 from runner.training.job import Job
 from runner.training.loops.changed_metrics import (
     follow_changed_metrics,
@@ -30,6 +29,13 @@ from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 def start_training(job: Job) -> TrainState:
     """Resume from the newest whole checkpoint, or begin at step 0 if there is none."""
+    state = _resume_or_begin(job)
+    if job.run is not None and job.run.before_resume is not None:
+        job.run.before_resume.is_kept = False  # what comes now belongs to the run
+    return state
+
+
+def _resume_or_begin(job: Job) -> TrainState:
     if job.delivery is not None:
         job.delivery.start(job)
     if job.checkpointer is not None:
@@ -182,16 +188,3 @@ def list_resume_changes(run: Run) -> list[tuple[str, Any, Any]]:
     """Return (key, before, now) of the settings that the present resume has changed."""
     resumes = run.meta.get("resumes") or [{}]
     return [(key, before, now) for key, before, now in resumes[-1].get("changed", [])]
-
-
-def revert_resume(run: Run, reason: str) -> None:
-    """Put the files of a run back to what they were before its resume, and note the refusal.
-
-    On other ranks than 0 nothing is done.
-    """
-    if run.before_resume is None:
-        return
-    text, meta = run.before_resume
-    *earlier, last = run.meta["resumes"]
-    refused = {**meta, "resumes": [*earlier, {**last, "refused": reason}]}
-    replace_config(run.dir, text, run.meta, refused)

@@ -15,11 +15,11 @@ from runner.distributed.global_batch import batches_per_update, global_batch_siz
 from runner.errors import ConfigError, UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
 from runner.parts import loop_option
+from runner.rundir.run import revert_resume
 from runner.rundir.run_files import TUNED_FILE
 from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import free_memory
-from runner.training.loops.start import revert_resume
 from runner.training.loops.tuner import (
     TrialRow,
     TunedValues,
