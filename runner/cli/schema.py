@@ -15,7 +15,6 @@ from pathlib import Path
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import hydra_mapping, shell_override
 from runner.config.proposed_length import (
-    AUTO_OVERRIDES,
     FEW_ROWS,
     NEXT_ITEM_LENGTH,
     NEXT_ITEM_STOP,
@@ -51,7 +50,7 @@ RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calib
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH}"
+NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
 # Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
 # nothing at the start, has found what the regression lacks. Dot products would not leave zero in
 # small steps; there the network takes steps that are larger still. Its average wavers less.
@@ -223,8 +222,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         parts = {proposal.interactions[part] for part in ("user", "item", "time")}
         has_gaps = any(f.missing_share for f, _ in proposal.columns if f.name in parts)
         more = SKIP_BAD_ROWS if has_gaps or proposal.has_malformed else ""
-        stop = f" {NEXT_ITEM_STOP}" if proposal.has_validation else ""
-        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{stop}{every}{more}"
+        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
@@ -260,7 +258,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
     if is_bad or any(f.missing_share for f, _ in labels):
         more += SKIP_BAD_ROWS
-    length = " ".join(table_overrides(num_rows) if proposal.has_validation else AUTO_OVERRIDES)
+    length = " ".join(table_overrides(num_rows))
     return f"next: python -m runner {data} {length}{more}"
 
 

@@ -121,10 +121,11 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
     message = f"{error} {error.__cause__ or ''}"
     if "@" in key or override.package is not None:
         return f"{text}: there is no group {key.split('@')[0]!r}"
-    if key == "search.space":
+    if key == "search.space" or key.startswith("search.space."):
         return (
             f"{text}: what is searched is given key by key, such as optimizer.dense.lr="
-            "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1)"
+            "choice(0.01,0.001) or optimizer.dense.lr=interval(0.001,0.1); a key with a value, "
+            "such as optimizer.dense.lr=0.01, is not searched"
         )
     known, value = list(dotted_keys(config)), override.value()
     names = key.split(".")

@@ -27,7 +27,9 @@ from runner.errors import raise_combined
 from runner.optim.dense_arguments import accepted_arguments
 
 DENSE_KEY = "optimizer.dense"
-SPLIT_KEY = "dataset.split"
+# given as a whole: one kind of split excludes another, and objectives are those that are named
+WHOLE_KEYS = ("dataset.split", "search.objectives")
+EACH_JOB_KEY = "search.each_job"
 HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
 HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
 
@@ -151,13 +153,11 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
     before = find_value(config, key)
-    if replaces_part(override) or (
-        key == SPLIT_KEY
-        and isinstance(before, DictConfig)
-        and not override.is_delete()
-        and isinstance(override.value(), dict)  # one kind of split excludes another
-    ):
-        OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
+    value = None if override.is_delete() else override.value()
+    is_whole = key in WHOLE_KEYS and isinstance(before, DictConfig) and isinstance(value, dict)
+    if is_whole or replaces_part(override) or (key == EACH_JOB_KEY and isinstance(value, dict)):
+        merge = key == EACH_JOB_KEY  # whose keys are those of jobs, which its own check knows
+        OmegaConf.update(config, key, value, merge=merge, force_add=True)
         return None
     node, name = find_value(config, key.rpartition(".")[0]), key.rpartition(".")[2]
     if override.is_delete() and isinstance(node, DictConfig) and _is_needed(node, key):

@@ -511,6 +511,9 @@ def test_a_number_that_is_0_but_for_positive_rows_is_left_out_with_a_warning(wri
     assert set(proposed["numeric"]) == {"often", "both"} and "blocked" in proposed["categorical"]
     proposed, _ = propose(path, "--numeric", "spent")
     assert "spent" in proposed["numeric"]
+    kind = np.where(label == 1, "storm", np.where(amounts < 25, "calm", "rain"))
+    proposed, _ = propose(write(kind=kind, gusts=spent, both=both), "--label", "kind")
+    assert "gusts" in proposed["numeric"]  # what only one of several classes has may be known
 
 
 def test_a_step_on_the_way_to_the_label_is_told(write, propose):
@@ -1028,16 +1031,15 @@ def test_a_column_of_names_of_splits_splits_the_rows_and_is_no_feature(
 ):
     path = write(label=binary(), fold=np.arange(ROWS) % 5, part=split_names(*names))
     proposed, shown = propose(path)
-    kinds = [{"v": "validation", "d": "validation", "T": "test", "t": "test"}[n[0]] for n in names]
-    of = dict(zip(["train", *kinds[1:]], names))
+    of = dict(zip(["train", "validation", "test"], names))  # where two are, the weights need it
     assert proposed["split"] == {"column": "part"} | {split: [name] for split, name in of.items()}
     assert proposed["categorical"].keys() == {"user", "item", "fold"}
     assert "- (says of which split a row is)" in shown and "the column part says it" in shown
     assert "#   part: says of which split a row is" in (tmp_path / "s.yaml").read_text()
     expected = {s: int((split_names(*names) == n).sum()) for s, n in of.items()}
     assert count_splits(proposed, tmp_path, monkeypatch) == expected
-    assert ("no row is for validation" in shown) == ("validation" not in of)
-    assert ("trainer.early_stop.patience" in shown) == ("validation" in of)
+    assert ("names no rows for validation" in shown) == (names == ("train", "test"))
+    assert "trainer.early_stop.patience" in shown
 
 
 def test_rows_for_validation_that_a_split_lacks_are_drawn_by_the_line_that_is_told(write, propose):
@@ -1047,7 +1049,8 @@ def test_rows_for_validation_that_a_split_lacks_are_drawn_by_the_line_that_is_to
     exec(code, {"t": table})
     assert table["part"].value_counts().to_dict() == {"train": 810, "test": 100, "validation": 90}
     table.to_parquet(path)
-    assert propose(path)[0]["split"]["validation"] == ["validation"]
+    split = propose(path)[0]["split"]
+    assert (split["validation"], split["test"]) == (["validation"], ["test"])
 
 
 def test_what_a_user_says_of_a_column_of_names_of_splits_goes_before_it(write, propose, tmp_path):
@@ -1080,7 +1083,7 @@ def test_names_of_splits_beside_other_values_are_ids(write, propose):
 def test_a_sample_of_train_rows_alone_tells_how_others_are_held_out(write, propose, monkeypatch):
     part = np.where(np.arange(ROWS) < 800, "train", "test")
     path = write(label=binary(), part=part)
-    assert "test" in propose(path)[0]["split"]
+    assert propose(path)[0]["split"]["validation"] == ["test"]
     monkeypatch.setattr("runner.data.tabular.sample_rows.SAMPLE_ROWS", 600)
     _, shown = propose(path)
     assert "part: is train in all sampled rows; if other rows are for validation or test" in shown
@@ -1089,9 +1092,9 @@ def test_a_sample_of_train_rows_alone_tells_how_others_are_held_out(write, propo
 @pytest.mark.parametrize(
     ("name", "mark", "listed"),
     [
-        ("is_train", lambda is_in: is_in.astype(int), "train: [1], test: [0]"),
-        ("isTest", lambda is_in: is_in, "train: [false], test: [true]"),
-        ("in_train", lambda is_in: is_in.astype(float), "train: [1, 1.0], test: [0, 0.0]"),
+        ("is_train", lambda is_in: is_in.astype(int), "train: [1], validation: [0]"),
+        ("isTest", lambda is_in: is_in, "train: [false], validation: [true]"),
+        ("in_train", lambda is_in: is_in.astype(float), "train: [1, 1.0], validation: [0, 0.0]"),
         ("is_valid", lambda is_in: np.where(is_in, "yes", "no"), None),
     ],
 )
@@ -1110,10 +1113,8 @@ def test_a_mark_of_the_rows_of_a_split_is_left_out_and_told_with_a_split_by_it(
     [split] = re.findall(r"left out; split: (\{.*?\}) in the YAML splits by it", shown)
     proposed["split"] = yaml.safe_load(split)
     num_rows = count_splits(proposed, tmp_path, monkeypatch)
-    held_out = "validation" if name == "is_valid" else "test"
     is_train = is_in if "rain" in name else ~is_in
-    assert num_rows == {"train": is_train.sum(), held_out: (~is_train).sum()}
-    assert ("needs trainer.early_stop.patience=null" in shown) == (held_out == "test")
+    assert num_rows == {"train": is_train.sum(), "validation": (~is_train).sum()}
     assert name in propose(path, "--categorical", name)[0]["categorical"]
     assert name in propose(path, "--label", name)[0]["labels"]
 
@@ -1123,8 +1124,8 @@ def test_events_are_split_by_a_column_of_names_of_splits(tmp_path, propose):
     rows = [f"{row},{name}" for row, name in zip(rows, split_names("train", "test"))]
     (tmp_path / "x.csv").write_text("\n".join(["user_id,item_id,timestamp,split", *rows]))
     proposed, shown = propose(str(tmp_path / "x.csv"))
-    assert proposed["split"] == {"column": "split", "train": ["train"], "test": ["test"]}
-    assert "interactions" in proposed and "trainer.early_stop" not in shown
+    assert proposed["split"] == {"column": "split", "train": ["train"], "validation": ["test"]}
+    assert "interactions" in proposed and "trainer.early_stop" in shown
 
 
 def test_what_other_splits_alone_have_missing_or_wrong_is_known(tmp_path, propose):

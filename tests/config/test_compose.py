@@ -73,6 +73,21 @@ def test_every_combination_of_options_composes_without_mistakes(optimizer, sched
     assert composed.config["scheduler"]["kind"] == scheduler
 
 
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_objectives_are_those_that_are_named_and_each_job_takes_any_key(plus):
+    words = [
+        "search=nsga2",
+        f"{plus}search.objectives={{validation/auc: max, validation/loss: min}}",
+    ]
+    search = compose(words).config["search"]
+    assert search["objectives"] == {"validation/auc": "max", "validation/loss": "min"}
+    words = ["search=quick", f"{plus}search.each_job={{model.net.norm: batch}}"]
+    before = compose(words[:1]).config["search"]["each_job"]
+    composed = compose(words)
+    assert not composed.problems
+    assert composed.config["search"]["each_job"] == {**before, "model.net.norm": "batch"}
+
+
 def test_updates_given_on_the_command_line_displace_epochs_of_a_file_and_it_is_said():
     composed = compose(["trainer.max_steps=10"])
     assert composed.config["trainer"]["max_steps"] == 10

@@ -476,6 +476,7 @@ def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_fa
         (["optimizer.sparse.l2_tables=0.1"], "reaches every row at every update, and un"),
         (["task._target_=runner._x"], "task._target_=runner._x: not the dotted name of a public"),
         (["search=tpe", "search.space={x: [1,2]}"], "given key by key, such as optimizer.dense.l"),
+        (["search=tpe", "~search.space.optimizer.sparse.lr"], "lr=0.01, is not searched"),
         (["search=tpe", "search.space={seed: choice(1,2)}"], "or optimizer.dense.lr=interval(0.00"),
         (["trainer={max_step: 5}"], "there is no key 'trainer.max_step'; nearest: 'trainer.max_st"),
         (["-m", "seed=range(1,2,0)"], "its values cannot be listed (range() arg 3 must not be z"),

@@ -250,7 +250,7 @@ def _find_leak(
         if (only := find_only_label(column, y_R)) is not None:
             found = f"{name} has a value only where {part} is {only:g}"
             return f"{found}: is it known before {part} is?", ""
-        if is_zero_without_label(column, y_R):
+        if len(parts) == 1 and is_zero_without_label(column, y_R):
             found = f"{name} is another number than 0 only where {part} is 1"
             return f"{found}: is it known before {part} is?", ""
     steps = [f"{name} alone tells {part} (AUC {aucs[part]:.4f})" for part in told]

@@ -75,12 +75,6 @@ class SchemaProposal:
         return [(column, given) for column, given in self.columns if given.name == role]
 
     @property
-    def has_validation(self) -> bool:
-        """Whether rows are for validation, which a split by a column need not have."""
-        split = self.places.get("split") or {}
-        return "column" not in split or "validation" in split or "validation_path" in self.places
-
-    @property
     def groups(self) -> list[str]:
         """The columns that say which rows are ranked together: a query's, or a user's."""
         ids = [f for f, _ in self.with_role("categorical")]

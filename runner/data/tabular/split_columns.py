@@ -68,6 +68,8 @@ def find_split_columns(
             marks.append(_describe_mark(f, split))
     name = max(ready, key=lambda name: len(ready[name]), default="")
     of = {s: v for s, v in ready.get(name, {}).items() if s in ("train", *missing)}
+    if is_without := "validation" in missing and "validation" not in of and "test" in of:
+        of["validation"] = of.pop("test")
     if len(of) < 2 or hints.time:
         notes += [_describe_unused(name, ready[name]["train"], hints)] if name else marks
         return SplitColumns(roles, {}, tuple(notes))
@@ -75,8 +77,8 @@ def find_split_columns(
         f"split: the column {name} says it; --drop {name} proposes another, --categorical "
         f"{name} makes a feature of it"
     )
-    if "validation" in missing and "validation" not in of:
-        notes.append(_describe_no_validation(name, of["train"]))
+    if is_without:
+        notes.append(_describe_no_validation(name, of))
     return SplitColumns(roles, {"split": {"column": name, **of}}, tuple(notes))
 
 
@@ -127,14 +129,11 @@ def _read_mark(f: ColumnStatistics) -> tuple[str, str] | None:
 def _describe_mark(f: ColumnStatistics, split: str) -> str:
     """Return a note that says how rows are split by a mark."""
     yes, no = _read_mark(f) or ("", "")
-    own = {"train": no, split: yes} if split != "train" else {"train": yes, "test": no}
-    listed = ", ".join(f"{name}: {values}" for name, values in own.items())
-    without = ", and the command needs trainer.early_stop.patience=null without rows for validation"
-    without = "" if split == "validation" else without
+    train, held_out = (yes, no) if split == "train" else (no, yes)
     return (
         f"{f.name}: marks the {split} rows, and is left out; split: {{column: "
-        f"{format_value(f.name)}, {listed}}} in the YAML splits by it{without}; --categorical "
-        f"{f.name} makes a feature of it, --label {f.name} the label"
+        f"{format_value(f.name)}, train: {train}, validation: {held_out}}} in the YAML splits by "
+        f"it; --categorical {f.name} makes a feature of it, --label {f.name} the label"
     )
 
 
@@ -158,12 +157,13 @@ def _describe_unused(name: str, train: Sequence[str], hints: Hints) -> str:
     )
 
 
-def _describe_no_validation(name: str, train: Sequence[str]) -> str:
+def _describe_no_validation(name: str, of: Mapping[str, Sequence[str]]) -> str:
     """Return a note that says how some train rows become those of validation."""
     column = f"t[{name!r}]"
     return (
-        "split: no row is for validation, which chooses the weights and ends a training in time; "
-        f"with pandas, `{column} = {column}.astype(str); t.loc[t[{column}.isin({list(train)})]"
-        f".sample(frac=0.1, random_state=0).index, {name!r}] = 'validation'` takes a tenth of "
-        "the train rows for it"
+        f"split: {name} names no rows for validation, which choose the weights and end a training "
+        f"in time, so that those of {of['validation'][0]} do, and their metrics are a little too "
+        f"good; with pandas, `{column} = {column}.astype(str); t.loc[t[{column}.isin("
+        f"{list(of['train'])})].sample(frac=0.1, random_state=0).index, {name!r}] = 'validation'` "
+        "takes a tenth of the train rows for it"
     )
