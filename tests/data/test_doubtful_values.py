@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+from runner.data.tabular.doubtful_values import describe_thousands
 from runner.data.tabular.propose_schema import propose_schema
 from tests.data.clicks import open_dataset
 
@@ -80,6 +82,9 @@ def test_a_point_between_thousands_is_told_where_it_is_read_as_that_of_a_fractio
     assert not notes_with([f"{count / 1000:.3f}" for count in visits])  # kilometres
     assert not notes_with([f"{x:g}" for x in np.round(AMOUNTS, 1)])
     assert not notes_with([f"{1 + x}" for x in AMOUNTS])
+    huge = pa.table({"visits": np.minimum(AMOUNTS, 900) * 1e305})
+    with np.errstate(over="raise"):
+        assert describe_thousands(huge, ["visits"]) == []
 
 
 def test_impressions_of_several_items_are_told_with_the_lines_that_make_rows(tmp_path, monkeypatch):

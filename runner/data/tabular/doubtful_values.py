@@ -91,11 +91,11 @@ def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
 
 
 def _may_be_thousands(x_R: np.ndarray) -> bool:
-    if not x_R.size:
+    if not x_R.size or x_R.max() >= 1000:
         return False
     is_whole_R = x_R == np.rint(x_R)
     thousandths_R = x_R[~is_whole_R] * 1000
-    if not (0.02 < is_whole_R.mean() < 0.95 and x_R.max() < 1000 and thousandths_R.min() > 1000):
+    if not (0.02 < is_whole_R.mean() < 0.95 and thousandths_R.min() > 1000):
         return False
     digits_R = np.rint(thousandths_R)
     has_third = float((digits_R % 10 != 0).mean()) > 0.8
