@@ -37,7 +37,7 @@ from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.lock import LockedError
 from runner.rundir.mirror.push import check_mirror
-from runner.rundir.run import Run, RunSpec, open_run, reopen_run, write_result
+from runner.rundir.run import Run, RunSpec, open_run, reopen_run, was_put_back, write_result
 from runner.worker import release_ranks, run_job
 
 log = logging.getLogger("runner")
@@ -265,8 +265,7 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         return outcome.code
     if not outcome.message:  # the failure is its result, which it has printed
         return outcome.code
-    was_put_back = run is not None and (run.dir / "result.json").exists()  # a resume is refused
-    if not (outcome.status == "refused" and was_put_back):
+    if not (outcome.status == "refused" and run is not None and was_put_back(run)):
         _record_failure(run, outcome.message, outcome.trace)
     if outcome.status == "refused":
         if get_key(composed.config, "trainer.traceback"):

@@ -228,6 +228,13 @@ def revert_resume(run: Run, reason: str) -> None:
         write_json(run.dir / "result.json", before.result)
 
 
+def was_put_back(run: Run) -> bool:
+    """Tell whether `revert_resume` has put a run back, also in another process."""
+    if not run.resumed or not (run.dir / "meta.json").exists():  # somebody has removed it
+        return False
+    return "refused" in read_meta(run.dir)["resumes"][-1]
+
+
 def signature_changes(
     folder: Path, meta: Mapping[str, Any], spec: RunSpec
 ) -> list[tuple[str, Any, Any]]:

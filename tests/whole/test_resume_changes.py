@@ -176,7 +176,7 @@ def cut_checkpoints(run: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [edit_metrics, cut_checkpoints])
-@pytest.mark.parametrize("status", ["completed", "interrupted"])
+@pytest.mark.parametrize("status", ["completed", "interrupted", None])
 def test_a_refused_resume_of_a_damaged_run_leaves_its_result(
     runner, adam, tmp_path, damage, status
 ):
@@ -184,10 +184,14 @@ def test_a_refused_resume_of_a_damaged_run_leaves_its_result(
     shutil.copytree(adam, run)
     known = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps({**known, "status": status}))
+    if status is None:  # it was killed
+        (run / "result.json").unlink()
     damage(run)
     config = (run / "config.yaml").read_bytes()
     runner.run("resume", str(run), *LONGER).check(2)
-    assert json.loads((run / "result.json").read_text()) == {**known, "status": status}
+    assert (run / "result.json").exists() == (status is not None)
+    if status is not None:
+        assert json.loads((run / "result.json").read_text()) == {**known, "status": status}
     assert (run / "config.yaml").read_bytes() == config
 
 
