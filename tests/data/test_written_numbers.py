@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.tabular.amounts import guess_amount_form, parse_amounts
+from runner.data.tabular.amounts import Amounts, guess_amount_form, parse_amounts
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.file_list import DataFile
@@ -23,7 +23,7 @@ from runner.data.tabular.raw_ids import read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import ConfigError, DataError, UserError
+from runner.errors import ConfigError, DataError
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import as_table, encode_rows
@@ -240,7 +240,7 @@ def test_a_quantity_has_thousands_where_few_of_its_texts_do():
     ],
 )
 def test_amounts_are_parsed(text, form, number):
-    assert parse_amounts(pa.array([text]), form).to_pylist() == [number]
+    assert parse_amounts(pa.array([text]), Amounts(form)).to_pylist() == [number]
 
 
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
@@ -261,8 +261,8 @@ def test_numbers_that_a_file_has_as_texts_are_numbers(tmp_path, format_):
     for name in ("user_id", "f7", "app_version"):
         assert roles[name][0] == "categorical" and "input" not in roles[name][1]
     assert roles["click"][0] == "labels" and roles["event_time"][0] not in ("numeric", "carried")
-    with pytest.raises(UserError, match=r"--numeric f7: has no numbers, but .*string; in the YAML"):
-        propose_schema(path, hints=Hints(numeric=("f7",)))
+    called = propose_schema(path, hints=Hints(numeric=("f7",))).columns
+    assert {f.name: r.settings.get("input") for f, r in called}["f7"] == "amount"
     numeric = {"num_views": {"input": "amount"}, "price": {"input": "amount"}}
     schema = {"labels": {"click": {"positive": ["1"]}}, "numeric": numeric}
     data = open_dataset(path=path, format=format_, mix=False, schema=schema)

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.data.growing.settings import Eviction, Growth
 from runner.data.interactions.declaration import INTERACTIONS, Interactions
-from runner.data.tabular.amounts import AMOUNT_FORMS
+from runner.data.tabular.amounts import AMOUNT_FORMS, Amounts
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
 COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, those of an id
@@ -33,6 +33,13 @@ class LabelSpec:
     grades: tuple[str, ...] = ()  # a regression label is 0, 1, 2 and so on for these texts
     classes: tuple[str, ...] = ()  # all values, of which each row has one
     one_of: str = ""  # the label of whose `classes` it is one; it is 1 for `positive`
+    unit: str = ""  # with `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> Amounts | None:
+        """How its texts are numbers; None if it has numbers."""
+        return _find_amounts(self)
 
     @property
     def is_text(self) -> bool:
@@ -41,7 +48,7 @@ class LabelSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = ("positive", "default", "input", "grades", "classes", "one_of")
+        later = ("positive", "default", "input", "grades", "classes", "one_of", *_WRITTEN)
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property
@@ -78,6 +85,13 @@ class NumericSpec:
     until: str = ""  # days: column of times to which they are counted, instead of since 1970
     until_input: str = ""  # of TIME_FORMS, for `until`
     of: str = ""  # count and share: column with the id whose values in the list are counted
+    unit: str = ""  # with an amount as `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> Amounts | None:
+        """How its texts are numbers; None if it has numbers."""
+        return _find_amounts(self)
 
     def __repr__(self) -> str:
         """Return what it was before there were the later kinds of numbers, where it is none."""
@@ -85,7 +99,8 @@ class NumericSpec:
         of_days = () if self.encode else ("encode", "until", "until_input")
         of_lists = () if self.of else ("of",)
         of_amounts = () if self.input else ("input",)
-        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists)
+        written = _unset(self)
+        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists, *written)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -129,6 +144,13 @@ class IdSpec:
     keep: str = "last"  # the end of a sequence that is kept if it is too long
     order_by: str = ""  # column with a list of times, as long as the ids
     evict: Eviction | None = None  # growing: when rows are taken back; None: never
+    unit: str = ""  # with an amount as `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> Amounts | None:
+        """How its texts are numbers; None if it has numbers, or ids."""
+        return _find_amounts(self)
 
     @property
     def takes_missing(self) -> bool:
@@ -137,8 +159,8 @@ class IdSpec:
         return self.is_list or bool(self.cross) or has_own_row or self.default is not None
 
     def __repr__(self) -> str:
-        """Return what it was before there was `evict`, where that is not set."""
-        return _repr_without(self, *(() if self.evict else ("evict",)))
+        """Return what it was before there were the later settings, where they are not set."""
+        return _repr_without(self, *(() if self.evict else ("evict",)), *_unset(self))
 
     @property
     def growth(self) -> Growth | None:
@@ -162,6 +184,18 @@ class IdSpec:
         """The columns of the files that are needed for it."""
         more = tuple(c for c in (self.weights, self.order_by) if c)
         return (*(self.cross or (self.column,)), *more)
+
+
+_WRITTEN = ("unit", "missing")  # settings of amounts besides their form
+
+
+def _find_amounts(spec: LabelSpec | NumericSpec | IdSpec) -> Amounts | None:
+    is_amount = spec.input in AMOUNT_FORMS
+    return Amounts(spec.input, spec.unit, spec.missing) if is_amount else None
+
+
+def _unset(spec: NumericSpec | IdSpec) -> list[str]:
+    return [name for name in _WRITTEN if not getattr(spec, name)]
 
 
 def _repr_without(spec: Any, *hidden: str) -> str:

@@ -12,7 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
-from runner.data.tabular.amounts import are_plain_numbers, guess_amount_form, parse_amounts
+from runner.data.tabular.amounts import (
+    AMOUNT_FORMS,
+    Amounts,
+    are_plain_numbers,
+    are_words,
+    guess_amounts,
+    parse_amounts,
+)
 from runner.data.tabular.column_names import guess_kind, sounds_like_time
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import (
@@ -27,6 +34,7 @@ from runner.data.tabular.vectors import split_vectors
 MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
+LEAST_WORDS = 0.001  # share of rows with words that stand for missing numbers; fewer are mistakes
 MAX_WRONG = 3  # texts that are no numbers, as which some are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 MOST_CLASSES = 100  # values of a label
@@ -66,7 +74,8 @@ class ColumnStatistics:
     time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
     examples: tuple[str, ...] = ()
     vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
-    amount_form: str = ""  # of AMOUNT_FORMS, in which texts are numbers, such as $1,234.50 or 12%
+    amounts: Amounts | None = None  # how texts are numbers, such as $1,234.50, 12% or 5 km
+    word_share: float = 0.0  # share of rows with a text of `amounts.missing`
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
     counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, where few differ
     # each text or whole number, in their order, with its rows: where at most MOST_CLASSES differ
@@ -90,17 +99,32 @@ class Sample:
     table: pa.Table
     wrong_texts: Mapping[str, pa.Array]
     malformed: Sequence[str] = ()  # lines that make no row: where each is, and its problem
+    decimal: str = "."  # before the fractions of numbers in a text file
 
-    def compute_statistics(self, name: str) -> ColumnStatistics:
-        """Compute the statistics of one column."""
-        column = self.table[name]
-        found = _compute_amount_statistics(column, name) or compute_statistics(column, name)
+    def compute_statistics(self, name: str, *, is_number: bool | None = None) -> ColumnStatistics:
+        """Compute the statistics of one column.
+
+        Args:
+            name: of the column.
+            is_number: whether its texts are numbers; None: if they look like it.
+        """
+        column, found = self.table[name], None
+        if is_number is not False:
+            found = _compute_amount_statistics(column, name, is_number=bool(is_number))
+        found = found or compute_statistics(column, name)
         wrong = self.wrong_texts.get(name)
         if wrong is None:
             return found
+        share = len(wrong) / max(found.num_rows, 1)
+        words = tuple(sorted(map(str, pc.unique(wrong).to_pylist())))
+        may_be_missing = is_number or not found.is_whole or guess_kind(name) == "quantity"
+        may_be_missing &= found.low is not None and share >= LEAST_WORDS
+        if may_be_missing and are_words(words):
+            form = AMOUNT_FORMS[self.decimal == ","]
+            return replace(found, amounts=Amounts(form, "", words), word_share=share)
         return replace(
             found,
-            missing_share=found.missing_share - len(wrong) / max(found.num_rows, 1),
+            missing_share=found.missing_share - share,
             wrong_texts=_first_texts(wrong),
             num_wrong=len(wrong),
         )
@@ -228,6 +252,9 @@ def count_other_splits(f: ColumnStatistics, others: Sequence[Sample]) -> ColumnS
     for other in others:
         found, num_rows = other.compute_statistics(f.name), f.num_rows + f.num_elsewhere
         num_missing = f.missing_share * num_rows + found.missing_share * found.num_rows
+        if f.amounts and found.amounts:
+            words = sorted({*f.amounts.missing, *found.amounts.missing})
+            f = replace(f, amounts=replace(f.amounts, missing=tuple(words)))
         f = replace(
             f,
             missing_share=num_missing / max(num_rows + found.num_rows, 1),
@@ -258,7 +285,9 @@ def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
     return lines
 
 
-def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics | None:
+def _compute_amount_statistics(
+    column: pa.ChunkedArray, name: str, *, is_number: bool
+) -> ColumnStatistics | None:
     """Compute the statistics of texts that are numbers with signs; None if they are none."""
     plain = unpacked_type(column.type)
     if not (pt.is_string(plain) or pt.is_large_string(plain)):
@@ -267,12 +296,19 @@ def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStat
     is_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
     texts = pc.if_else(is_none, pa.scalar(None, pa.string()), texts)
     known = texts.drop_null()
-    if are_plain_numbers(known) and (guess_kind(name) == "id" or sounds_like_time(name)):
+    is_quantity = is_number or guess_kind(name) == "quantity"
+    if not (amounts := guess_amounts(known, is_quantity=is_quantity)):
         return None
-    if not (form := guess_amount_form(known, is_quantity=guess_kind(name) == "quantity")):
+    is_word = amounts.is_missing(texts)
+    texts = pc.if_else(is_word, pa.scalar(None, pa.string()), texts)
+    known = texts.drop_null()
+    may_be_else = guess_kind(name) == "id" or sounds_like_time(name)
+    if may_be_else and not is_number and (amounts.unit or are_plain_numbers(known)):
         return None
-    numbers = parse_amounts(texts, form)
+    numbers = parse_amounts(texts, amounts)
     wrong = texts.filter(numbers.is_null()).drop_null()
+    examples = pc.unique(known[:1000]).to_pylist()
+    signed_first = sorted(examples, key=lambda text: (text[:1] + text[-1:]).isdigit())
     found = compute_statistics(pa.chunked_array([numbers]), name)
     return replace(
         found,
@@ -281,8 +317,9 @@ def _compute_amount_statistics(column: pa.ChunkedArray, name: str) -> ColumnStat
         wrong_texts=_first_texts(wrong),
         num_wrong=len(wrong),
         time_form="",
-        examples=tuple(pc.unique(known[:1000]).to_pylist()[:MAX_EXAMPLES]),
-        amount_form=form,
+        examples=tuple(signed_first[:MAX_EXAMPLES]),
+        amounts=amounts,
+        word_share=pc.sum(is_word).as_py() / len(texts),
         two_texts=_two_texts(known) if pc.count_distinct(known).as_py() == 2 else (),
         counts=(),
     )

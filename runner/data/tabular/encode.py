@@ -24,6 +24,7 @@ from runner.data.core.columns import (
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.growing.settings import NO_ID
+from runner.data.tabular.amounts import Amounts
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.list_matches import read_matches
@@ -41,7 +42,7 @@ from runner.data.tabular.vectors import parse_numbers, read_vectors
 from runner.data.tabular.vocabulary import look_up_ids
 
 _SOURCE_OF_NUMBERS = attrgetter(
-    "column", "size", "separator", "input", "encode", "until", "until_input", "of"
+    *("column", "size", "separator", "encode", "until", "until_input", "of", "amounts", "input")
 )
 
 
@@ -88,7 +89,7 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     if label.is_text:
         raw, missing = _read_texts(table, label, validator)
     else:
-        raw, missing = read_numbers(table, label.column, label.input, validator)
+        raw, missing = read_numbers(table, label.column, label.amounts, validator)
     if label.default is None:
         validator.reject(label.column, missing, lambda row: "the label is missing")
     else:
@@ -152,7 +153,7 @@ def encode_numbers(
         DataError: for a value that is missing without a default or not finite, unless bad rows are
             skipped.
     """
-    for (column, size, _, form, encode, *_), same in groupby(specs, _SOURCE_OF_NUMBERS):
+    for (column, size, _, encode, *_), same in groupby(specs, _SOURCE_OF_NUMBERS):
         features = list(same)
         if size:
             raw_RS, missing_RS = read_vectors(table, features[0], validator)
@@ -162,7 +163,7 @@ def encode_numbers(
             raw_R = read_matches(table, features[0], validator)
             missing_R = np.zeros(len(raw_R), bool)
         else:
-            raw_R, missing_R = read_numbers(table, column, form, validator)
+            raw_R, missing_R = read_numbers(table, column, features[0].amounts, validator)
         for spec in features:
             if size:
                 raw_R, missing_R = raw_RS[:, spec.element], missing_RS[:, spec.element]
@@ -199,23 +200,26 @@ def _encode_numeric(
 
 
 def read_numbers(
-    table: pa.Table, name: str, amount_form: str = "", validator: RowValidator | None = None
+    table: pa.Table,
+    name: str,
+    amounts: Amounts | None = None,
+    validator: RowValidator | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing.
 
     NaN is a missing value: NumPy, Spark and Polars write it for one.
 
     Args:
-        amount_form: of AMOUNT_FORMS: how texts are numbers; empty: the column has numbers.
-        validator: rejects texts that are none; needed with a form.
+        amounts: how texts are numbers; None: the column has numbers.
+        validator: rejects texts that are none; needed with amounts.
 
     Raises:
         DataError: for the first text that is no number, unless bad rows are skipped.
     """
     column = single_array(table, name)
-    if amount_form and is_text(column.type):
+    if amounts and is_text(column.type):
         assert validator is not None
-        column = parse_numbers(column.cast(pa.string()), name, validator, None, amount_form)
+        column = parse_numbers(column.cast(pa.string()), name, validator, None, amounts)
     missing = find_missing(column)
     if is_seconds(column.type):
         column = as_seconds(column)

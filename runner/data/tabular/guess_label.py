@@ -158,14 +158,14 @@ def label_settings(
         _refuse_type(f)
     positive = hints.positive
     if hints.task == "regression" and positive is None and f.low is not None:
-        amounts = {"input": f.amount_form} if f.amount_form else {}
+        amounts = f.amounts.settings() if f.amounts else {}
         return {"type": "regression", **amounts}, "a number to be predicted"
     if positive is not None:
         values = f.two_texts or f.examples
         if f.two_texts and positive.strip() not in [v.strip() for v in f.two_texts]:
             hint = nearest_hint(positive, values)
             raise UserError(f"--positive {positive}: {f.name} has the values {values}{hint}")
-        is_number = f.low is not None and not f.amount_form
+        is_number = f.low is not None and not f.amounts
         if is_number and not _lies_between(positive, f):
             numbers = f"numbers from {f.low:g} to {f.high:g}"
             raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
@@ -188,8 +188,8 @@ def label_settings(
         chosen = (likely or list(f.two_texts))[0].strip()
         why = "" if likely else ", the rarer value"
         return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
-    if f.amount_form:
-        return {"type": "regression", "input": f.amount_form}, "a number to be predicted"
+    if f.amounts:
+        return {"type": "regression", **f.amounts.settings()}, "a number to be predicted"
     if is_text(f.type) and _may_be_classes(f) and not is_grade(f.name):
         classes = [text for text, _ in f.values]
         return {"classes": classes}, "classes; --positive VALUE tells one from the others"

@@ -107,7 +107,7 @@ def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
     if f.vector_size:
         settings = {"size": f.vector_size} | settings
         settings |= {"separator": f.separator} if f.separator else {}
-    return ({"input": f.amount_form} if f.amount_form else {}) | settings
+    return (f.amounts.settings() if f.amounts else {}) | settings
 
 
 def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
@@ -133,11 +133,14 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         if inner is None or pt.is_nested(inner) or has_fractions(inner):
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))
-    if f.amount_form and f.num_distinct > MANY_AMOUNTS:
+    if f.amounts and is_text(f.type):
         are_plain = are_plain_numbers(pa.array(f.examples, pa.string()))
-        reason = "texts that are all numbers" if are_plain else "numbers with signs"
-        return Role("numeric", reason, propose_numeric(f))
-    if not f.amount_form and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
+        has_signs = not (are_plain or f.amounts.unit)
+        if f.num_distinct > (MANY_AMOUNTS if has_signs else FEW_VALUES):
+            unit = f"numbers of {f.amounts.unit}" if f.amounts.unit else "numbers with signs"
+            reason = "texts that are all numbers" if are_plain else unit
+            return Role("numeric", reason, propose_numeric(f))
+    if not f.amounts and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:
         return Role("", "a chance that rows to come lack; a column of 1 / it may be the --weight")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.amounts import AMOUNT_FORMS, parse_amounts
+from runner.data.tabular.amounts import Amounts, parse_amounts
 from runner.data.tabular.guess_label import read_binary_labels, read_label
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.times import as_seconds, is_seconds
@@ -115,8 +115,8 @@ def read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
 def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
     """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
     values = column.combine_chunks()
-    if (form := settings.get("input")) in AMOUNT_FORMS:
-        values = parse_amounts(values.cast(pa.string()), form)
+    if amounts := Amounts.of_settings(settings):
+        values = parse_amounts(values.cast(pa.string()), amounts)
     elif is_seconds(values.type):
         values = as_seconds(values)
     x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)

@@ -177,7 +177,7 @@ def _may_be_event_type(f: ColumnStatistics) -> bool:
 
 def _may_be_rating(f: ColumnStatistics) -> bool:
     is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
-    is_stars = is_stars and not f.amount_form
+    is_stars = is_stars and not f.amounts
     return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
 
 

@@ -100,7 +100,7 @@ def has_classes(roles: Mapping[str, Role]) -> bool:
 
 def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return how ids read the column of a number, whose settings are given."""
-    written = {key: given[key] for key in ("separator", "input") if key in given}
+    written = {key: given[key] for key in ("separator", "input", "unit", "missing") if key in given}
     return {"column": name, **({"list": True} if "size" in given else {}), **written}
 
 

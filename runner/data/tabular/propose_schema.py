@@ -126,7 +126,9 @@ def propose_schema(
         for key, own in files_by_key.items()
         if key != "path"
     ]
-    columns = [count_other_splits(f, others) for f in _compute_columns(sample, notes)]
+    are_numbers = dict.fromkeys(hints.numeric, True)
+    are_numbers |= dict.fromkeys(hints.labels, hints.task == "regression") if hints.task else {}
+    columns = [count_other_splits(f, others) for f in _compute_columns(sample, are_numbers, notes)]
     raise_combined(find_wrong_hints(hints, columns))
     missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
     is_whole = _is_whole(num_lines, len(files), num_train_rows)
@@ -248,10 +250,13 @@ def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
         raise DataError(f"{error}; {alone} takes the train files alone") from error
 
 
-def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]:
+def _compute_columns(
+    sample: Sample, are_numbers: Mapping[str, bool], notes: list[str]
+) -> list[ColumnStatistics]:
     """Return the statistics of each column that has a name.
 
     Args:
+        are_numbers: column -> whether its texts are known to be numbers, or not to be.
         notes: gets a sentence on a column without a name that holds something.
     """
     table = sample.table
@@ -259,7 +264,8 @@ def _compute_columns(sample: Sample, notes: list[str]) -> list[ColumnStatistics]
         notes.append(
             "the column without a name is left out; a name in the first line makes use of it"
         )
-    return [sample.compute_statistics(name) for name in table.column_names if name]
+    names = filter(None, table.column_names)
+    return [sample.compute_statistics(n, is_number=are_numbers.get(n)) for n in names]
 
 
 def _integers_with_a_point(

@@ -37,6 +37,7 @@ from runner.data.tabular.propose_times import (
     propose_days,
     propose_time_parts,
 )
+from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
@@ -141,13 +142,19 @@ def is_by_time(split: Mapping[str, Any]) -> bool:
 
 def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a line on the columns of each form whose texts are read as numbers."""
-    notes = []
+    notes, amounts = [], {f.name: f.amounts for f in columns if f.amounts}
+    columns = [f for f in columns if f.name in amounts]
     for form, mark in zip(AMOUNT_FORMS, ("point", "comma")):
-        if own := [f for f in columns if f.amount_form == form]:
+        if own := [f for f in columns if amounts[f.name].form == form and is_text(f.type)]:
             texts = [text for f in own for text in f.examples]
-            shown = next((text for text in texts if not text.isdigit()), texts[0])
+            shown = next((t for t in texts if not (t[:1] + t[-1:]).isdigit()), texts[0])
             notes.append(
                 f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
                 f"with a {mark} before the fraction (input: {form})"
             )
+    for f in columns:
+        if missing := amounts[f.name].missing:
+            stand = f"stand{'s' * (len(missing) == 1)} for a missing number (missing)"
+            share = f"in {f.word_share:.1%} of the rows"
+            notes.append(f"{f.name}: {', '.join(map(repr, missing))} {stand}, {share}")
     return notes

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.transforms import splitmix64
-from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.hash_text import hash_texts
@@ -175,9 +174,8 @@ def _read_values(
     """Values to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
         if is_text(flat.type):
-            form = spec.input if spec.input in AMOUNT_FORMS else ""
             flat = flat.cast(pa.string())
-            flat = parse_numbers(flat, spec.column, validator, row_of_value, form)
+            flat = parse_numbers(flat, spec.column, validator, row_of_value, spec.amounts)
         flat = as_seconds(flat) if is_seconds(flat.type) else flat
         values = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing = np.isnan(values)

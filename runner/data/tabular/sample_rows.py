@@ -55,7 +55,8 @@ def sample_rows(
     if len({table.schema for table in tables}) > 1:
         tables = [decode_dictionaries(table) for table in tables]
     joined = pa.concat_tables(tables, promote_options="permissive")
-    return Sample(joined, wrong_texts, malformed)
+    decimal = text_format.decimal if text_format else "."
+    return Sample(joined, wrong_texts, malformed, decimal)
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

@@ -135,6 +135,7 @@ def _label_problems(spec: LabelSpec, where: str) -> Iterator[str]:
             f"{where}.grades: is for `type: regression`, without above, allowed and input, and "
             "names each text once"
         )
+    yield from _amount_problems(spec, where)
     has_more = replace(spec, classes=()) != LabelSpec(spec.name, spec.column)
     once = {text.strip() for text in spec.classes}
     if spec.classes and (has_more or len(once) < len(spec.classes)):
@@ -287,12 +288,19 @@ def _parse_value(
     raise ConfigError(f"{where}={value!r}: expected {expected}")
 
 
+def _amount_problems(spec: LabelSpec | NumericSpec | IdSpec, where: str) -> Iterator[str]:
+    given = {"unit": spec.unit, "missing": list(spec.missing)}
+    for name in (name for name, value in given.items() if value and not spec.amounts):
+        yield f"{where}.{name}={given[name]}: is for texts that are numbers: `input: amount`"
+
+
 def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
     low, high = spec.clip
     if low is not None and high is not None and low >= high:
         yield f"{where}.clip={[low, high]}: the first must be below the second"
     if spec.separator and not (spec.size or spec.of):
         yield f"{where}.separator: is for a vector, whose number of values `size` says"
+    yield from _amount_problems(spec, where)
     if spec.input and spec.size:
         yield f"{where}.input={spec.input}: is for one amount a row, not for a vector"
     if spec.encode == DAYS and (spec.size or spec.input in AMOUNT_FORMS):
@@ -353,6 +361,7 @@ def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
         yield f"{where}.input={spec.input}: is for a part of a time: encode: hour, or weekday"
     if spec.input in AMOUNT_FORMS and (spec.encode != "bucketise" or spec.is_list):
         yield f"{where}.input={spec.input}: is for one amount a row in buckets: encode: bucketise"
+    yield from _amount_problems(spec, where)
     if spec.weights and spec.is_sequence:
         yield f"{where}.weights: sequences have no weights"
     yield from _growing_problems(spec, where)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from runner.data.core.columns import is_list
-from runner.data.tabular.amounts import are_plain_numbers
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import is_time
 from runner.errors import nearest_hint
@@ -58,14 +55,12 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
     for flag in ("--numeric", "--weight"):
         for f in (by_name[n] for n in given[flag] if n in by_name):
             holds_lists = f.separator or is_list(f.type)
-            if flag == "--weight" and f.amount_form:
+            if flag == "--weight" and f.amounts:
                 problems.append(f"{flag} {f.name}: has texts, such as {f.examples[0]!r}")
             elif flag == "--numeric" and f.low is None and is_time(f):
                 continue  # its days are numbers
             elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
-                are_texts = are_plain_numbers(pa.array(f.examples, pa.string())) and not holds_lists
-                read = "; in the YAML, `{input: amount}` reads such texts as numbers" * are_texts
-                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}{read}")
+                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):
         problems.append(

@@ -12,16 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data.tabular.amounts import parse_amounts
+from runner.data.tabular.amounts import Amounts, parse_amounts
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import NumericSpec
 from runner.data.tabular.read_files import is_text, single_array
-from runner.data.tabular.text_values import (
-    MISSING_NUMBERS,
-    NUMBER_PATTERN,
-    split_texts,
-    strip_number,
-)
+from runner.data.tabular.text_values import NUMBER_PATTERN, split_texts, strip_number
 
 
 def expand_vectors(specs: Iterable[NumericSpec]) -> tuple[NumericSpec, ...]:
@@ -98,22 +93,22 @@ def parse_numbers(
     name: str,
     validator: RowValidator,
     row_of_value: np.ndarray | None,
-    amount_form: str = "",
+    amounts: Amounts | None = None,
 ) -> pa.Array:
     """Return texts as numbers; those that are none become missing, and their rows bad.
 
     Args:
         row_of_value: [V] the row of every value of a list column.
-        amount_form: of AMOUNT_FORMS, if they are amounts.
+        amounts: how they are numbers, if they are amounts.
 
     Raises:
         DataError: for the first bad row, unless bad rows are skipped.
     """
-    if amount_form:
-        amounts_V = parse_amounts(texts_V, amount_form)
-        is_known = pc.or_(amounts_V.is_valid(), pc.is_in(texts_V, pa.array(MISSING_NUMBERS)))
+    if amounts:
+        amounts_V = parse_amounts(texts_V, amounts)
+        is_known = pc.or_(amounts_V.is_valid(), amounts.is_missing(texts_V))
         wrong_V = ~pc.or_(is_known, texts_V.is_null()).to_numpy(zero_copy_only=False)
-        rule = f"is not a number in the form {amount_form}"
+        rule = f"is not a number in the form {amounts}"
         validator.reject(name, wrong_V, lambda at: f"{texts_V[at].as_py()!r} {rule}", row_of_value)
         return amounts_V
     is_number = pc.match_substring_regex(texts_V, NUMBER_PATTERN)
