@@ -39,6 +39,18 @@ NUMBERS = np.random.default_rng(3).normal(50, 10, ROWS).round(1)
         (["512 MB", "1 GB"], None),  # of two units
         (["5.1", "<0.1", "90+"], Amounts("amount")),
         ([">= 100 ms", "20 ms", "off"], Amounts("amount", "ms", ("off",))),
+        (["4.1/5", "3/5", "NEW"], Amounts("amount", "/5", ("NEW",))),
+        (["1/2", "3/4"], None),
+        (["\u20ac110.5M", "\u20ac565K"], Amounts("amount")),
+        (["19M", "201k", "Varies with device"], Amounts("amount", "", ("Varies with device",))),
+        (["1,5 M", "2,25 M", "201 k"], Amounts("amount_comma")),
+        (["19M", "2.5M"], Amounts("amount", "M")),
+        (["2h 50m", "7h", "45m"], Amounts("duration")),
+        (["08:30", "17:05", "n/k"], Amounts("duration", "", ("n/k",))),
+        (["3:45", "1:02:03"], None),  # minutes or hours
+        (["16:9", "4:3"], None),
+        (["2020-01-01 08:30", "2020-01-02 09:30"], None),
+        (["10.0.0.1:80", "10.0.0.1:443"], None),
     ],
 )
 def test_how_texts_are_numbers_is_guessed(texts, amounts):
@@ -65,6 +77,22 @@ def test_words_of_a_quantity_stand_for_missing_numbers():
         ("1.5e-05", Amounts("amount"), 1.5e-5),
         ("2,5E3", Amounts("amount_comma"), 2500),
         ("refused", Amounts("amount", "", ("refused",)), None),
+        ("\u20ac110.5M", Amounts("amount"), 110.5e6),
+        ("-201k", Amounts("amount"), -201e3),
+        ("2,5 bn", Amounts("amount_comma"), 2.5e9),
+        ("12 GBP", Amounts("amount"), 12),
+        ("4.1/5", Amounts("amount", "/5"), 4.1),
+        ("2h 50m", Amounts("duration"), 10_200),
+        ("1 hr 5 mins", Amounts("duration"), 3900),
+        ("45m", Amounts("duration"), 2700),
+        ("1 day, 2:03:04.5", Amounts("duration"), 93_784.5),
+        ("3 days 04:05:06", Amounts("duration"), 273_906),
+        ("08:30", Amounts("duration"), 30_600),
+        ("2:35 PM", Amounts("duration"), 52_500),
+        ("12:05 am", Amounts("duration"), 300),
+        ("12:05 p.m.", Amounts("duration"), 43_500),
+        ("", Amounts("duration"), None),
+        ("8:75", Amounts("duration"), None),
     ],
 )
 def test_numbers_with_units_and_limits_are_parsed(text, amounts, number):

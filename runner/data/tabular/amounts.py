@@ -10,14 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runner.data.tabular.durations import DURATION, are_durations, parse_durations
 from runner.data.tabular.text_values import MISSING_NUMBERS, NUMBER_PATTERN, strip_number
 
 # form -> what may stand between thousands, and what stands before a fraction
 _MARKS = {"amount": (r"[,'\x{2019}]", "."), "amount_comma": (r"[. \x{a0}\x{202f}'\x{2019}]", ",")}
-AMOUNT_FORMS = tuple(_MARKS)
+AMOUNT_FORMS = (*_MARKS, DURATION)
 _CURRENCY = r"(\p{Lu}{0,3}\p{Sc}|USD|EUR|GBP|CHF)"
 _SPACE = r"[\s\x{a0}\x{202f}]*"
 _BOUND = r"([<>]=?|[≤≥~])"  # before a limit, or a rough number
+_MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of 1.2M, 350k or 2bn
+_MAGNITUDE = r"(?i:k|mn?|bn?)"
 # without one of these, a comma may divide a list instead of standing before a fraction
 _UNIT = rf"{_CURRENCY}|%"
 # that keeps an amount from being read as a plain number
@@ -34,7 +37,7 @@ _THOUSANDS = {
 _SPACED = r"^-?[1-9]\d{0,2}( \d{3})+$"  # 37 900: of a quantity, or else a list of two ids
 # a number, or a limit of one; with a 0 in front it is a code
 _PLAIN = rf"^({_BOUND}{_SPACE})?[-+]?(0|[1-9]\d*)(\.\d+)?\+?$"
-_UNIT_NAME = r"[\pL°][\pL°/²³]{0,11}"
+_UNIT_NAME = r"[\pL°][\pL°/²³]{0,11}|/\s?\d{1,3}"  # also of 4.5/5
 _WITH_UNIT = rf"^{_SPACE}{_BOUND}?{_SPACE}[-+]?\d[\d.,]*\+?{_SPACE}({_UNIT_NAME}){_SPACE}$"
 LEAST_FITTING = 0.95  # share of the texts of a column of amounts
 LEAST_SIGNS = 0.2  # share with a sign; those of a quantity, or with thousands, may have fewer
@@ -48,11 +51,12 @@ def _pattern(form: str) -> str:
     # an Indian lakh is 1,00,000
     whole = rf"(\d+|[1-9]\d{{0,2}}({between}\d{{2,3}})*{between}\d{{3}})"
     number = rf"({whole}(\{mark}\d+)?|\{mark}\d+)"
-    amount = rf"{_CURRENCY}?{_SPACE}[-\x{{2212}}]?{number}{_SPACE}({_UNIT})?[-+]?"
+    magnitude = rf"({_SPACE}{_MAGNITUDE})?"
+    amount = rf"{_CURRENCY}?{_SPACE}[-\x{{2212}}]?{number}{magnitude}{_SPACE}({_UNIT})?[-+]?"
     return rf"^{_SPACE}{_BOUND}?{_SPACE}([-+\x{{2212}}]?{_SPACE}{amount}|\({amount}\)){_SPACE}$"
 
 
-_PATTERNS = {form: _pattern(form) for form in AMOUNT_FORMS}
+_PATTERNS = {form: _pattern(form) for form in _MARKS}
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Amounts:
     """How the texts of a column are numbers.
 
     Args:
-        form: one of AMOUNT_FORMS: whether a point or a comma stands before a fraction.
+        form: one of AMOUNT_FORMS: whether a point or a comma stands before a fraction, or a
+            duration, which becomes seconds.
         unit: what may stand behind a number, such as km; empty: nothing.
         missing: texts that stand for a missing number, besides MISSING_NUMBERS.
     """
@@ -100,6 +105,8 @@ def parse_amounts(texts: pa.Array, amounts: Amounts) -> pa.Array:
         [R] float64, null where a text is missing or no number.
     """
     form = amounts.form
+    if form == DURATION:
+        return parse_durations(texts)
     if amounts.unit:
         texts = pc.replace_substring_regex(texts, _end_pattern(amounts.unit), "")
     mark, none = _MARKS[form][1], pa.scalar(None, pa.string())
@@ -111,6 +118,9 @@ def parse_amounts(texts: pa.Array, amounts: Amounts) -> pa.Array:
     numbers = pc.replace_substring(digits, mark, ".").cast(pa.float64())
     is_negative = pc.match_substring_regex(fitting, r"[-(\x{2212}]")
     numbers = pc.if_else(is_negative, pc.negate(numbers), numbers)
+    for letter, factor in _MAGNITUDES.items():
+        is_so = pc.match_substring_regex(fitting, rf"(?i)\d{_SPACE}{letter}n?\b")
+        numbers = pc.if_else(is_so, pc.multiply(numbers, factor), numbers)
     return pc.coalesce(plain.cast(pa.float64()), numbers)
 
 
@@ -133,6 +143,8 @@ def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | No
     if unit := _guess_unit(known):  # as signs of money, of which it may be one
         known = pc.replace_substring_regex(known, _end_pattern(unit), "€")
     form = guess_amount_form(known, is_quantity=is_quantity)
+    if not (form or unit) and are_durations(known, LEAST_FITTING):
+        form = DURATION
     return Amounts(form, unit, tuple(words)) if form else None
 
 
@@ -175,7 +187,7 @@ def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     }
     has_thousands["amount_comma"] |= is_quantity and _share(texts, _SPACED) > 0.2
     if not has_thousands["amount_comma"]:
-        has_unit = pc.match_substring_regex(texts, _UNIT)
+        has_unit = pc.match_substring_regex(texts, rf"{_UNIT}|\d{_SPACE}{_MAGNITUDE}$")
         fits["amount_comma"] = pc.and_(fits["amount_comma"], has_unit)
     shares = {form: _mean(own) for form, own in fits.items()}
     signs, negative = (_share(texts, p) for p in (_SIGN, r"^\s*\("))

@@ -117,7 +117,8 @@ class Sample:
             return found
         share = len(wrong) / max(found.num_rows, 1)
         words = tuple(sorted(map(str, pc.unique(wrong).to_pylist())))
-        may_be_missing = is_number or not found.is_whole or guess_kind(name) == "quantity"
+        looks_like_it = not found.is_whole or guess_kind(name) == "quantity"
+        may_be_missing = looks_like_it if is_number is None else is_number
         may_be_missing &= found.low is not None and share >= LEAST_WORDS
         if may_be_missing and are_words(words):
             form = AMOUNT_FORMS[self.decimal == ","]
@@ -250,7 +251,8 @@ def count_other_splits(f: ColumnStatistics, others: Sequence[Sample]) -> ColumnS
     What is missing there alone is missing in no train row, but needs a default all the same.
     """
     for other in others:
-        found, num_rows = other.compute_statistics(f.name), f.num_rows + f.num_elsewhere
+        found = other.compute_statistics(f.name, is_number=None if f.amounts else False)
+        num_rows = f.num_rows + f.num_elsewhere
         num_missing = f.missing_share * num_rows + found.missing_share * found.num_rows
         if f.amounts and found.amounts:
             words = sorted({*f.amounts.missing, *found.amounts.missing})

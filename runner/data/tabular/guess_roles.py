@@ -27,6 +27,7 @@ from runner.data.tabular.column_names import (
     sounds_like_time,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
+from runner.data.tabular.durations import DURATION
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_rows import SAMPLE_ROWS
 from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
@@ -135,11 +136,11 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return _as_ids(f, _list_reason(f))
     if f.amounts and is_text(f.type):
         are_plain = are_plain_numbers(pa.array(f.examples, pa.string()))
-        has_signs = not (are_plain or f.amounts.unit)
-        if f.num_distinct > (MANY_AMOUNTS if has_signs else FEW_VALUES):
-            unit = f"numbers of {f.amounts.unit}" if f.amounts.unit else "numbers with signs"
-            reason = "texts that are all numbers" if are_plain else unit
-            return Role("numeric", reason, propose_numeric(f))
+        reason = "texts that are all numbers" if are_plain else ""
+        reason = f"numbers of {f.amounts.unit}" if f.amounts.unit else reason
+        reason = "durations or times of day, in seconds" if f.amounts.form == DURATION else reason
+        if f.num_distinct > (FEW_VALUES if reason else MANY_AMOUNTS):
+            return Role("numeric", reason or "numbers with signs", propose_numeric(f))
     if not f.amounts and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:

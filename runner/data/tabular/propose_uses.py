@@ -144,13 +144,15 @@ def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a line on the columns of each form whose texts are read as numbers."""
     notes, amounts = [], {f.name: f.amounts for f in columns if f.amounts}
     columns = [f for f in columns if f.name in amounts]
-    for form, mark in zip(AMOUNT_FORMS, ("point", "comma")):
+    a_mark = "with a {} before the fraction"
+    as_what = (a_mark.format("point"), a_mark.format("comma"), "of seconds")
+    for form, what in zip(AMOUNT_FORMS, as_what):
         if own := [f for f in columns if amounts[f.name].form == form and is_text(f.type)]:
             texts = [text for f in own for text in f.examples]
             shown = next((t for t in texts if not (t[:1] + t[-1:]).isdigit()), texts[0])
             notes.append(
                 f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
-                f"with a {mark} before the fraction (input: {form})"
+                f"{what} (input: {form})"
             )
     for f in columns:
         if missing := amounts[f.name].missing:
