@@ -30,8 +30,7 @@ class RecommendedLists(Metrics):
     coverage@k is the share of the catalogue that is in at least one list. novelty@k is the mean
     over recommended items of -log2 p, where p is the item's share of the train split (Vargas and
     Castells, RecSys 2011); an item that is not in it counts as if it were there once. gini@k is
-    the Gini index of how often items are recommended: 0 if all are equally often, near 1 if a few
-    are.
+    the Gini index of how often items are recommended: 0 if all are as often, near 1 if a few are.
     """
 
     def __init__(

@@ -16,16 +16,9 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec, class_columns
-from runner.metrics.buffer import (
-    MAX_ROWS,
-    MIN_ROOM,
-    MetricRows,
-    RowBuffer,
-    WaitingBatch,
-    make_metric_rows,
-    pad_rows,
-)
+from runner.metrics.buffer import MAX_ROWS, MetricRows, RowBuffer, WaitingBatch, make_metric_rows
 from runner.metrics.curves import average_precision, average_precision_error, roc_auc, roc_auc_error
+from runner.metrics.loss_sums import LossSums
 from runner.metrics.names import METRICS, get_metric, split_task
 from runner.metrics.result_keys import (
     NO_ROW,
@@ -47,7 +40,6 @@ from runner.metrics.sums import (
     class_results,
     class_sums,
     need_both_labels,
-    ratio,
     regression_results,
     regression_sums,
 )
@@ -103,12 +95,7 @@ class MetricSet:
             kind: torch.zeros(num_sums[kind], len(columns), dtype=torch.float64, device=device)
             for kind, columns in self._columns.items()
         }
-        # The weight, then each part. The names are not known before the first update, but a
-        # checkpoint may copy into this tensor before, so it has room for as many as most losses
-        # have; for more there is room from the first update or `restore_loss_parts` on.
-        self._losses_P = torch.zeros(1 + MIN_ROOM, dtype=torch.float64, device=device)
-        self._loss_names: tuple[str, ...] = ()
-        self._restored_loss_names: tuple[str, ...] = ()  # of the updates before a resume
+        self._losses = LossSums(device)
         self._buffer = None if exact else RowBuffer(len(tasks), device)
         self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
         self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
@@ -137,7 +124,8 @@ class MetricSet:
         Raises:
             ValueError: if the names differ from those before.
         """
-        self._check_names(losses)
+        if self._losses.learn_names(losses):
+            self._make_room(len(losses))
         batch, buffer = (prediction, tuple(losses.values())), self._buffer
         num_rows = len(prediction.weights_B)
         if buffer is None:
@@ -168,7 +156,7 @@ class MetricSet:
     def _flush(self) -> None:
         """Count the rows that wait."""
         if self._buffer is not None:
-            rows = self._buffer.pop(len(self._loss_names) or len(self._losses_P) - 1)
+            rows = self._buffer.pop(self._losses.num_parts)
             if rows is not None:
                 self._accumulate(rows, None)
         elif self._waiting:
@@ -203,7 +191,7 @@ class MetricSet:
         by_batch = (num_batches, len(weights_B) // num_batches)
         weight_K = weights_B.view(by_batch).sum(1)
         parts_PK = parts_PB.view(len(parts_PB), *by_batch).sum(2)
-        losses_P = self._losses_P[: 1 + len(parts_PB)]
+        losses_P = self._losses.sums_P[: 1 + len(parts_PB)]
         for batch_P in torch.cat((weight_K[None], parts_PK)).unbind(1):
             losses_P += batch_P
         for kind, index_T in self._column_index_T.items():
@@ -230,7 +218,7 @@ class MetricSet:
         """
         self._flush()
         self._without_mixed_group.clear()
-        results = self._loss_results()
+        results = self._losses.results()
         for label, columns in self._class_columns.items():
             values = class_results(self._sums_ST["binary"][:, columns].tolist())  # sync
             for name in names_for_task(self._names, ClassLabel(label)):
@@ -254,7 +242,7 @@ class MetricSet:
 
     def _undefined_notes(self) -> Iterator[str]:
         """Yield which metrics of an evaluation are NaN because of the labels, and why."""
-        if not float(self._losses_P[0]):  # sync
+        if not float(self._losses.sums_P[0]):  # sync
             yield f"loss: {UNDEFINED_NOTE} {NO_ROW}"
         for column, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(column)
@@ -305,7 +293,7 @@ class MetricSet:
         return tuple(notes)
 
     def reset(self) -> None:
-        for tensor in (*self._sums_ST.values(), self._losses_P):
+        for tensor in (*self._sums_ST.values(), self._losses.sums_P):
             tensor.zero_()
         if self._buffer is not None:
             self._buffer.clear()
@@ -322,20 +310,20 @@ class MetricSet:
         if self._exact:
             self._flush()
         state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
-        state["losses"] = self._losses_P
+        state["losses"] = self._losses.sums_P
         if self._buffer is not None:
             state |= self._buffer.state()
         return state | (self._scores.state() if self._scores is not None else {})
 
     def loss_parts(self) -> tuple[str, ...]:
-        return self._loss_names or self._restored_loss_names
+        return self._losses.names
 
     def restore_loss_parts(self, names: Sequence[str], room: int = 0) -> None:
-        self._restored_loss_names = tuple(names)
+        self._losses.restore_names(names)
         self._make_room(room)
 
     def _make_room(self, num_parts: int) -> None:
-        self._losses_P = pad_rows(self._losses_P, 1 + num_parts)
+        self._losses.make_room(num_parts)
         if self._buffer is not None:
             self._buffer.make_room(num_parts)
 
@@ -345,29 +333,11 @@ class MetricSet:
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
         self._make_room(len(state["losses"]) - 1)
-        self._losses_P[: len(state["losses"])] += state["losses"].to(self._device)
+        self._losses.sums_P[: len(state["losses"])] += state["losses"].to(self._device)
         if self._scores is not None:
             self._scores.merge(state)
         if self._buffer is not None:
             self._accumulate(self._buffer.rows_of_state(state), None)
-
-    def _check_names(self, losses: Mapping[str, Tensor]) -> None:
-        names = tuple(losses)
-        if names != self._loss_names:
-            if self._loss_names:
-                raise ValueError(
-                    "parts of the loss must be the same at every update; they were "
-                    f"{self._loss_names} and are now {names}"
-                )
-            self._make_room(len(names))
-            self._loss_names = names
-
-    def _loss_results(self) -> dict[str, float]:
-        weight, *parts = self._losses_P.tolist()  # sync
-        results = {"loss": ratio(sum(parts), weight)}
-        if len(names := self.loss_parts()) > 1:
-            results |= {f"loss/{name}": ratio(part, weight) for name, part in zip(names, parts)}
-        return results
 
     def _curve_results(
         self, index: int, names: Sequence[str], nan_check: float

@@ -25,17 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnMetric:
-    """A metric of the configuration's `metrics.own`.
+    """A metric of the configuration's `metrics.own`."""
 
-    Args:
-        name: of its results.
-        make: makes an empty one.
-        tasks: names of the tasks that it is for; None: all.
-    """
-
-    name: str
-    make: Callable[[], Metric]
-    tasks: Sequence[str] | None = None
+    name: str  # of its results
+    make: Callable[[], Metric]  # makes an empty one
+    tasks: Sequence[str] | None = None  # names of the tasks that it is for; None: all
 
     def is_for(self, task: TaskSpec) -> bool:
         return self.tasks is None or task.name in self.tasks

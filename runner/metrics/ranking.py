@@ -46,8 +46,7 @@ class PerUserMetrics(Metrics):
 
     Args:
         names: of the metrics, such as ndcg@10.
-        group: index of the users' column in `Prediction.groups_BG`; None: each row is a user of
-            its own.
+        group: index of the users' column in `Prediction.groups_BG`; None: each row is a user.
         full: ranks come from the model, as `aux["rank_B"]`, not from the rows' scores.
         relevant_from: the grade of a right row.
     """
