@@ -38,6 +38,7 @@ _PART_PACKAGES = (
     "runner.data.tabular.table",
     "runner.data.tabular.table_files",
     "runner.data.tabular.table_recipe",
+    "runner.data.tabular.table_settings",
     "runner.models",
     "runner.reporting.trackers",
     "runner.training.callbacks",

@@ -9,7 +9,7 @@ from runner.batch import Batch
 from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.data.core.dataset_check import is_stream
 from runner.parts import internal
-from runner.training.steps import agree_on_end
+from runner.training.batches import agree_on_end
 from runner.training.update.context import Context
 from runner.training.update.growing_ids import GrowingIds
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runner.config.settings import TrainerSettings
+from runner.config.settings.trainer import EmaSettings
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
@@ -100,14 +102,6 @@ def make_context(
         config["optimizer"]["dense"], parameters, parameter_groups, find_class
     )
     check_sparse_adam(optimizers.values(), model)
-    ema, averaging = None, trainer.ema
-    if averaging.decay is not None:  # their initial weights are the same on all ranks
-        ema = MovingAverage(
-            {**parameters, **running_statistics(model)},
-            decay=averaging.decay,
-            warmup=averaging.warmup,
-            use_in_evaluation=averaging.evaluate,
-        )
     context = Context(
         model=model,
         loss=loss,
@@ -120,7 +114,7 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
-        ema=ema,
+        ema=_make_averages({**parameters, **running_statistics(model)}, trainer.ema),
         clip=trainer.clip,
         l2_lookups=built.l2_lookups(),
         log_gradients=trainer.log_gradients,
@@ -135,6 +129,17 @@ def make_context(
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, inputs.view)
     return context, parameter_groups, built.base_lrs
+
+
+def _make_averages(tensors: Mapping[str, Tensor], settings: EmaSettings) -> MovingAverage | None:
+    if settings.decay is None:
+        return None
+    return MovingAverage(  # the initial weights are the same on all ranks
+        tensors,
+        decay=settings.decay,
+        warmup=settings.warmup,
+        use_in_evaluation=settings.evaluate,
+    )
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:

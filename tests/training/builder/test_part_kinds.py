@@ -203,7 +203,7 @@ INTERNAL = (
     "runner.training.debugging.fixed_batches.FixedBatches",
     "runner.training.debugging.fixed_batches.SingleBatchDataset",
     "runner.training.debugging.hooks.ObservedDataset",
-    "runner.training.loops.progressive_validation.PrequentialTask",
+    "runner.training.loops.online.PrequentialTask",
 )  # fmt: skip
 
 
