@@ -148,7 +148,7 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
     `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
     nearest: given `checkpoint.every`, the nearest is `checkpoint.save_every`.
     """
-    key = key.lower()
+    key = key.lower().replace("learning_rate", "lr")  # as other tools call it
     group, _, last = key.rpartition(".")
 
     def similarity(other: str) -> float:

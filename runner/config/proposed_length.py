@@ -48,10 +48,14 @@ class ProposedLength:
     max_epochs: int
     warmup: int  # updates
 
-    def overrides(self) -> list[str]:
-        """Return the words of a command line."""
+    def overrides(self, parts: int = 1) -> list[str]:
+        """Return the words of a command line.
+
+        Args:
+            parts: micro-batches of an update, over all ranks, which share its rows.
+        """
         words = [
-            f"trainer.batch_size={self.batch_size}",
+            f"trainer.batch_size={max(1, self.batch_size // parts)}",
             f"trainer.max_epochs={self.max_epochs}",
             f"scheduler.warmup={self.warmup}",
         ]

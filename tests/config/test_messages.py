@@ -245,6 +245,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["loop.final_splits=[test,tets]"],
          ["loop.final_splits[1]=tets: must be one of train, validation, test", "nearest: 'test'"]),
         (["loop.final_splits=[test,test]"], ["loop.final_splits=test: is listed twice"]),
+        (["trainer.learning_rate=1"], ["nearest: 'optimizer.dense.lr', 'optimizer.sparse.lr'"]),
         (["metrics.eval=[auk]"], ["unknown metric 'auk'", "nearest: 'auc'"]),
         (["--alow=x"], ["--alow=x: no such flag", "--allow"]),
         (["--config-dir", "nowhere"], ["nowhere: no such folder"]),

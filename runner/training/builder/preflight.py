@@ -62,9 +62,8 @@ def preflight_warnings(
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
-        words = (
-            f"{' '.join(proposed.overrides())} (auto in place of a number takes what is proposed)"
-        )
+        words = " ".join(proposed.overrides(length.rows_per_update // trainer.batch_size or 1))
+        words += " (auto in place of a number takes what is proposed)"
         advice = f"; try {NEXT_ITEM_LENGTH if is_next_item else words}"
         if not is_next_item and proposed.is_met(length.rows_per_update, trainer.max_epochs):
             advice = ", and as many as are proposed for so few rows: more rows would help"

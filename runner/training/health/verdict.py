@@ -144,7 +144,7 @@ def _longer_run(job: Job, train_rows: int) -> str:
         return "" if is_met else NEXT_ITEM_LENGTH
     proposed = propose_length(train_rows)
     is_met = proposed.is_met(update_rows, trainer.max_epochs)
-    return "" if is_met else " ".join(proposed.overrides())
+    return "" if is_met else " ".join(proposed.overrides(update_rows // trainer.batch_size))
 
 
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:

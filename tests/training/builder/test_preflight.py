@@ -42,6 +42,8 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     assert "trainer.batch_size=128 trainer.max_epochs=20 scheduler.warmup=64" in said
     assert said.endswith("(auto in place of a number takes what is proposed)")
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
+    (said,) = preflight_warnings(cadence, TrainerSettings(batch_size=512), short)  # on 8 ranks
+    assert "trainer.batch_size=16 trainer.max_epochs=20 scheduler.warmup=64" in said
     usual = RunLength(steps=80, steps_per_epoch=4, rows_per_epoch=238, rows_per_update=64)
     (said,) = preflight_warnings(cadence, TrainerSettings(max_epochs=20), usual)
     assert "too few to learn, and as many as are proposed" in said and "try" not in said
