@@ -40,16 +40,18 @@ def rank_parameters(
 ) -> list[ParameterImportance]:
     """Return what each parameter explains among completed runs, the largest share first.
 
-    Parameters for which it cannot be computed are left out; those that always change together share
-    one entry, since no run tells them apart.
+    Parameters for which it cannot be computed are left out, and so are those that make no result,
+    such as `checkpoint.save_every`; those that always change together share one entry, since no run
+    tells them apart.
     """
+    makes_result = {k for run in runs for k in (*(run.meta.get("identity") or {}), *run.choices)}
     measured = [
         (run, value)
         for run in runs
         if run.is_completed and (value := finite_or_none(run.metrics.get(metric))) is not None
     ]
     together: dict[tuple[int, ...], list[str]] = {}  # the runs of each value -> parameters
-    for key in keys:
+    for key in filter(makes_result.__contains__, keys):
         parts = binned_values([run for run, _ in measured], key)
         together.setdefault(tuple(map(parts.index, parts)), []).append(key)
     importances = []

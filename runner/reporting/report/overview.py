@@ -67,12 +67,13 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
     runs = selection.runs
     monitor = sweep_objective(selection.sweeps, runs) or monitored_metric(runs)
     keys = varying_settings(runs)
+    sorted_by = [sort] if sort and any(sort in r.metrics for r in runs) else []
     board = Leaderboard(
         runs=tuple(sort_runs(runs, sort, monitor)),
         keys=tuple(keys),
         headings=short_headings(keys),
         monitor=monitor,
-        metrics=tuple(metric_columns(runs, monitor[0])),
+        metrics=tuple(dict.fromkeys([*sorted_by, *metric_columns(runs, monitor[0])])),
     )
     comparable = runs_of_same_data(runs)
     groups = group_by_settings(comparable, keys, *monitor)

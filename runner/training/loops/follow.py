@@ -261,7 +261,8 @@ def _report_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result
         reachable=job.dataset.reachable,
     )
     path = Path(job.config["run"]) / FOLLOW_FOLDER / f"{split}.jsonl"
-    job.view.note(f"{end}: {len(rows)} checkpoints evaluated on {split}, in {path}")
+    checkpoints = "1 checkpoint" if len(rows) == 1 else f"{len(rows)} checkpoints"
+    job.view.note(f"{end}: {checkpoints} evaluated on {split}, in {path}")
 
 
 def _sleep(seconds: float, stop: StopSignal) -> None:

@@ -22,6 +22,7 @@ from runner.reporting.report.importance import (
     seed_variance_share,
 )
 from runner.reporting.report.leaderboard import group_by_settings
+from runner.reporting.report.overview import make_overview
 from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
 from tests.reporting.report.run_directories import make_grid, make_run
 
@@ -81,6 +82,15 @@ def test_parameters_that_always_change_together_share_one_importance(tmp_path):
     assert (one.key, one.others) == ("optimizer.dense.lr", ("optimizer.sparse.lr",))
 
 
+def test_a_setting_that_makes_no_result_has_no_importance(tmp_path):
+    for number in range(6):
+        overrides = [f"checkpoint.save_every={number % 2}"]
+        make_run(tmp_path / f"r{number}", overrides=overrides, auc=0.6 + 0.1 * (number % 2))
+    runs = find_runs([tmp_path]).runs
+    assert varying_settings(runs) == ["checkpoint.save_every"]
+    assert rank_parameters(runs, varying_settings(runs), "validation/auc") == []
+
+
 def test_different_data_are_a_column_unless_a_setting_of_the_dataset_is(tmp_path):
     make_run(tmp_path / "a" / "x", identity={"data": "1"})
     make_run(tmp_path / "a" / "y", identity={"data": "2"})
@@ -125,6 +135,9 @@ def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
         (run / "result.json").write_text(text)
     runs = find_runs([tmp_path]).runs
     assert [r.label for r in sort_runs(runs, "test/loss", monitored_metric(runs))] == ["a", "b"]
+    # a narrow terminal leaves out the last columns, and not that by which it sorts
+    board = make_overview(find_runs([tmp_path]), "x", sort="test/loss").board
+    assert board.metrics[:2] == ("test/loss", "validation/auc")
 
 
 def test_the_share_is_that_of_a_textbook_analysis_of_variance():
