@@ -97,7 +97,8 @@ def make_plan(
     folder, allowed = find_run(run), allowed_packages(allow)
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
-    checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
+    warnings: list[str] = []
+    checkpoint = find_checkpoint(folder, config["checkpoint"]["step"], warn=warnings.append)
     transforms = read_transforms(config["dataset"], folder)
     check_kept_columns(keep, _written_names(transforms, outputs, has_labels=split is not None))
     table = _open_table(config["dataset"], transforms, folder, inputs, split, keep)
@@ -135,7 +136,10 @@ def make_plan(
         training=training,
         lacks_texts=needs_texts and training is None,
         split=split,
-        notes=() if split is None else changed_data_note(composed),
+        notes=[
+            *(f"warning: {warning}" for warning in warnings),
+            *(() if split is None else changed_data_note(composed)),
+        ],
     )
 
 

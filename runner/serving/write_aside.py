@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import shutil
 import tempfile
@@ -11,11 +13,14 @@ from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.json_files import sync_path
+from runner.rundir.lock import LOCK_FILE, FolderLock, is_locked
 
 
 @contextmanager
 def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     """Give a temporary folder beside `out`, which becomes `out` if the block succeeds.
+
+    What a killed process left there of an earlier attempt is removed.
 
     Args:
         out: the new folder.
@@ -26,20 +31,47 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # a killed process leaves it
-        private = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
+        prefix = f".{out.name}.tmp-"
+        for stale in out.parent.glob(f"{glob.escape(prefix)}*"):
+            if _is_abandoned(stale):
+                shutil.rmtree(stale, ignore_errors=True)
+        private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
+        lock = FolderLock(private)
         folder = private / out.name
         folder.mkdir()  # its mode is by the umask, and that of `private` is not
     except OSError as error:
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
         yield folder
-        if out.exists():
-            raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
         for file in folder.rglob("*"):
             sync_path(file)
         sync_path(folder)
-        os.rename(folder, out)
+        if out.exists() or not _rename_folder(folder, out):  # which may replace an empty folder
+            raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
         sync_path(out.parent)
     finally:
         shutil.rmtree(private, ignore_errors=True)
+        lock.release()
+
+
+def _rename_folder(folder: Path, out: Path) -> bool:
+    """Rename a folder; return False if another process has put something there meanwhile.
+
+    Raises:
+        OSError: for every other reason.
+    """
+    try:
+        os.rename(folder, out)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True
+
+
+def _is_abandoned(private: Path) -> bool:
+    """Return whether its process has ended. The text of a lock is written once it is held."""
+    try:
+        return (private / LOCK_FILE).stat().st_size > 0 and not is_locked(private)
+    except OSError:
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,40 @@ def test_an_artifact_has_the_modes_of_the_umask(tmp_path, mask):
     assert list(tmp_path.iterdir()) == [out]
     assert out.stat().st_mode & 0o777 == 0o777 & ~mask
     assert (out / "weights.safetensors").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def write_empty(out: Path) -> None:
+    with write_aside(out):
+        pass
+
+
+def test_a_folder_that_another_command_writes_first_is_named(tmp_path, monkeypatch):
+    out, rename = tmp_path / "out", os.rename
+
+    def rename_second(source, target):
+        (out / "of another").mkdir(parents=True)  # between the look and the rename
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_second)
+    with pytest.raises(UserError, match="out: exists by now; nothing was written"):
+        write_empty(out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_what_a_killed_command_left_is_removed_and_not_what_another_writes(tmp_path):
+    out, pid = tmp_path / "out", os.fork()
+    if pid == 0:
+        with write_aside(out) as folder:
+            (folder / "weights").touch()
+            os._exit(0)  # without cleaning up, as after a kill
+    os.waitpid(pid, 0)
+    (left,) = tmp_path.iterdir()
+    with write_aside(out) as first:
+        assert list(tmp_path.iterdir()) == [first.parent] != [left]
+        with suppress(KeyboardInterrupt), write_aside(out):
+            raise KeyboardInterrupt
+        assert first.exists()
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def stacked(sizes: list[int], seed: int) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -213,6 +214,17 @@ def test_the_default_folder_is_found_again_by_the_same_command(runner, run, tmp_
         assert done.code == 0 and expected in done.text, done.text
     [folder] = (tmp_path / "outputs" / "predict").iterdir()
     assert folder.name.startswith("run_") and pq.read_table(folder).num_rows == 1000
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_of_one_line(runner, run, tmp_path):
+    damaged = tmp_path / "run"
+    shutil.copytree(run, damaged)
+    *_, newest = sorted(damaged.glob("checkpoints/step-*"))
+    shutil.copytree(newest, newest.with_name("step-999999"))
+    (newest.with_name("step-999999") / "state.json").write_text("")
+    text = predict(runner, damaged, run.parent / "test.parquet", "--out", tmp_path / "out")
+    [line] = (line for line in text.splitlines() if "passed over" in line)
+    assert line.startswith("warning: checkpoint of step 999999 is passed over: ")
 
 
 def test_a_prediction_that_has_begun_keeps_its_folder_before_it_has_a_part(tmp_path, monkeypatch):
