@@ -55,7 +55,10 @@ def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = 
             weights.
     """
     if half_life is None:
-        return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
+        # what lies behind the end gets no gradient, which clipping would count
+        is_padding_BL = ~is_event(length_B, sequence_BLD.shape[1])
+        events_BLD = sequence_BLD.masked_fill(is_padding_BL[:, :, None], 0.0)
+        return events_BLD.sum(1) / length_B.clamp(min=1)[:, None]
     place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)
     age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
     weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)

@@ -16,6 +16,7 @@ from runner.models.layers.dot import DotInteraction
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.experts import Mixture
 from runner.models.layers.fm import pairwise_dot_sum
+from runner.models.layers.interest import mean_pool
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, mlp
 from runner.models.layers.negatives import NegativeSampler
@@ -140,6 +141,16 @@ def test_a_mixture_of_groups_is_one_of_all_experts():
     whole = mixture(x, experts)
     assert whole.shape == (8, 2, 3)
     torch.testing.assert_close(mixture(x, *experts.split([2, 2, 1], dim=1)), whole)
+
+
+@pytest.mark.parametrize("half_life", [None, 2.0])
+def test_a_mean_over_events_sends_no_gradient_to_places_behind_the_end(half_life):
+    """Clipping would count it: the same histories in longer sequences were clipped more."""
+    length_B = torch.tensor([0, 2, 5])
+    is_event_BL = torch.arange(5) < length_B[:, None]
+    x_BLD = (torch.randn(3, 5, 4) * is_event_BL[:, :, None]).requires_grad_()
+    mean_pool(x_BLD, length_B, half_life).sum().backward()
+    assert torch.equal(x_BLD.grad.abs().sum(2) > 0, is_event_BL)
 
 
 def test_a_gate_without_features_starts_open_and_a_gate_of_features_follows_them():
