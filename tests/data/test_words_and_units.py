@@ -38,6 +38,7 @@ NUMBERS = np.random.default_rng(3).normal(50, 10, ROWS).round(1)
         (["21.5\xa0\xb0C", "-3\xa0\xb0C"], Amounts("amount", "\xb0C")),
         (["512 MB", "1 GB"], None),  # of two units
         (["5.1", "<0.1", "90+"], Amounts("amount")),
+        (["<=50K", ">50K"], None),  # classes
         ([">= 100 ms", "20 ms", "off"], Amounts("amount", "ms", ("off",))),
         (["4.1/5", "3/5", "NEW"], Amounts("amount", "/5", ("NEW",))),
         (["1/2", "3/4"], None),
@@ -204,7 +205,10 @@ def test_a_label_with_a_unit_is_a_number(tmp_path):
 
 
 def test_classes_keep_their_texts(tmp_path):
-    texts = [("5 mg", "10 mg", "20 mg", "none")[n % 4] for n in range(ROWS)]
+    texts = [("5 mg", "10 mg", "20 mg", "placebo")[n % 4] for n in range(ROWS)]
     path = _write(tmp_path / "x.csv", texts)
-    proposal = propose_schema(path, hints=Hints(labels=("x",), task="classes"))
-    assert _settings(proposal) == {"classes": sorted(set(texts))}
+    for task in ("classes", None):
+        proposal = propose_schema(path, hints=Hints(labels=("x",), task=task))
+        assert _settings(proposal) == {"classes": sorted(set(texts))}
+    proposal = propose_schema(path, hints=Hints(labels=("x",), task="regression"))
+    assert _settings(proposal)["unit"] == "mg" and _settings(proposal)["missing"] == ["placebo"]

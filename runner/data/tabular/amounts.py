@@ -42,6 +42,7 @@ _WITH_UNIT = rf"^{_SPACE}{_BOUND}?{_SPACE}[-+]?\d[\d.,]*\+?{_SPACE}({_UNIT_NAME}
 LEAST_FITTING = 0.95  # share of the texts of a column of amounts
 LEAST_SIGNS = 0.2  # share with a sign; those of a quantity, or with thousands, may have fewer
 MOST_WORDS = 10  # differing texts without a digit that stand for missing numbers
+MOST_LIMITS = 0.5  # share of texts with a limit in front; more, such as <=50K and >50K, are classes
 LEAST_KNOWN = 0.5  # share of the texts that are numbers, where others stand for missing ones
 SAMPLE_TEXTS = 20_000
 
@@ -140,6 +141,8 @@ def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | No
     if (words and not are_words(words)) or _mean(has_digit) < LEAST_KNOWN:
         return None
     known = texts.filter(has_digit) if words else texts
+    if _share(known, rf"^{_SPACE}{_BOUND}") > MOST_LIMITS:
+        return None
     if unit := _guess_unit(known):  # as signs of money, of which it may be one
         known = pc.replace_substring_regex(known, _end_pattern(unit), "€")
     form = guess_amount_form(known, is_quantity=is_quantity)

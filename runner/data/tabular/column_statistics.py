@@ -35,6 +35,7 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 LEAST_WORDS = 0.001  # share of rows with words that stand for missing numbers; fewer are mistakes
+FEW_AMOUNTS = 10  # differing numbers with a unit or words among them; as texts they tell as much
 MAX_WRONG = 3  # texts that are no numbers, as which some are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 MOST_CLASSES = 100  # values of a label
@@ -308,6 +309,10 @@ def _compute_amount_statistics(
     if may_be_else and not is_number and (amounts.unit or are_plain_numbers(known)):
         return None
     numbers = parse_amounts(texts, amounts)
+    has_signs_alone = amounts in (Amounts("amount"), Amounts("amount_comma"))
+    num_distinct = pc.count_distinct(numbers).as_py()
+    if not is_number and not has_signs_alone and num_distinct <= FEW_AMOUNTS:
+        return None
     wrong = texts.filter(numbers.is_null()).drop_null()
     examples = pc.unique(known[:1000]).to_pylist()
     signed_first = sorted(examples, key=lambda text: (text[:1] + text[-1:]).isdigit())
