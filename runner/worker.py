@@ -27,7 +27,7 @@ from runner.machine import is_out_of_memory
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
-from runner.rundir.run import Run, read_only_run, revert_resume, write_result
+from runner.rundir.run import Run, name_as_latest, read_only_run, revert_resume, write_result
 from runner.rundir.secrets import mask_secrets
 
 
@@ -54,6 +54,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             composed = _broadcast_automatic(composed, ranks)
         with nullcontext() if is_main else redirect_to_rank_log(run):
             job = build_job(composed.config, run, view=View(), allowed=allowed, name=composed.name)
+            if run is not None and is_main:
+                name_as_latest(run)
             result = _run_loop(job)
         if is_launched:
             ignore_sigterm()  # another rank may still fail, but this one has a result

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import compose
-from runner.errors import DataError
+from runner.errors import DataError, UserError
+from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
 from runner.rundir.run_files import read_meta, read_result
 from tests.conftest import forget_config_record
@@ -34,6 +35,20 @@ def test_the_default_folder_is_name_date_time_signature_and_latest_points_there(
     )
     assert folder.name.endswith(read_meta(folder)["signature"])
     assert (tmp_path / "outputs" / "latest").resolve() == folder.resolve()
+
+
+def test_a_run_that_is_refused_while_it_is_built_is_not_the_latest(command, monkeypatch, tmp_path):
+    command("seed=3")
+    trained = command.jobs.last.run.dir.resolve()
+
+    def refuse(config, run, **more):
+        raise UserError("scheduler.warmup=100: is longer than the run of 8 updates")
+
+    monkeypatch.setattr(sys.modules["runner.training.builder"], "build_job", refuse)
+    assert command("seed=4")[0] == 2
+    assert len(list(trained.parent.iterdir())) == 2, "its record is kept"
+    assert (tmp_path / "outputs" / "latest").resolve() == trained
+    assert find_run("outputs") == trained
 
 
 def test_two_runs_in_the_same_second_get_two_folders(command, monkeypatch):

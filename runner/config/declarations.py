@@ -17,6 +17,7 @@ from runner.config_key import (
     Signed,
     find_value_problem,
     item_annotation,
+    matches_type,
     split_annotation,
 )
 from runner.errors import ConfigError
@@ -84,7 +85,13 @@ def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
     if declared.interval:
         try:
             allow_time = declared.interval == "progress or time"
-            parse_interval(value, key=key, allow_time=allow_time, why_no_time=declared.note)
+            parse_interval(
+                value,
+                key=key,
+                allow_time=allow_time,
+                why_no_time=declared.note,
+                allow_null=matches_type(None, hint),
+            )
         except ConfigError as error:
             return str(error)
         return None

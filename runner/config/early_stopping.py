@@ -200,6 +200,8 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
         if not is_enabled(node):
             yield from _check_disabled(where, node, kind)
             continue
+        if node.get("patience") is None:  # a threshold has a metric, and needs no min_delta
+            yield from _check_disabled(where, {"min_delta": node.get("min_delta", 0.0)}, kind)
         watched = {
             "metric": node.get("metric") or monitor["metric"],
             "direction": node.get("direction"),

@@ -43,7 +43,12 @@ class Progress:
 
 
 def parse_interval(
-    value: int | str | None, *, key: str, allow_time: bool = False, why_no_time: str = ""
+    value: int | str | None,
+    *,
+    key: str,
+    allow_time: bool = False,
+    why_no_time: str = "",
+    allow_null: bool = True,
 ) -> Interval | None:
     """Return the interval that a configuration has; null means never.
 
@@ -53,6 +58,7 @@ def parse_interval(
         allow_time: whether a time may be given. Only saving and logging may depend on the clock,
             since whatever decides a result must not.
         why_no_time: the reason for this key, if it is another one.
+        allow_null: whether the key takes null, so that a message may propose it.
 
     Raises:
         ConfigError: if the value is no interval, or a time where none is allowed.
@@ -61,18 +67,17 @@ def parse_interval(
         return None
     match = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
     if match is None or match[2] not in _UNITS:
-        times = ", '30min'" if allow_time else ""
-        raise ConfigError(
-            f"{key}={value}: not an interval; write a number of updates, '5000ex', '2ep'{times}, "
-            "or null for never"
-        )
+        ways = ["a number of updates", "'5000ex'", "'2ep'", *["'30min'"] * allow_time]
+        last = "null for never" if allow_null else ways.pop()
+        raise ConfigError(f"{key}={value}: not an interval; write {', '.join(ways)}, or {last}")
     unit, factor = _UNITS[match[2]]
     count = int(match[1]) * factor
     if unit == "seconds" and not allow_time:
         why = why_no_time or "a time is for saving and logging only; this key changes the result"
         raise ConfigError(f"{key}={value}: no time: {why}; write updates, '5000ex' or '2ep'")
     if count < 1:
-        raise ConfigError(f"{key}={value}: an interval is at least 1; null means never")
+        never = "; null means never" * allow_null
+        raise ConfigError(f"{key}={value}: an interval is at least 1{never}")
     return Interval(unit, count)
 
 

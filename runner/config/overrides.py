@@ -23,8 +23,9 @@ from runner.config.interpolation import find_value
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
+from runner.config_key import matches_type
 from runner.errors import raise_combined
-from runner.optim.dense_arguments import accepted_arguments
+from runner.optim.dense_arguments import dense_arguments
 
 DENSE_KEY = "optimizer.dense"
 # given as a whole: one kind of split excludes another, and objectives are those that are named
@@ -268,7 +269,7 @@ def drop_unsupported_arguments(
     target, node = (OmegaConf.select(config, key) for key in (f"{DENSE_KEY}._target_", DENSE_KEY))
     if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):
         return ()
-    known = accepted_arguments(target)
+    known: Any = dense_arguments(target)
     given = {"_target_"}
     for override in overrides:
         (group, _, name), value = override.key_or_group.rpartition("."), override.value()
@@ -276,13 +277,18 @@ def drop_unsupported_arguments(
             given.add(name)
         elif override.key_or_group == DENSE_KEY and isinstance(value, dict):
             given |= {str(k) for k in value}
-    dropped = [str(k) for k in node if known is not None and k not in {*known, *given}]
+    values: Any = OmegaConf.to_container(node, resolve=True)
+    dropped = {}  # name -> how the note calls it
+    for name in values if known is not None else ():
+        is_taken = name in known and matches_type(values[name], known[name])
+        if not is_taken and name not in given:  # of eps Adafactor has two
+            dropped[name] = f"such {name}" if name in known else name
     if not dropped:
         return ()
     with open_dict(node):
         for name in dropped:
             del node[name]
     return (
-        f"{DENSE_KEY}._target_={target} takes no {' and no '.join(dropped)}, which "
+        f"{DENSE_KEY}._target_={target} takes no {' and no '.join(dropped.values())}, which "
         f"{'was' if len(dropped) == 1 else 'were'} {previous_target}'s: left out",
     )

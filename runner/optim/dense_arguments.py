@@ -19,12 +19,11 @@ _FromZero = Annotated[float, Key(ge=0)]
 _Share = Annotated[float, Key(ge=0, lt=1)]
 _Above = Annotated[float, Key(gt=0)]
 _Count = Annotated[int, Key(ge=1)]
-# A name means the same in every class of torch.optim.
+# A name means the same in every class of torch.optim, but in those of `_OTHERS`.
 ARGUMENTS: Mapping[str, Any] = {
     "lr": _FromZero,
     "betas": Annotated[Sequence[_Share], Key(min_items=2, max_items=2)],
-    # Adafactor has two; with 0 a weight whose gradients were all 0 becomes 0 / 0
-    "eps": Annotated[float | Sequence[float | None], Key(gt=0)],
+    "eps": _Above,  # with 0 a weight whose gradients were all 0 becomes 0 / 0
     "weight_decay": _FromZero,
     "lr_decay": _FromZero,
     "initial_accumulator_value": _FromZero,
@@ -49,12 +48,18 @@ ARGUMENTS: Mapping[str, Any] = {
     **dict.fromkeys(("nesterov", "amsgrad", "centered", "decoupled_weight_decay"), bool),
     **dict.fromkeys(("maximize", "foreach", "capturable", "differentiable", "fused"), _Flag),
 }
+_OTHERS = {
+    "Adafactor": {
+        "eps": Annotated[Sequence[float | None], Key(gt=0, min_items=2, max_items=2)],
+    }
+}
 
 
 def dense_arguments(target: str) -> dict[str, Any] | None:
     """Return name -> type of the settings of a class; None if they are not known."""
     names = accepted_arguments(target)
-    return None if names is None else {name: ARGUMENTS.get(name, Any) for name in names}
+    known = {**ARGUMENTS, **_OTHERS.get(target.rpartition(".")[2], {})}
+    return None if names is None else {name: known.get(name, Any) for name in names}
 
 
 def accepted_arguments(target: str) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -103,6 +104,6 @@ def _is_length(value: Any) -> bool:
 
 def _is_number(text: str) -> bool:
     try:
-        return float(text) >= 0
+        return 0 <= float(text) < math.inf
     except ValueError:
         return False

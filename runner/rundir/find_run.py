@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from runner.errors import ConfigError, UserError
+from runner.rundir.location import has_never_begun
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
 from runner.rundir.sweep_folder import find_best_job, is_sweep
@@ -45,9 +46,9 @@ def find_run(folder: str | Path) -> Path:
 
 
 def _is_training(run: Path) -> bool:
-    """Whether a run is a training; one that is damaged is passed over, and told."""
+    """Whether a run is a training that has begun; one that is damaged is passed over, and told."""
     try:
-        return read_meta(run).get("kind") == "train"
+        return read_meta(run).get("kind") == "train" and not has_never_begun(run)
     except UserError as error:
         print(f"{error}; it is passed over", file=sys.stderr, flush=True)
         return False

@@ -269,9 +269,13 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
         **config_record(text, spec.config),
     }
     write_json(folder / "meta.json", meta)
-    if spec.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
-        update_latest_link(folder)
     return _make_run(folder, lock, spec, meta, log_handler=open_log_file(folder / "log.txt"))
+
+
+def name_as_latest(run: Run) -> None:
+    """Let `outputs/latest` name a new training, once it is built: a refused one has no weights."""
+    if run.meta.get("kind") == "train" and not run.resumed and not os.environ.get("RUNNER_SWEEP"):
+        update_latest_link(run.dir)
 
 
 def _make_run(

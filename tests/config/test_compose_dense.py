@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from runner.config.compose import compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
+from runner.errors import ConfigError
 from tests.conftest import TINY
 
 RMSPROP = "optimizer.dense._target_=torch.optim.RMSprop"
@@ -31,6 +33,28 @@ def test_what_the_class_does_not_take_and_nobody_gave_is_left_out_and_said():
     assert node == {"_target_": "torch.optim.RMSprop", **kept, "lr": 0.1, "alpha": 0.9}
     _, [note] = dense("optimizer.dense._target_=torch.optim.SGD")
     assert "takes no betas and no eps, which were" in note
+    node, [note] = dense("optimizer.dense._target_=torch.optim.Adafactor")
+    assert node.keys() == {"_target_", "lr", "weight_decay"}
+    assert "takes no betas and no such eps, which were torch.optim.Adam's: left out" in note
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["optimizer.dense.eps=[1e-8]"], "eps=[1e-08]: expected number, got list [1e-08]"),
+        (["optimizer.dense._target_=torch.optim.Adafactor", "optimizer.dense.eps=1e-8"],
+         "eps=1e-08: expected list of number or null, got number 1e-08"),
+        (["optimizer.dense._target_=torch.optim.Adafactor", "optimizer.dense.eps=[0.1]"],
+         "eps=[0.1]: needs 2 items"),
+    ],
+)  # fmt: skip
+def test_adafactor_has_two_eps_and_the_others_one(words, problem):
+    with pytest.raises(ConfigError, match=re.escape(f"optimizer.dense.{problem}")):
+        dense(*words)
+    node, _ = dense(
+        "optimizer.dense._target_=torch.optim.Adafactor", "optimizer.dense.eps=[null,0.001]"
+    )
+    assert node["eps"] == [None, 0.001]
 
 
 @pytest.mark.parametrize(

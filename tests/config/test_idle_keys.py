@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.compose import compose
 from runner.config.composed_checks import check_composed, notes_before_start
-from runner.config.rules.idle_keys import find_idle_keys
+from runner.config.rules.idle_keys import find_idle_beside_defaults, find_idle_keys
 from runner.config.targets import allowed_packages
 
 
@@ -68,6 +68,11 @@ def test_bins_of_ece_are_told_where_it_is_not_measured():
          "trainer.lr_scaling.rule=linear"),
         (["sharding.plan=row_wise"], " in one process, which has all tables whole; "
          "trainer.num_processes=N shares them", "trainer.num_processes=2"),
+        *(([f"sharding.{word}"], " in one process, which has all tables whole; "
+           "trainer.num_processes=N shares them", "trainer.num_processes=2")
+          for word in ("storage_reserve=0.5", "device_memory_gb=2.0", "intra_host_gb_per_s=3.0")),
+        (["trainer.eval_every=50", "loop=online"], " with loop=online, which evaluates no split",
+         ""),
         (["launcher.slots=2"], " on a single run; -m starts a sweep", "launcher.slots=1"),
     ],
 )  # fmt: skip
@@ -93,3 +98,16 @@ def test_keys_of_a_loop_are_told_of_a_run_too():
     config = compose(["loop=eval", "loop.pick=latest"]).config
     [note] = find_idle_keys(config, from_run=True)
     assert note == "loop.pick=latest has no effect without loop.follow"
+
+
+def test_settings_of_tables_that_the_plans_leave_idle_are_told():
+    def notes(*words):
+        return [*find_idle_beside_defaults((c := compose(words)).config, c.default_config)]
+
+    tables = "sharding.tables={C1: table_wise, C2: disk}"
+    [note] = notes(tables)
+    assert note.startswith("sharding.tables.C1=table_wise has no effect in one process")
+    ranks, columns = "trainer.num_processes=2", "sharding.min_columns=8"
+    assert notes(ranks, tables) == []
+    assert notes(ranks, columns) == ["sharding.min_columns=8 has no effect without column_wise"]
+    assert notes(ranks, columns, "sharding=column_wise") == []

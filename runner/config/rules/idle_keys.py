@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from runner.config.declarations import all_declarations
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.rules.keys import Config, get_key
+from runner.config.settings import ONLINE_LOOP
+from runner.embeddings.sharding_settings import DISK
 from runner.metrics.names import RETRIEVAL_NETS, find_metric, split_task
 from runner.metrics.settings import MetricSettings
 
@@ -28,6 +30,7 @@ NEEDED = {
     "loop.poll_s": ("loop.follow",),
     "loop.timeout_s": ("loop.follow",),
 }
+ONLINE_IDLE = ("trainer.eval_every", "trainer.eval_splits", "trainer.eval_batch_size")
 # of dataset=synthetic: key -> the number of columns that it is about
 NEEDED_COLUMNS = {
     "sequence_length": "num_sequences",
@@ -55,6 +58,9 @@ def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
     if from_run:
         return
     yield from _idle_metric_keys(config)
+    for key in ONLINE_IDLE if get_key(config, "loop._target_") == ONLINE_LOOP else ():
+        if (value := get_key(config, key)) not in (None, declared[key].default):
+            yield f"{key}={value} has no effect with loop=online, which evaluates no split"
     scaling = config["trainer"]["lr_scaling"]
     if scaling["rule"] == "constant" and scaling["batches"] is not None:
         yield (
@@ -85,6 +91,22 @@ def _idle_metric_keys(config: Config) -> Iterator[str]:
         )
 
 
+def _idle_sharding_keys(config: Config, defaults: Config) -> Iterator[str]:
+    node = config["sharding"]
+    plans = {"plan": node["plan"], **{f"tables.{k}": plan for k, plan in node["tables"].items()}}
+    idle = {k: v for k, v in node.items() if k not in ("plan", "tables") and v != defaults[k]}
+    if config["trainer"]["num_processes"] > 1:
+        if "min_columns" in idle and "column_wise" not in plans.values():
+            yield f"sharding.min_columns={idle['min_columns']} has no effect without column_wise"
+        return
+    idle = {k: plan for k, plan in plans.items() if plan not in ("auto", DISK)} | idle
+    for key, value in idle.items():
+        yield (
+            f"sharding.{key}={value} has no effect in one process, which has all tables whole; "
+            "trainer.num_processes=N shares them"
+        )
+
+
 def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterator[str]:
     """Yield a sentence for each key of data, tables or sweeps that this job has no use for.
 
@@ -99,12 +121,7 @@ def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterato
     most = dataset.get("max_bad_rows")
     if dataset.get("on_bad_rows") == "error" and most != defaults.get("max_bad_rows"):
         yield f"dataset.max_bad_rows={most} has no effect without dataset.on_bad_rows=skip"
-    plan = config["sharding"]["plan"]
-    if config["trainer"]["num_processes"] == 1 and plan not in ("auto", "disk"):
-        yield (
-            f"sharding.plan={plan} has no effect in one process, which has all tables whole; "
-            "trainer.num_processes=N shares them"
-        )
+    yield from _idle_sharding_keys(config, default_config["sharding"])
     launcher, usual = config.get("launcher") or {}, default_config.get("launcher") or {}
     if not os.environ.get("RUNNER_SWEEP"):
         for key, value in launcher.items():

@@ -43,6 +43,12 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
     elif target == EVALUATE_LOOP and from_run:
         missing = why_not_found(Path(path or config["run"]), get_key(config, "checkpoint.step"))
         yield from filter(None, [missing])
+    step = get_key(config, "checkpoint.step")
+    if target in NEW_RUN_LOOPS and not from_run and step not in ("best", None):
+        yield (
+            f"checkpoint.step={step}: is for what reads a run, such as loop=eval; a new run takes "
+            "the weights of a step by checkpoint.init_from=DIR/checkpoints/step-N"
+        )
     if target != EVALUATE_LOOP and path is not None:
         yield (
             f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "

@@ -132,6 +132,7 @@ def test_gradients_are_those_that_the_update_was_made_with():
         ({"histograms": ["tables/aa"]}, "histograms: 'tables/aa' matches.*nearest: 'tables/a'"),
         ({"histograms": ["("]}, r"histograms: pattern '\('"),
         ({"gradient_histograms": ["tables/a"]}, "gradient_histograms: 'tables/a' matches nothing"),
+        ({"histograms": ["q"]}, "'q' matches nothing; a pattern is of whole names, such as dense/"),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_named(settings, message):

@@ -51,8 +51,11 @@ class Activations:
         self,
         *,
         every: Annotated[int, Key(ge=1, unit="updates")],
-        modules: Sequence[str] = (".*",),
-        statistics: Annotated[Sequence[str], Key(choices=STATISTICS)] = ("rms", "zeros"),
+        modules: Annotated[Sequence[str], Key(min_items=1)] = (".*",),
+        statistics: Annotated[Sequence[str], Key(choices=STATISTICS, min_items=1)] = (
+            "rms",
+            "zeros",
+        ),
     ) -> None:
         check_arguments(Activations.__init__, locals())
         self.every, self.patterns, self.statistics = every, tuple(modules), tuple(statistics)

@@ -35,9 +35,9 @@ def select_names(patterns: Sequence[str], names: Sequence[str], key: str) -> lis
     for pattern in patterns:
         try:
             if not any(re.fullmatch(pattern, name) for name in names):
-                raise ConfigError(
-                    f"{key}: {pattern!r} matches nothing{nearest_hint(pattern, names)}"
-                )
+                hint = nearest_hint(pattern, names)
+                hint = hint or f"; a pattern is of whole names, such as {', '.join(names[:4])}"
+                raise ConfigError(f"{key}: {pattern!r} matches nothing{hint}")
         except (re.error, TypeError) as error:
             raise ConfigError(f"{key}: pattern {pattern!r}: {error}") from error
     return [name for name in names if any(re.fullmatch(p, name) for p in patterns)]
