@@ -30,7 +30,7 @@ from runner.sweep.live_view import CheckProgress
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan, plan_sweep
 from runner.sweep.run import SweepOptions, run_sweep
-from runner.sweep.search import plan_search
+from runner.sweep.search import find_idle_settings, plan_search
 from runner.sweep.space import MOST_VALUES, Space, listed_values, read_space
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
@@ -174,6 +174,7 @@ def _split_search(
     space, notes = read_space(wanted, parsed)
     if missing := [k for k in missing if k not in WIDTH_KEYS or WIDTH_KEYS.isdisjoint(wanted)]:
         notes.append(f"the model takes no {', no '.join(missing)}: not searched")
+    notes += find_idle_settings(settings, base.default_config.get("search") or {})
     for note in notes:
         print_status(note)
     searched_keys = {d.key for d in space}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.config.early_stopping import natural_direction
 from runner.config.settings import RESULT_SPLITS, LauncherSettings, SearchSettings, make_settings
 from runner.errors import UserError, nearest_hint, raise_combined
 from runner.metrics.result_keys import measured_names
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 CheckJob = Callable[[Sequence[str]], CheckedJob]
 
 
+_READ_BY_PRUNERS = {
+    "pruner_first": ("asha", "median"),
+    "pruner_factor": ("asha",),
+    "pruner_after": ("median",),
+}
 _MIN_ALIKE_FAILURES = 3  # at the start of a search, after which it stops
 
 
@@ -130,6 +136,8 @@ def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) 
     for name, direction in objectives.items():
         if direction not in ("max", "min"):
             yield f"search.objectives: {name}: {direction}: a direction is max or min"
+        elif (better := natural_direction(name) or direction) != direction:
+            yield f"search.objectives: {name}: {direction}: {better} is better for {name}"
         split, _, metric = name.partition("/")
         names = measured_names(measured, "train" if split == "train" else "eval")
         known = [f"{s}/{n}" for s in RESULT_SPLITS[1:] for n in measured_names(measured)]
@@ -160,11 +168,30 @@ def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterat
         )
     trainer = config.get("trainer") or {}
     every, epochs = trainer.get("eval_every"), trainer.get("max_epochs")
-    if every is None or (str(every) == "1ep" and epochs == 1):
+    steps = trainer.get("max_steps")
+    is_late = isinstance(every, int) and steps is not None and every >= steps
+    if every is None or (str(every) == "1ep" and epochs == 1) or is_late:
+        often = 100 if steps is None else max(1, min(100, steps // 4))
         yield (
             f"{name}: a job that evaluates only at its end cannot be stopped early "
-            f"(trainer.eval_every={every}); trainer.eval_every=100 evaluates every 100 updates"
+            f"(trainer.eval_every={every}); trainer.eval_every={often} evaluates every {often} "
+            "updates"
         )
+
+
+def find_idle_settings(settings: SearchSettings, defaults: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each setting of a search that its sampler or pruner does not read.
+
+    Args:
+        settings: how it is searched.
+        defaults: the same without overrides.
+    """
+    for name, pruners in _READ_BY_PRUNERS.items():
+        value = getattr(settings, name)
+        if settings.pruner not in pruners and value != defaults.get(name, value):
+            yield f"search.{name}={value} has no effect with search.pruner={settings.pruner}"
+    if settings.sampler == "grid" and settings.seed != defaults.get("seed", settings.seed):
+        yield f"search.seed={settings.seed} has no effect with search.sampler=grid"
 
 
 class SearchJobs:

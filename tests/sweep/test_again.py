@@ -62,6 +62,24 @@ def test_a_search_is_resumed_with_more_trials(runner, command, tmp_path):
     assert "begins a new one" in command.refused("resume", str(place), "--rerun", "changed")
 
 
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["search=tpe", "search.pruner_first=5"], "search.pruner_first=5 has no effect with search."
+         "pruner=none"),
+        (["search=asha", "search.pruner_after=9"], "search.pruner_after=9 has no effect with search"
+         ".pruner=asha"),
+        (["search=asha", "search.pruner_first=2"], ""),
+        (["search=quick", "search.pruner=none"], ""),  # what its option says is not told
+        (["search=grid", "search.seed=3"], "search.seed=3 has no effect with search.sampler=grid"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_this_search_does_not_read_is_told(command, words, note):
+    code, _, err = command(*words, "trainer.eval_every=2", "--dry-run")
+    assert code == 0, err
+    assert [line for line in err.splitlines() if "has no effect" in line] == [note] * bool(note)
+
+
 def test_mistakes_in_a_search_are_reported_before_anything_starts(command):
     assert "nearest: 'tpe'" in command.refused("search=tep")
     message = command.refused("search=tpe", "optimizer.dense.lrr=interval(0,1)")
@@ -75,6 +93,10 @@ def test_mistakes_in_a_search_are_reported_before_anything_starts(command):
     message = command.refused("search=tpe", "launcher.slots=1,2")
     assert "launcher.slots=1,2: holds for the whole sweep" in message
     assert "evaluates only at its end" in command.refused("search=asha")
+    message = command.refused("search=asha", "trainer.max_steps=8", "trainer.eval_every=8")
+    assert "(trainer.eval_every=8); trainer.eval_every=2 evaluates every 2 updates" in message
+    message = command.refused("search=quasi_random", "search.seed=-1")  # its sequence takes none
+    assert "search.seed=-1: must be at least 0 and below 2**63" in message
     message = command.refused("-m", "seed=1,2", "hydra/launcher=submitit_lokal")
     assert "nearest: 'submitit_local'" in message
     assert "nearest: 'remote.address'" in command.refused("remote=ray", "remote.adress=auto")

@@ -321,6 +321,8 @@ def test_a_search_goes_on_where_another_choice_may_do_better(tmp_path, what):
         (SPACE, {"num_trials": None}, "only a grid has an end"),
         (SPACE, {"objectives": {"validation/acu": "max"}}, "nearest: 'validation/auc'"),
         (SPACE, {"objectives": {"validation/auc": "up"}}, "a direction is max or min"),
+        (SPACE, {"objectives": {"validation/auc": "min"}}, "auc: min: max is better for valid"),
+        (SPACE, {"objectives": {"test/log_loss": "max"}}, "max: min is better for test/log_loss"),
         (SPACE, {"pruner": "asha", "objectives": {"test/auc": "max"}}, "is not measured while"),
         (
             SPACE,

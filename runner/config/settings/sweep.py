@@ -46,7 +46,7 @@ class SearchSettings:
     num_trials: int | None = setting(
         20, "in all, those of earlier starts included; null: a whole grid", ge=1, unit="jobs"
     )
-    seed: int = setting(0, "of the sampler, not of the jobs")
+    seed: int = setting(0, "of the sampler, not of the jobs", ge=0, lt=2**63)
     objectives: dict[str, str] | None = setting(
         None,
         "{metric of a result: max or min}; null: checkpoint.monitor. Two or more: a Pareto front",

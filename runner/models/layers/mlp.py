@@ -76,6 +76,8 @@ class HiddenLayers:
         """
         if not isinstance(self.dropout, Sequence):
             return [self.dropout] * num_layers
+        if num_layers == 0:  # such as the item's tower: the list is for another one
+            return []
         if len(self.dropout) != num_layers:
             raise ValueError(
                 f"dropout={list(self.dropout)}: needs one number, or one for each of the "

@@ -13,6 +13,7 @@ from runner.models.argument_types import ACTIVATIONS, INITS
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.bilinear import BilinearPairs
 from runner.models.layers.cross import MixtureCrossLayer
+from runner.models.layers.dropout import Dropout
 from runner.models.layers.experts import Experts
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.streams import BilinearFusion
@@ -249,6 +250,12 @@ REFUSED = {
 def test_an_unknown_name_is_refused_with_the_nearest(settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml("deepfm", **settings)
+
+
+def test_a_list_of_dropouts_is_for_the_towers_that_have_hidden_layers():
+    model = from_yaml("two_tower", HISTORIES, user_tower=[8, 8], item_tower=[], dropout=[0.1, 0.2])
+    rates = [m.p for m in model.user if isinstance(m, Dropout)]
+    assert rates == [0.1, 0.2] and not any(isinstance(m, Dropout) for m in model.thing)
 
 
 @pytest.mark.parametrize("settings", [{"norm": "batch"}, {"activation": "dice"}])
