@@ -109,8 +109,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["run=somewhere"], ["loop=eval run=somewhere", "resume somewhere"]),
         (["checkpoint.path=somewhere"], ["is what loop=eval evaluates"]),
         (["checkpoint.step=last", "checkpoint.init_from=."],
-         ["checkpoint.step=last: is for what reads a run, such as loop=eval; a new run takes the "
-          "weights of a step by checkpoint.init_from=DIR/checkpoints/step-N"]),
+         ["checkpoint.step=last: is for evaluations of a run, and a start takes its best step; "
+          "checkpoint.init_from=", "/checkpoints/step-N takes another one"]),
         (["trainer.early_stop.threshold=0.7", "trainer.early_stop.min_delta=0.1"],
          ["trainer.early_stop.min_delta=0.1: does nothing without trainer.early_stop.patience"]),
         (["callbacks=activations", "callbacks.activations.statistics=[]"],

@@ -20,6 +20,7 @@ from runner.config.settings import (
 from runner.config.targets import is_in_packages
 from runner.errors import unknown_choice, unknown_keys
 from runner.models.row_scope import loss_row_scope
+from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.find_checkpoint import why_not_found
 
 STREAM_DATASETS = "runner.data.streaming."
@@ -43,11 +44,12 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
     elif target == EVALUATE_LOOP and from_run:
         missing = why_not_found(Path(path or config["run"]), get_key(config, "checkpoint.step"))
         yield from filter(None, [missing])
-    step = get_key(config, "checkpoint.step")
-    if target in NEW_RUN_LOOPS and not from_run and step not in ("best", None):
+    step, init = (get_key(config, f"checkpoint.{key}") for key in ("step", "init_from"))
+    is_new = target in NEW_RUN_LOOPS and not from_run
+    if is_new and init is not None and step != "best" and not (Path(init) / MANIFEST_FILE).exists():
         yield (
-            f"checkpoint.step={step}: is for what reads a run, such as loop=eval; a new run takes "
-            "the weights of a step by checkpoint.init_from=DIR/checkpoints/step-N"
+            f"checkpoint.step={step}: is for evaluations of a run, and a start takes its best "
+            f"step; checkpoint.init_from={init}/checkpoints/step-N takes another one"
         )
     if target != EVALUATE_LOOP and path is not None:
         yield (
