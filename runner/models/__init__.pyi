@@ -1,5 +1,6 @@
 from .afn import AFN as AFN
 from .autoint import AutoInt as AutoInt
+from .autoint import InteractingLayer as InteractingLayer
 from .bert4rec import BERT4Rec as BERT4Rec
 from .bst import BST as BST
 from .dcn import DCN as DCN
@@ -16,7 +17,6 @@ from .fwfm import FwFM as FwFM
 from .gdcn import GDCN as GDCN
 from .gru4rec import GRU4Rec as GRU4Rec
 from .hstu import HSTU as HSTU
-from .layers.attention import InteractingLayer as InteractingLayer
 from .layers.embedding import TableLookup as TableLookup
 from .layers.recommender import EmbeddingModel as EmbeddingModel
 from .layers.recommender import Recommender as Recommender

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import text_column_types
+from runner.data.tabular.file_columns import check_same_schema
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
-from runner.data.tabular.read_files import RowChunk, check_same_schema, unpack_columns
+from runner.data.tabular.read_files import RowChunk, unpack_columns
 from runner.data.tabular.split_setting import Split
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.text_blocks import find_binary_format

@@ -17,9 +17,10 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import encode_numbers, map_to_table_rows
+from runner.data.tabular.file_columns import find_absent
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
-from runner.data.tabular.read_files import RowChunk, find_absent, flatten_structs, unpack_columns
+from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_columns
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms, check_input_types, with_types_of_roles

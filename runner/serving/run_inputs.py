@@ -5,6 +5,7 @@ R rows of a chunk.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
+from runner.data.interactions.rewrite import iterate_raw_rows
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.read.parquet_dataset import ParquetDataset
@@ -27,11 +29,46 @@ from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.event_rows import EventRows
 from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
+
+
+class EventRows:
+    """Rows of the splits, each made once and kept in a temporary file.
+
+    Args:
+        table: of events.
+        fitted: its transforms.
+    """
+
+    def __init__(self, table: TableRecipe, fitted: FittedTransforms) -> None:
+        self._table, self._fitted = table, fitted
+        self._folder = tempfile.TemporaryDirectory(prefix="events-")  # goes with this object
+
+    def read(self, split: str) -> Iterator[pa.Table]:
+        """Yield the rows of a split in the order of evaluations.
+
+        Raises:
+            DataError: for a bad row.
+        """
+        path = Path(self._folder.name) / f"{split}.arrow"
+        if not path.exists():
+            self._write(split, path)
+        with pa.memory_map(str(path)) as file:
+            for batch in pa.ipc.open_stream(file):
+                yield pa.Table.from_batches([batch])
+
+    def _write(self, split: str, path: Path) -> None:
+        writer = None
+        with pa.OSFile(str(path), "wb") as file, tempfile.TemporaryDirectory() as folder:
+            for rows in iterate_raw_rows(self._table, self._fitted, split, Path(folder)):
+                writer = writer or pa.ipc.new_stream(file, rows.schema)
+                writer.write_table(rows)
+            assert writer is not None, split  # an evaluation has rows
+            writer.close()
+
 
 CHUNK_ROWS = 1 << 16
 

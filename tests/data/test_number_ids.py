@@ -6,9 +6,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from runner.data.tabular.column_statistics import compute_statistics
-from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import draw_judging_sample
+from runner.data.tabular.label_leaks import rank_auc
 from runner.data.tabular.propose_number_ids import propose_number_ids
 
 ROWS = 4000

@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 from runner.metrics.metric_set import MetricSet
 from runner.metrics.result_keys import check_tasks, result_keys
 from runner.metrics.settings import MetricSettings
-from runner.models.layers.classes import one_against_rest
+from runner.models.layers.recommender import one_against_rest
 
 COLOURS = tuple(TaskSpec(f"colour.{n}", one_of="colour") for n in "rgb")
 TASKS = (TaskSpec("click"), *COLOURS)

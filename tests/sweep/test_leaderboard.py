@@ -14,10 +14,10 @@ from runner.reporting.report.leaderboard import STATUSES, rank_runs, write_leade
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.terminal import show_leaderboard
 from runner.sweep.database import TryResult
-from runner.sweep.leaderboard import make_leaderboard
 from runner.sweep.live_view import LiveView
 from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import Outcome, outcome_from_result
+from runner.sweep.sweep_state import make_leaderboard
 
 
 def job(lr, seed):

@@ -18,13 +18,10 @@ from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.file_columns import check_same_schema
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter, needs_fitting
-from runner.data.tabular.read_files import (
-    check_same_schema,
-    read_parquet_chunks,
-    read_parquet_schema,
-)
+from runner.data.tabular.read_files import read_parquet_chunks, read_parquet_schema
 from runner.data.tabular.times import TIME_PARTS
 from runner.errors import ConfigError, DataError
 

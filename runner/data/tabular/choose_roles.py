@@ -14,20 +14,22 @@ from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_names import QUERY, guess_kind, is_coordinate, is_grade, is_rating
 from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
 from runner.data.tabular.guess_label import (
-    LEAK_AUC,
     find_label_candidates,
-    find_only_label,
     find_stray_values,
-    holds_all_positives,
     holds_grades,
     is_binary,
-    is_zero_without_label,
     label_settings,
-    leak_auc,
     read_binary_labels,
 )
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, guess_roles
 from runner.data.tabular.judging_sample import read_number_label, read_numbers
+from runner.data.tabular.label_leaks import (
+    LEAK_AUC,
+    find_only_label,
+    holds_all_positives,
+    is_zero_without_label,
+    leak_auc,
+)
 from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints

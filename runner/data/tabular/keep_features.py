@@ -9,7 +9,8 @@ from typing import Any
 
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_yaml import format_value
-from runner.data.tabular.table_files import SPLIT_PATHS, TableFiles
+from runner.data.tabular.table_files import TableFiles
+from runner.data.tabular.table_settings import SPLIT_PATHS
 
 FEATURE_ROLES = ("numeric", "categorical", "sequences")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
     JudgingSample,
@@ -18,6 +17,7 @@ from runner.data.tabular.judging_sample import (
     read_numbers,
     value_codes,
 )
+from runner.data.tabular.label_leaks import rank_auc
 from runner.data.tabular.propose_crosses import MOST_COLUMNS, add_effects, gain_of_cells
 from runner.data.tabular.propose_number_ids import (
     BUCKETS,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
     Halves,
@@ -20,6 +19,7 @@ from runner.data.tabular.judging_sample import (
     is_single_id,
     value_codes,
 )
+from runner.data.tabular.label_leaks import rank_auc
 
 MOST_COLUMNS = 40  # that are tried with each other: of more, those with the fewest values
 MOST_CELLS = 100_000  # pairs of values of two columns

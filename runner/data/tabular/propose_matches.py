@@ -15,9 +15,9 @@ import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
 from runner.data.tabular.column_specs import COUNT, SHARE
-from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import JudgingSample, is_single_id, value_codes
+from runner.data.tabular.label_leaks import LEAK_AUC, find_only_label, leak_auc
 from runner.data.tabular.list_matches import count_matches
 from runner.data.tabular.propose_crosses import add_effects, gain_of_cells
 from runner.data.tabular.read_files import single_array, unpacked_type

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import holds_grades, rank_auc
+from runner.data.tabular.guess_label import holds_grades
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
     FEWEST_ROWS,
@@ -23,6 +23,7 @@ from runner.data.tabular.judging_sample import (
     read_number_label,
     read_numbers,
 )
+from runner.data.tabular.label_leaks import rank_auc
 
 BUCKETS = 30  # of a number as ids
 JUDGED_BUCKETS = 10  # by which a number is compared with its order, so that each has many rows

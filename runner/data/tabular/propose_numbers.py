@@ -14,7 +14,6 @@ import pyarrow.types as pt
 
 from runner.data.tabular.column_names import USER, guess_kind, sounds_like_time
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.guess_label import rank_auc
 from runner.data.tabular.guess_roles import (
     DOUBT_REASON,
     ORDER_REASON,
@@ -23,6 +22,7 @@ from runner.data.tabular.guess_roles import (
     propose_numeric,
 )
 from runner.data.tabular.judging_sample import JudgingSample, Rows
+from runner.data.tabular.label_leaks import rank_auc
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,

@@ -42,13 +42,10 @@ from runner.data.tabular.read_text import TextFormat, default_text_format
 from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.split_columns import find_split_columns
-from runner.data.tabular.table_files import TEXT_FORMATS
-from runner.data.tabular.text_layout import (
-    check_names_not_repeated,
-    find_written_integers,
-    with_rows,
-)
+from runner.data.tabular.table_settings import TEXT_FORMATS
+from runner.data.tabular.text_layout import check_names_not_repeated, with_rows
 from runner.data.tabular.unfit_lines import check_lines_fit, describe_quoting
+from runner.data.tabular.written_numbers import find_written_integers
 from runner.errors import DataError, raise_combined
 
 FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
@@ -116,16 +113,13 @@ def propose_schema(
     hints = replace(hints, time=time_name)
     files = files_by_key["path"]
     num_train_rows = None if rows_by_file is None else sum(rows_by_file[str(f)] for f in files)
-    sample = sample_rows(files, format_, layout, schema)
+    samples = (sample_rows(own, format_, layout, schema) for own in files_by_key.values())
+    sample = next(samples)
     _check_sample(sample, path, files, layout)
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
     if num_malformed:
         notes.append(_describe_malformed(sample, files[0], layout))
-    others = [
-        sample_rows(own, format_, layout, schema)
-        for key, own in files_by_key.items()
-        if key != "path"
-    ]
+    others = list(samples)
     are_numbers = dict.fromkeys(hints.numeric, True)
     are_numbers |= dict.fromkeys(hints.labels, hints.task == "regression") if hints.task else {}
     columns = [count_other_splits(f, others) for f in _compute_columns(sample, are_numbers, notes)]

@@ -17,9 +17,10 @@ from runner.data.tabular.column_names import (
     sounds_like_time,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
-from runner.data.tabular.guess_label import LEAK_AUC, find_only_label, leak_auc, read_binary_labels
+from runner.data.tabular.guess_label import read_binary_labels
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
 from runner.data.tabular.judging_sample import read_numbers
+from runner.data.tabular.label_leaks import LEAK_AUC, find_only_label, leak_auc
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
     AMBIGUOUS,

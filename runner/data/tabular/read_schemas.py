@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
+from runner.data.tabular.file_columns import check_same_schema, promote_types
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, is_rather_note
 from runner.data.tabular.partitions import is_partition, with_partitions
-from runner.data.tabular.read_files import (
-    check_same_schema,
-    promote_types,
-    read_parquet_schema,
-)
+from runner.data.tabular.read_files import read_parquet_schema
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_guesses
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.text_blocks import find_binary_format
-from runner.data.tabular.text_layout import check_same_width, find_layout, read_codes_as_texts
+from runner.data.tabular.text_layout import check_same_width, find_layout
+from runner.data.tabular.written_numbers import read_codes_as_texts
 from runner.errors import UserError
 
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")

@@ -22,7 +22,8 @@ from runner.data.tabular.fetch_files import fetch_files
 from runner.data.tabular.read_files import is_nested
 from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.table_files import TEXT_FORMATS, TableFiles
+from runner.data.tabular.table_files import TableFiles
+from runner.data.tabular.table_settings import TEXT_FORMATS
 
 VERSION = 1  # to be raised when the same files and settings give other rows
 DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.models.layers import attention
-from runner.models.layers.attention import InteractingLayers
+from runner.models import autoint
+from runner.models.autoint import InteractingLayers
 
 ROWS, FIELDS, WIDTH = 50, 7, 4
 
@@ -27,7 +27,7 @@ def test_blocks_of_rows_give_what_all_rows_give(rows_at_once, monkeypatch):
 
     whole = run()
     assert sizes == [ROWS]
-    monkeypatch.setattr(attention, "BLOCK_NUMBERS", rows_at_once * numbers + numbers - 1)
+    monkeypatch.setattr(autoint, "BLOCK_NUMBERS", rows_at_once * numbers + numbers - 1)
     blocks = run()
     assert sizes[1] == rows_at_once and sum(sizes[1:]) == ROWS
     torch.testing.assert_close(blocks, whole)

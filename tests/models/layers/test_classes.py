@@ -9,7 +9,7 @@ import torch
 
 from runner.batch import TaskSpec, class_columns, columns_by_label
 from runner.models import DeepFM, WideAndDeep
-from runner.models.layers.classes import one_against_rest
+from runner.models.layers.recommender import one_against_rest
 from tests.models.scene import SCHEMA
 
 CLASSES = tuple(TaskSpec(f"colour.{n}", one_of="colour") for n in "rgb")

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from runner.models.argument_types import ACTIVATIONS, INITS
+from runner.models.fibinet import BilinearPairs
+from runner.models.finalmlp import BilinearFusion
 from runner.models.layers.batch_norm import BatchNorm
-from runner.models.layers.bilinear import BilinearPairs
 from runner.models.layers.cross import MixtureCrossLayer
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.experts import Experts
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.streams import BilinearFusion
 from tests.models.scene import MODELS, SCHEMA, SMALL, batch_of, from_yaml, make_model
 from tests.models.sequence_scene import SCHEMA as HISTORIES
 from tests.models.sequence_scene import batch_of as batch_of_histories

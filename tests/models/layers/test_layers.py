@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from runner.batch import DataPosition
+from runner.models.finalmlp import FeatureGate
 from runner.models.layers import small_products
 from runner.models.layers.cin import compress
 from runner.models.layers.dot import DotInteraction
@@ -20,7 +21,6 @@ from runner.models.layers.interest import mean_pool
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, mlp
 from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.streams import FeatureGate
 from tests.devices import DEVICES
 
 

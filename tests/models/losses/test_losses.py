@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runner.batch import Prediction, Schema, TaskSpec
-from runner.models.layers.classes import one_against_rest
+from runner.models.layers.recommender import one_against_rest
 from runner.models.losses import BCE, JRC, MSE, ByKind, Focal, SelfDistillation, Uncertainty
 
 CLICK = Schema(dense=(), sparse=(), tasks=(TaskSpec("click"),), groups=("user", "session"))

@@ -1,0 +1,118 @@
+"""Columns that tell a label nearly perfectly, as what is known only after it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+LEAK_AUC = 0.99
+LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
+LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
+
+
+def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
+    """Return the AUC of the rates that the values of one column have in every other row.
+
+    The rates are counted in the other half of the rows, so that a value of its own in every row
+    tells nothing. 0.5 where it cannot be computed.
+    """
+    values = column.combine_chunks()
+    if pt.is_nested(values.type):
+        return 0.5
+    ways = [values]
+    if pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_decimal(values.type):
+        ways = _values_and_bins(values.cast(pa.float64(), safe=False))
+    return max(_rates_auc(way, label_R) for way in ways)
+
+
+def _rates_auc(values: pa.Array, label_R: np.ndarray) -> float:
+    encoded = values if pt.is_dictionary(values.type) else values.dictionary_encode()
+    codes_R = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+    known_R = ~np.isnan(label_R)
+    codes_R, y_R = codes_R[known_R], label_R[known_R]
+    size, prior = int(codes_R.max(initial=0)) + 1, float(y_R.mean()) if len(y_R) else 0.0
+    if not 0 < prior < 1 or len(y_R) < 100:
+        return 0.5
+    counts = np.bincount(codes_R[::2], minlength=size)
+    ones = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
+    rates_R = ((ones + prior) / (counts + 1))[codes_R[1::2]]
+    return rank_auc(rates_R, y_R[1::2])
+
+
+def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | None:
+    """Return the label of all rows in which a column has a value, such as a date of a refund.
+
+    None where several labels have one, or the rows without a value have the same label.
+    """
+    values = column.combine_chunks()
+    return _only_label(~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False), label_R)
+
+
+def _only_label(has_value_R: np.ndarray, label_R: np.ndarray) -> float | None:
+    y_R, others_R = label_R[has_value_R], label_R[~has_value_R]
+    y_R, others_R = y_R[~np.isnan(y_R)], others_R[~np.isnan(others_R)]
+    if len(y_R) < LEAK_KNOWN_ROWS or not len(others_R) or (y_R != y_R[0]).any():
+        return None
+    return float(y_R[0]) if (others_R == y_R[0]).mean() < LEAK_SHARE else None
+
+
+def is_zero_without_label(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether a number, 0 in most rows, is another one in rows of label 1 only.
+
+    As of the value of an order, which is 0 where nothing was bought.
+    """
+    on_R = _rarely_on(column)
+    return on_R is not None and _only_label(on_R, label_R) == 1
+
+
+def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether a label is 1 only where a number is not 0, which is in less than half the rows.
+
+    That is so of a step on the way to the label, such as the visit before a conversion.
+    """
+    on_R, positive_R = _rarely_on(column), label_R == 1
+    if on_R is None or positive_R.sum() < LEAK_KNOWN_ROWS:
+        return False
+    return bool(on_R[positive_R].all())
+
+
+def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than half."""
+    values = column.combine_chunks()
+    if not (
+        pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)
+    ):
+        return None
+    x_R = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
+    on_R: np.ndarray = np.nan_to_num(x_R) != 0
+    return on_R if on_R.mean() < 0.5 else None
+
+
+def _values_and_bins(values: pa.Array) -> list[pa.Array]:
+    """Return numbers as they are if few differ, and the numbers of their bins if not very few."""
+    num_distinct = pc.count_distinct(values).as_py()
+    num_bins = min(200, len(values) // 10)
+    if num_distinct <= num_bins or len(values) < LEAST_BINNED_ROWS:
+        return [values]
+    x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
+    x_R = np.where(np.isfinite(x_R), x_R, np.nan)
+    edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, num_bins + 1)[1:-1]))
+    bins = pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
+    return [values, bins] if num_distinct <= 2000 else [bins]
+
+
+def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
+    """Return the AUC of scores; equal ones count one half, and 0.5 where there is one label only.
+
+    Args:
+        scores_R: [R].
+        y_R: [R] labels, 0 or 1.
+    """
+    _, groups_R = np.unique(scores_R, return_inverse=True)
+    ones_G, all_G = np.bincount(groups_R, weights=y_R), np.bincount(groups_R)
+    zeros_G = all_G - ones_G
+    below_G = np.cumsum(zeros_G) - zeros_G
+    pairs = ones_G.sum() * zeros_G.sum()
+    return float((ones_G * (below_G + zeros_G / 2)).sum() / pairs) if pairs else 0.5
