@@ -18,12 +18,7 @@ from runner.data.tabular.choose_roles import (
     query_role,
 )
 from runner.data.tabular.column_names import QUERY, USER, is_grade
-from runner.data.tabular.column_statistics import (
-    ColumnStatistics,
-    Sample,
-    count_other_splits,
-    has_fractions,
-)
+from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
 from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_roles import FEATURES, Role
@@ -40,6 +35,7 @@ from runner.data.tabular.propose_uses import is_by_time, use_events, use_rows
 from runner.data.tabular.read_schemas import detect_format, read_schemas
 from runner.data.tabular.read_text import TextFormat, default_text_format
 from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
+from runner.data.tabular.sample_statistics import Sample, count_other_splits
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.split_columns import find_split_columns
 from runner.data.tabular.table_settings import TEXT_FORMATS

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.column_statistics import ColumnStatistics, describe_bad_values
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.doubtful_values import (
     describe_impressions,
@@ -38,6 +38,7 @@ from runner.data.tabular.propose_times import (
     propose_time_parts,
 )
 from runner.data.tabular.read_files import is_text
+from runner.data.tabular.sample_statistics import describe_bad_values
 from runner.data.tabular.schema_hints import Hints
 
 NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers

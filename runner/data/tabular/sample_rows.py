@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
-from runner.data.tabular.column_statistics import Sample
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
 from runner.data.tabular.read_files import decode_dictionaries, open_parquet_file, unpack_columns
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
+from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.text_values import NUMBER_PATTERN
 
 SAMPLE_ROWS = 200_000
