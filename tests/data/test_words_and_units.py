@@ -212,3 +212,11 @@ def test_classes_keep_their_texts(tmp_path):
         assert _settings(proposal) == {"classes": sorted(set(texts))}
     proposal = propose_schema(path, hints=Hints(labels=("x",), task="regression"))
     assert _settings(proposal)["unit"] == "mg" and _settings(proposal)["missing"] == ["placebo"]
+
+
+def test_a_column_called_time_with_times_of_day_is_a_number(tmp_path):
+    texts = [f"{n % 24:02}:{n % 60:02}:{n % 59:02}" for n in range(ROWS)]
+    path = str(tmp_path / "x.csv")
+    pandas.DataFrame({"time": texts, "label": np.arange(ROWS) % 2}).to_csv(path, index=False)
+    proposal = propose_schema(path, hints=Hints(labels=("label",)))
+    assert _settings(proposal, "time") == {"input": "duration", "standardise": True}

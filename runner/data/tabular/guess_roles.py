@@ -78,7 +78,8 @@ def guess_roles(
 
 def is_time(f: ColumnStatistics) -> bool:
     """Tell whether a column has times: by its type, or by its name and its values."""
-    if is_seconds(f.type) or pt.is_nested(f.type):
+    is_duration = f.amounts is not None and f.amounts.form == DURATION
+    if is_seconds(f.type) or pt.is_nested(f.type) or is_duration:
         return False
     if is_temporal(f.type) or f.time_form.startswith(("text", *TEXT_DATES)):
         return True
