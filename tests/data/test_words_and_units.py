@@ -181,6 +181,7 @@ def test_few_numbers_with_a_word_are_ids_unless_they_are_called_numbers(tmp_path
         ({"numeric": {"x": {"input": "amount", "missing": "no"}}}, r"a list of texts, such as"),
         ({"labels": {"y": {"missing": ["no"], "type": "regression"}}}, r"y\.missing=\['no'\]: is"),
         ({"categorical": {"x": {"unit": "km", "num_rows": 9}}}, r"x\.unit=km: is for texts"),
+        ({"numeric": {"x": {"input": "duration", "unit": "h"}}}, r"x\.unit=h: a duration has"),
     ],
 )
 def test_units_and_words_without_amounts_are_told(schema, message):

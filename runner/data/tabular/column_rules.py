@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import MATCHES, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.durations import DURATION
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
@@ -59,6 +60,8 @@ def _amount_problems(spec: LabelSpec | NumericSpec | IdSpec, where: str) -> Iter
     given = {"unit": spec.unit, "missing": list(spec.missing)}
     for name in (name for name, value in given.items() if value and not spec.amounts):
         yield f"{where}.{name}={given[name]}: is for texts that are numbers: `input: amount`"
+    if spec.unit and spec.input == DURATION:
+        yield f"{where}.unit={spec.unit}: a duration has units of its own; leave it out"
 
 
 def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
