@@ -133,6 +133,7 @@ class TableLookup(nn.Module):
             self.widths += [equal * linear * len(names)]
             names += [f"{name}{LINEAR_SUFFIX}" for name in names]
         self.features = tuple(names)
+        self._has_lists = any(f.is_list for f in schema.sparse)
         self.tables: EmbeddingTables | None = None
         self._observer: Callable[[Batch], None] | None = None
 
@@ -176,4 +177,8 @@ class TableLookup(nn.Module):
         With `linear`, the columns of the first-order tables follow, of each feature those of its
         first weight first. `widths` has the width of both parts, for `torch.split`.
         """
-        return Embeddings(self.tables_for(batch)(self.lookup_ids(batch)))
+        ids = self.lookup_ids(batch)
+        pooled_BE = self.tables_for(batch)(ids)
+        if not self._has_lists:
+            return Embeddings(pooled_BE)
+        return Embeddings(pooled_BE, lengths_FB=ids.lengths().view(len(self.features), -1))

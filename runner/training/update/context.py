@@ -35,7 +35,7 @@ from runner.optim.settings import ClipSettings
 from runner.training.update.closure import step_with_closure
 from runner.training.update.ema import MovingAverage
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
-from runner.training.update.gradients import all_finite, boundary_gradients
+from runner.training.update.gradients import all_finite, boundary_gradients, drop_empty_lookups
 from runner.training.update.logged_means import RunningMeans
 from runner.training.update.loss_scale import LossScale
 from runner.training.update.row_threads import RowThreads
@@ -247,6 +247,8 @@ class Context:
             )
         self._has_lookup_penalty = False
         outputs, gradients = boundary_gradients(embeddings, boundaries)
+        if self.clip.is_enabled or self.log_gradients is not None:
+            drop_empty_lookups(embeddings, outputs, gradients, self.tables.layout)
         if not outputs and all(p.grad is None for p in self.dense_parameters):
             raise UserError("task: ctx.update without a gradient; ctx.backward(loss) comes before")
         applied = self._finalize_gradients(self.dense_parameters, gradients)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Embeddings
+from runner.embeddings.interface import Layout, feature_columns
 
 
 def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
@@ -51,6 +53,40 @@ def boundary_gradients(
             grads = [torch.cat(grads) if i < num_row_lookups else torch.stack(grads).sum(0)]
         gradients.append(grads[0])
     return outputs, gradients
+
+
+def drop_empty_lookups(
+    embeddings: Embeddings,
+    outputs: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    layout: Layout,
+) -> None:
+    """Set gradients at look-ups without ids to 0, in place: no row takes them, so no norm may.
+
+    Args:
+        embeddings: the look-ups of the whole batch.
+        outputs: those that have a gradient.
+        gradients: one for each of them.
+        layout: the tables of the look-ups.
+    """
+    if embeddings.lengths_FB is None:
+        return
+    feature_of_E = _feature_of_column(layout, embeddings.lengths_FB.device)
+    is_empty_BE = (embeddings.lengths_FB == 0).t().index_select(1, feature_of_E)
+    lookups = embeddings.row_lookups()
+    masks = torch.split(is_empty_BE, [t.shape[1:].numel() for t in lookups], dim=1)
+    mask_of = {id(lookup): mask for lookup, mask in zip(lookups, masks, strict=True)}
+    for output, gradient in zip(outputs, gradients, strict=True):
+        if id(output) in mask_of:
+            gradient.masked_fill_(mask_of[id(output)].view_as(gradient), 0.0)
+
+
+@lru_cache(maxsize=8)
+def _feature_of_column(layout: Layout, device: torch.device) -> Tensor:
+    """Return [E]. Cached, because the host waits while a list is copied to a GPU."""
+    columns = feature_columns(layout.tables, layout.feature_order)
+    features = [f for f, c in enumerate(columns.values()) for _ in range(c.start, c.stop)]
+    return torch.tensor(features, device=device)
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:

@@ -10,18 +10,22 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import clip_grad_norm_
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Embeddings, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.distributed.ranks import SINGLE_PROCESS
+from runner.embeddings.factory import build_tables
 from runner.embeddings.interface import make_layout
 from runner.errors import ConfigError
 from runner.models.deepfm import DeepFM
+from runner.models.dlrm import DLRM
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.losses import BCE
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.settings import ClipSettings
+from runner.optim.settings import ClipSettings, parse_sparse
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
+from runner.training.update.gradients import drop_empty_lookups
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
@@ -255,3 +259,53 @@ def test_mistakes_in_penalties_are_reported(entries, message):
     named = dense_parameters(context.model, context.loss)
     with pytest.raises(ConfigError, match=message):
         resolve_penalties(parse_penalties(entries), named, ["a", "b", "m"])
+
+
+@pytest.mark.parametrize("micro", [64, 7])
+def test_a_list_without_ids_is_no_part_of_a_norm(micro):
+    """Its look-up has a gradient, which no row of the table takes."""
+    listed = replace(SCHEMA, sparse=tuple(replace(f, is_list=True) for f in SCHEMA.sparse))
+    models = [DLRM(listed, embedding_dim=4, bottom=[8], top=[8]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    context, twin = (
+        make_context(model=model, loss=BCE(listed), micro_batch_size=m)
+        for model, m in zip(models, (micro, 64))
+    )
+    batch = random_batch(64)
+    dense, boundary = gradients(twin, batch)
+    is_empty_B = batch.sparse.lengths().view(3, -1)[2] == 0
+    assert 0 < is_empty_B.sum() < 64 and float(boundary[is_empty_B, 8:].abs().max()) > 0
+    boundary[is_empty_B, 8:] = 0.0
+    parts = [*dense.values(), boundary]
+    norm = math.sqrt(sum(float(part.square().sum()) for part in parts))
+    before = snapshot(context)
+    context.clip, context.log_gradients = ClipSettings(global_norm=norm / 2), "global"
+    Supervised().train_step(context, iter([batch]))
+    means = context.logged_means.means(SINGLE_PROCESS)
+    assert means == pytest.approx({"gradient_norm": norm}, rel=1e-5)
+    for name, gradient in dense.items():
+        moved = before[name] - snapshot(context)[name]
+        torch.testing.assert_close(moved, 0.05 * gradient, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def test_a_place_without_an_event_is_no_part_of_a_norm():
+    sequences = (SequenceFeature(name="s", num_rows=10, max_length=3, table="a"),)
+    schema = Schema((), (SparseFeature("a", 10),), (TaskSpec("y"),), sequences=sequences)
+    lookup = SequenceLookup(schema, 2, features=schema.sparse, sequences=sequences)
+    settings = parse_sparse({"kind": "sgd", "lr": 1.0})
+    lookup.attach_tables(
+        build_tables(lookup.specs, lookup.features, settings, seed=0, device=torch.device("cpu"))
+    )
+    lookup.tables.set_lr_and_step(1.0, 1)
+    batch = replace(
+        random_batch(2),
+        sparse=KeyedJaggedTensor(["a"], torch.tensor([1, 2]), lengths=torch.tensor([1, 1])),
+        sequences=KeyedJaggedTensor(["s"], torch.tensor([4, 5]), lengths=torch.tensor([2, 0])),
+    )
+    embeddings = lookup(batch)
+    outputs = embeddings.row_lookups()
+    ones = [torch.ones_like(output) for output in outputs]
+    drop_empty_lookups(embeddings, outputs, ones, lookup.tables.layout)
+    assert ones[0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert ones[1][:, :, 0].tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    assert torch.equal(ones[1][:, :, 0], ones[1][:, :, 1])
