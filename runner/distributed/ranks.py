@@ -91,10 +91,11 @@ class Ranks:
             dist.all_gather(of_ranks, own, group=self.group)
             sizes = torch.cat(of_ranks).tolist()  # sync
         # An all-gather needs tensors of one shape, so the shorter ones are padded.
-        padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
-        padded[: len(tensor)] = tensor
-        gathered = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(gathered, padded, group=self.group)
+        if missing := max(sizes) - len(tensor):
+            tensor = torch.cat((tensor, tensor.new_zeros(missing, *tensor.shape[1:])))
+        tensor = tensor.contiguous()
+        gathered = [torch.empty_like(tensor) for _ in sizes]
+        dist.all_gather(gathered, tensor, group=self.group)
         return [t[:size] for t, size in zip(gathered, sizes)]
 
     def gather_states(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:

@@ -73,7 +73,7 @@ class _ReplicatedLookup(torch.autograd.Function):
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
         ranks = ctx.tables._ranks
         all_ids, sizes = all_gather_ids(ctx.kjt, ranks)
-        grads_NE = torch.cat(ranks.all_gather_rows(grad_BE.contiguous(), sizes))
+        grads_NE = torch.cat(ranks.all_gather_rows(grad_BE, sizes))
         with torch.enable_grad():
             pooled_NE = ctx.tables._engine(all_ids)
         pooled_NE.backward(grads_NE)  # steps the tables
