@@ -126,12 +126,13 @@ class MetricSet:
         """
         if self._losses.learn_names(losses):
             self._make_room(len(losses))
-        batch, buffer = (prediction, tuple(losses.values())), self._buffer
+        # without what a loss reads beside logits: the scores of all candidates may be large
+        batch, buffer = (replace(prediction, aux={}), tuple(losses.values())), self._buffer
         num_rows = len(prediction.weights_B)
         if buffer is None:
             if self._waiting and len(self._waiting[0][0].weights_B) != num_rows:
                 self._flush()
-            self._waiting.append((replace(prediction, aux={}), batch[1]))  # aux may be large
+            self._waiting.append(batch)
             if not self._may_wait(num_rows):
                 self._flush()
             return

@@ -94,6 +94,7 @@ def steps(
         if stop is not None:
             stop.set_agreed(largest_signal)
         yield output
+        del output  # before the next update: what a model returns beside logits may be large
 
 
 def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:

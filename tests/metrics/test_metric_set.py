@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -375,6 +377,16 @@ def test_a_batch_may_be_overwritten_after_it_was_counted():
     for tensor in (batch.logits_BT, batch.labels_BT, batch.weights_B, batch.groups_BG):
         tensor.zero_()
     assert metrics.compute() == measured(*rows(12))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_rows_that_wait_do_not_keep_what_else_a_model_returned(exact):
+    scores = torch.zeros(16, 1000)  # of candidates
+    kept = weakref.ref(scores)
+    metrics = metric_set(exact=exact)
+    metrics.update(replace(prediction(*rows(4, 16)), aux={"candidates_PC": scores}), no_loss(16))
+    del scores
+    assert kept() is None
 
 
 def test_rows_that_wait_are_counted_whenever_someone_looks():

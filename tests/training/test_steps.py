@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -164,3 +165,21 @@ def test_an_update_that_fails_on_a_good_batch_or_in_the_dataset_keeps_its_error(
 
     with pytest.raises(OSError, match="disk gone"):
         list(steps(make_job(make_context(), dataset=LateRows(fail)), TrainState()))
+
+
+def test_what_an_update_returned_takes_no_memory_during_the_next():
+    outputs: list[weakref.ref] = []
+    kept: list[bool] = []
+
+    class Watched(Supervised):
+        looks_up_once = True
+
+        def train_step(self, ctx, batches):
+            kept.extend(output() is not None for output in outputs)
+            return super().train_step(ctx, batches)
+
+    job = replace(make_job(make_context("sgd")), task=Watched())
+    for output in islice(steps(job, TrainState()), 3):
+        outputs.append(weakref.ref(output))
+        del output
+    assert kept == [False, False, False]

@@ -72,6 +72,7 @@ def _online(job: Job, stop: StopSignal) -> Result:
         )
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
+            del output
             if recorder.due(job.cadence.log_every) or is_finished(job, state):
                 recorder.log()
             if recorder.save_due():

@@ -49,6 +49,7 @@ def _train(job: Job, stop: StopSignal) -> Result:
         updates = steps(job, state, stop, before_update=recorder.callback_runner.call_update_start)
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
+            del output
             if recorder.due(job.cadence.log_every) or is_finished(job, state):
                 recorder.log()
             # since the ranks agreed at the end of the update, a callback or a sweep may have asked
