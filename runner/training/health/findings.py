@@ -132,11 +132,12 @@ def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
     for index, task in enumerate(schema.tasks):
         if task.kind != "binary":
             continue
-        rate = float(train.labels_NT[:, index].mean())
+        # weighted: the train rows have more of a rare label than the split, and weigh them less
+        rate = float(np.average(train.labels_NT[:, index], weights=train.weights_N))
         for split, sample in others.items():
             if not sample.num_rows or not 0 < rate < 1:
                 continue
-            other = float(sample.labels_NT[:, index].mean())
+            other = float(np.average(sample.labels_NT[:, index], weights=sample.weights_N))
             error = np.sqrt(rate * (1 - rate) * (1 / sample.num_rows + 1 / train.num_rows))
             low, high = sorted((rate, other))
             if high > RATE_RATIO * low and abs(other - rate) > RATE_DEVIATIONS * error:

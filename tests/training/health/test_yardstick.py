@@ -261,6 +261,15 @@ def test_of_a_rare_label_more_rows_are_read_which_stand_for_all():
     assert every.labels_NT.sum() == 40
 
 
+def test_a_rare_label_of_which_more_rows_are_read_has_the_rate_of_the_split():
+    data = RareClicks()
+    train = read_sample(data, "train", 2 * BATCH_ROWS, enough_rare=40)
+    assert train.labels_NT.mean() > 8 * 2 / BATCH_ROWS
+    test = read_sample(data, "train", 20 * BATCH_ROWS)
+    found = find_in_data(data.schema, train, {"test": test})
+    assert not [finding for finding in found if "rate of positives" in finding]
+
+
 def test_a_sample_is_read_from_an_iterator_that_is_no_generator():
     class Mapped(RareClicks):
         def batches(self, split, **options):
