@@ -24,7 +24,7 @@ _ON_CUDA = (
     *("replication_pad1d_backward", "replication_pad2d_backward", "nll_loss2d_forward"),
 )
 
-_KNOWN_PACKAGES = ("runner.", "torch", "fbgemm_gpu.")  # and torchrec
+_KNOWN_PACKAGES = ("runner", "torch", "torchrec", "fbgemm_gpu")
 
 
 def set_deterministic(wanted: bool) -> None:
@@ -114,4 +114,4 @@ def _has_own_class(part: object) -> bool:
 
 def is_of_own_class(owner: object) -> bool:
     """Return whether the class of an object is a user's own: neither ours nor torch's."""
-    return not type(owner).__module__.startswith(_KNOWN_PACKAGES)
+    return type(owner).__module__.partition(".")[0] not in _KNOWN_PACKAGES

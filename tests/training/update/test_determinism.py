@@ -13,7 +13,11 @@ from runner.models.dlrm import DLRM
 from runner.models.losses import BCE
 from runner.training.state import TrainState
 from runner.training.steps import steps
-from runner.training.update.determinism import UnrepeatableSums, warn_of_unrepeatable_sums
+from runner.training.update.determinism import (
+    UnrepeatableSums,
+    is_of_own_class,
+    warn_of_unrepeatable_sums,
+)
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
@@ -123,3 +127,15 @@ def test_a_task_of_ones_own_is_watched_too():
         assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 1
     with warn_of_unrepeatable_sums({"task": Supervised()}, CPU, print):
         assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "is_own"),
+    [
+        *(("torch_project.nets", True), ("runners.nets", True), ("__main__", True)),
+        *(("torch.nn.modules.linear", False), ("torchrec.modules", False), ("runner.a", False)),
+    ],
+)
+def test_a_package_whose_name_begins_as_torchs_is_a_users_own(module, is_own):
+    own = type("Own", (nn.Module,), {"__module__": module})
+    assert is_of_own_class(own()) == is_own
