@@ -217,6 +217,7 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         ctx.ema.reset()
     rebuild_growing_ids(ctx)
     ctx.logged_means.load_state_for_rank(saved.values.get("numbers", []), ranks)
+    job.learning_rates.load_states(saved.values.get("schedules", {}))
     state = train_state_from_values(saved.values)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
     if fresh:  # the count of the moments' updates is this number and those of the run

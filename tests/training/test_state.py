@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from runner.training.state import (
     checkpoint_values,
     restore_checkpoint,
 )
-from runner.training.steps import steps
+from runner.training.steps import set_learning_rates, steps
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
+from tests.whole.user_schedules import Shrinking
 
 
 def trained(num_updates: int) -> tuple[Job, TrainState]:
@@ -32,7 +34,8 @@ def trained(num_updates: int) -> tuple[Job, TrainState]:
 def save(folder: Path, job: Job, state: TrainState, rng_states: dict[str, torch.Tensor]):
     checkpointer = Checkpointer(folder, keep=1)
     live = checkpoint_tensors(job.context, job.train_metrics) | rng_states
-    checkpointer.save(state.step, live, checkpoint_values(state, job.context), wait=True)
+    values = checkpoint_values(state, job.context, schedules=job.learning_rates.states())
+    checkpointer.save(state.step, live, values, wait=True)
     return checkpointer.open_latest()
 
 
@@ -70,3 +73,16 @@ def test_a_run_resumes_where_it_was_also_on_a_device_of_another_kind(
     before, after = snapshot(job.context), snapshot(other.context)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert other.train_metrics.compute() == job.train_metrics.compute()
+
+
+def test_what_starts_from_a_checkpoint_as_debug_does_has_the_rates_of_the_training(tmp_path):
+    job, state = trained(3)
+    rates = replace(job.learning_rates, factor=Shrinking(rate=0.5))
+    job = replace(job, learning_rates=rates)
+    first = set_learning_rates(job, state)
+    saved = save(tmp_path, job, state, rng_state_tensors(CPU, job.context.ranks))
+    fresh = replace(rates, factor=Shrinking(rate=0.5))
+    other = replace(make_job(make_context("adagrad")), learning_rates=fresh)
+    restore_checkpoint(other, saved)
+    second = set_learning_rates(other, state)
+    assert second == {name: rate / 2 for name, rate in first.items()}

@@ -45,7 +45,6 @@ def _resume_or_begin(job: Job) -> TrainState:
         check_metrics(job, saved)
         state = restore_or_revert(job, saved)
         job.callbacks.load_state(saved.values.get("callbacks", {}))
-        job.learning_rates.load_states(saved.values.get("schedules", {}))
         job.checkpointer.remove_after(state.step)
         if job.run is not None:
             job.run.metrics.truncate(saved.values["metrics_bytes"])
