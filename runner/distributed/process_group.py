@@ -37,17 +37,17 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
     # gloo for values on the host, always; nccl as well for tensors on a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = None
-    if "TORCHELASTIC_RUN_ID" not in os.environ and "LOCAL_RANK" in os.environ:
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # torch does not list it in __all__
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            size,
-            is_master=rank == 0,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
-        )
     try:
+        if "TORCHELASTIC_RUN_ID" not in os.environ and "LOCAL_RANK" in os.environ:
+            store = dist.TCPStore(  # type: ignore[attr-defined]  # torch does not list it in __all__
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                size,
+                is_master=rank == 0,
+                timeout=timeout,
+                wait_for_workers=False,
+                master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
+            )
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     except dist.DistError as error:
         raise dist.DistError(

@@ -38,11 +38,12 @@ def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
     }
 
 
-def test_a_rank_to_which_no_other_comes_says_which_variables_may_be_left_over(monkeypatch):
+@pytest.mark.parametrize("rank", [{"RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"}])
+def test_a_rank_to_which_no_other_comes_says_which_variables_may_be_left_over(monkeypatch, rank):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", **address}.items():
+    for name, value in {**rank, "WORLD_SIZE": "2", **address}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(dist.DistError, match=r"the 2 ranks .* unset them; trainer\.rank_timeout"):
         join_process_group(torch.device("cpu"), timeout_s=1)
