@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator
+from dataclasses import replace
+
+import torch
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream
@@ -45,9 +48,24 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
                 if is_stream(job.dataset)
                 else check_epoch(batches, job.dataset, start, batch_size, world_size)
             )
+            batches = map(blank_uncounted_rows, batches)
         if is_stream(job.dataset) and job.context.ranks.is_distributed:
             batches = agree_on_end(batches, job.context.ranks)
         yield from batches
+
+
+def blank_uncounted_rows(batch: Batch) -> Batch:
+    """Return a batch with numbers and labels of 0 in rows of weight 0.
+
+    There NaN is allowed, and it would be a gradient: 0 times NaN is NaN.
+    """
+    counted_B1 = batch.weights_B[:, None] > 0
+    if bool(counted_B1.all()):
+        return batch
+    dense_BD, labels_BT = (
+        torch.where(counted_B1, values, 0.0) for values in (batch.dense_BD, batch.labels_BT)
+    )
+    return replace(batch, dense_BD=dense_BD, labels_BT=labels_BT)
 
 
 def _batch_size(job: Job, state: TrainState) -> int:
@@ -57,7 +75,7 @@ def _batch_size(job: Job, state: TrainState) -> int:
 
 
 def _epoch_batches(job: Job, batch_size: int, start: DataPosition) -> Iterator[Batch]:
-    return job.dataset.batches(
+    batches = job.dataset.batches(
         "train",
         batch_size=batch_size,
         seed=job.seed,
@@ -66,6 +84,7 @@ def _epoch_batches(job: Job, batch_size: int, start: DataPosition) -> Iterator[B
         world_size=job.context.ranks.world_size,
         **({} if job.context.growing is None else {"grow": True}),
     )
+    return iter(batches)  # a user's own may be a loader, which would begin anew
 
 
 def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
@@ -86,7 +105,7 @@ def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
         return
     batch_size = _batch_size(job, state)
     try:
-        batch = next(iter(_epoch_batches(job, batch_size, at)))
+        batch = next(_epoch_batches(job, batch_size, at))
         problems = [*find_batch_problems(batch, dataset.schema, batch_size, None)]
     except Exception:  # the dataset's own error, which is the one that is raised already
         return

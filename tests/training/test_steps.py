@@ -51,6 +51,18 @@ def test_later_updates_are_those_of_a_run_that_never_saw_the_batch(kind):
     assert not torch.equal(ours["tables/a/weight"], trained(kind, Rows(), 1)[0]["tables/a/weight"])
 
 
+def test_rows_of_weight_0_of_a_dataset_of_ones_own_may_hold_nan():
+    """As in evaluations, and as the check of a batch allows."""
+    clean, with_nan = Rows(), Rows()
+    for data in (clean, with_nan):
+        data.all.weights_B[::7] = 0
+        data.all.labels_BT[::7] = data.all.dense_BD[::7] = 0
+    with_nan.all.labels_BT[::7] = with_nan.all.dense_BD[::7] = float("nan")
+    (ours, state), (theirs, _) = trained("adam", with_nan, 5), trained("adam", clean, 5)
+    assert state.skipped == 0
+    assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
+
+
 class Idle(Supervised):
     """A task that forgets its update: `update` is what it does in its place."""
 

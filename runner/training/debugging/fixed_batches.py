@@ -93,5 +93,5 @@ class SingleBatchDataset(DatasetWrapper):
             yield from self.dataset.batches(split, start=start, **kwargs)
             return
         if self.batch is None:
-            self.batch = next(self.dataset.batches(split, start=self.start, **kwargs))
+            self.batch = next(iter(self.dataset.batches(split, start=self.start, **kwargs)))
         yield replace(self.batch, cursor=DataPosition(start.epoch + 1, 0))

@@ -216,7 +216,7 @@ class ObservedDataset(DatasetWrapper):
         self.dispatcher = dispatcher
 
     def batches(self, split: str, **kwargs: Any) -> Iterator[Batch]:
-        source = self.dataset.batches(split, **kwargs)
+        source = iter(self.dataset.batches(split, **kwargs))
         while True:
             self.dispatcher.dispatch("call_begins", DATA_PART, ())
             batch = next(source, None)

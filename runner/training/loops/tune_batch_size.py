@@ -112,7 +112,8 @@ def _find_size(job: Job) -> TunedValues:
     default_cap = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else whole
     cap = max(1, min(settings["max_batch_size"] or default_cap, whole))
     count = min(SCANNED_ROWS, job.dataset.num_rows["train"])
-    pool = longest_rows(next(job.dataset.batches("train", batch_size=count, seed=job.seed)))
+    batches_of_pool = job.dataset.batches("train", batch_size=count, seed=job.seed)
+    pool = longest_rows(next(iter(batches_of_pool)))
     peaks: list[tuple[int, float]] = []
 
     def run_trial(size: int) -> BatchSizeTrial:

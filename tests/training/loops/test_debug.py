@@ -90,6 +90,22 @@ def test_the_updates_are_those_of_training_to_the_last_bit(kind, options):
     assert all(torch.equal(after[name], twin[name]) for name in twin)
 
 
+class Loader(Rows):
+    """Batches that can be iterated over again and again, as those of PyTorch's DataLoader."""
+
+    def batches(self, *args, **more):
+        return list(super().batches(*args, **more))
+
+
+@pytest.mark.parametrize("one_batch", [False, True])
+def test_batches_may_be_a_loader_in_place_of_an_iterator(one_batch):
+    jobs = [
+        make_job(make_context("sgd"), dataset=kind(), overfit_one_batch=one_batch)
+        for kind in (Rows, Loader)
+    ]
+    assert debug(jobs[0]).notes["losses"] == debug(jobs[1]).notes["losses"]
+
+
 def test_a_line_for_each_update_shows_loss_gradient_and_speed():
     context, twin = make_context(), make_context()
     job = make_job(context, max_steps=2)
