@@ -136,6 +136,8 @@ def count_item_popularity(
         return
     names = [model.item.name, *([model.history] if model.history else [])]
     model.popularity_I = _count_events(names, dataset, ranks, model.negatives.counts_I.device)
+    # unknown and missing values are no item that is popular: rows of rare ones are among the cold
+    model.popularity_I[: model.item.num_special] = 0
 
 
 def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:

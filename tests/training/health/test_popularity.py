@@ -104,6 +104,9 @@ def test_each_train_event_says_once_how_popular_its_item_is(tmp_path, monkeypatc
     expected = np.maximum(expected, 1) * is_seen_I
     np.testing.assert_array_equal(model.popularity_I, expected)
     np.testing.assert_array_equal(model.negatives.counts_I, expected)
+    model.item = SparseFeature("item", ITEMS, num_special=2)  # unknown and missing values
+    count_item_popularity(model, dataset, Ranks(), settings)
+    np.testing.assert_array_equal(model.popularity_I, [0, 0, *expected[2:]])
 
 
 def write_beauty(folder: Path) -> list[list[int]]:
