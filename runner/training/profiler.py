@@ -94,9 +94,7 @@ def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> T
     clock = "device" if on_device else "CPU"
     rows = [
         [
-            event.key
-            if len(event.key) <= _LONGEST_NAME
-            else event.key[: _LONGEST_NAME - 3] + "...",
+            _cut(event.key),
             f"{event.count / num_updates:.1f}",
             f"{own_us(event) / num_updates / 1000:.3f}",
             f"{own_us(event) / total_us:.1%}",
