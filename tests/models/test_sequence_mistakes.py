@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 
 import runner.models
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
+from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.models.layers.sequences import single_ids
 from runner.models.losses import BCE, BPR, InBatchSoftmax, check_loss_inputs
 from runner.models.misfits import find_misfits
@@ -209,3 +211,12 @@ def test_a_row_without_an_id_does_not_get_that_of_another_row():
     batch = replace(batch_of(3), sparse=jagged(["item"], [[[4], [], [7, 8]]]))
     with pytest.raises(ValueError, match="feature 'item': needs one id in every row"):
         single_ids(batch, "item")
+
+
+@pytest.mark.parametrize("pad", [lambda batch: pad_batch(batch, 5), drop_ids])
+def test_rows_that_only_pad_a_batch_have_no_id_and_are_no_mistake(pad):
+    """Those of `dataset.rest=pad`, and of a rank without a row in the last batch."""
+    batch = replace(batch_of(3), sparse=jagged(["item"], [[[4], [6], [7]]]))
+    batch = replace(batch, weights_B=torch.ones(3) if pad is not drop_ids else torch.zeros(3))
+    expected = [4, 6, 7, 0, 0] if pad is not drop_ids else [0, 0, 0]
+    assert single_ids(pad(batch), "item").tolist() == expected

@@ -264,11 +264,18 @@ def _empty_batch(lookup: SequenceLookup, device: torch.device) -> Batch:
 def single_ids(batch: Batch, name: str) -> Tensor:
     """Return [B], the ids of a feature that has one id in every row.
 
+    Rows without an id that only pad a batch, of weight 0, get id 0.
+
     Raises:
-        ValueError: if a row has no id, or several; on a GPU only if that changes their number,
-            since the host would wait for the lengths.
+        ValueError: if another row has no id, or several; on a GPU only if that changes their
+            number, since the host would wait for the lengths.
     """
     ids_V, lengths_B, _ = _by_key(batch.sparse)[name]
-    if len(ids_V) != len(lengths_B) or (lengths_B.is_cpu and bool((lengths_B != 1).any())):
-        raise ValueError(f"feature {name!r}: needs one id in every row; there are lists")
-    return ids_V
+    if len(ids_V) == len(lengths_B) and not (lengths_B.is_cpu and bool((lengths_B != 1).any())):
+        return ids_V
+    has_id_B = lengths_B == 1
+    if bool((has_id_B | (lengths_B == 0) & (batch.weights_B == 0)).all()):
+        ids_B = ids_V.new_zeros(len(lengths_B))
+        ids_B[has_id_B] = ids_V
+        return ids_B
+    raise ValueError(f"feature {name!r}: needs one id in every row; there are lists")
