@@ -529,6 +529,20 @@ def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     assert "warning" not in propose(path, "--label", "buy", "--drop", "visit,seen_s")[1]
 
 
+def test_what_nearly_goes_with_the_label_is_told(write, propose):
+    rng = np.random.default_rng(4)
+    click = rng.random(ROWS) < 0.3
+    seconds = np.where(rng.random(ROWS) < np.where(click, 0.9, 0.03), rng.exponential(9, ROWS), 0)
+    note = np.where(rng.random(ROWS) < np.where(click, 0.95, 0.02), "a", None)
+    strong = np.where(rng.random(ROWS) < np.where(click, 0.7, 0.1), 1, 0)
+    path = write(click=click.astype(int), dwell=seconds, note=note, strong=strong)
+    proposed, shown = propose(path)
+    assert shown.count("warning: ") == 2 and "dwell" in proposed["numeric"]
+    told = f"in {(seconds[click] > 0).mean():.1%} of the rows where click is 1, and in "
+    assert f"{told}{(seconds[~click] > 0).mean():.1%} of others: is dwell known before" in shown
+    assert "warning: note has a value, or another one than 0, in" in shown
+
+
 def test_chances_of_a_log_are_no_features_and_their_inverses_are_weights(write, propose):
     chance = np.random.default_rng(0).uniform(0.1, 1, ROWS)
     path = write(click=binary(), propensity_score=chance, ips_weight=1 / chance)

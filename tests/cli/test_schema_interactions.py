@@ -161,6 +161,19 @@ def test_a_row_for_each_user_with_lists_is_told_how_it_becomes_events(propose):
     assert "pandas makes events of lists: table.explode(['items', 'ts'])" in shown
 
 
+def test_lists_of_other_lengths_are_not_made_rows_together(propose):
+    # pandas refuses to
+    rng = np.random.default_rng(0)
+    lists = [list(range(n)) for n in rng.integers(1, 9, ROWS)]
+    table = {"user": np.arange(ROWS), "items": lists, "tags": [list("ab")] * ROWS}
+    _, shown = propose(table)
+    assert "pandas makes events of lists: table.explode(['items'])" in shown
+    labelled = [" ".join(f"N{item}-{item % 2}" for item in row) for row in lists]
+    history = [" ".join(f"N{item}" for item in rng.integers(0, 20, 9)) for _ in range(ROWS)]
+    _, shown = propose({"user": np.arange(ROWS), "history": history, "shown": labelled})
+    assert "shown: has several items with a label each" in shown and "table.explode" not in shown
+
+
 def test_other_columns_are_left_out_and_said(propose):
     proposed, shown = propose(columns(category=np.arange(ROWS) % 7))
     assert set(proposed) == {"path", "split", "interactions"}

@@ -122,6 +122,14 @@ def propose(folder, path: str, *flags: str) -> dict:
     return yaml.safe_load(out.read_text())
 
 
+def test_the_date_of_the_row_itself_is_no_number_of_days(tmp_path, frame, capsys):
+    frame["date"] = frame["ts"].dt.normalize()  # as folders have it
+    frame["week"] = frame["date"] - pd.to_timedelta(frame["ts"].dt.weekday, unit="D")
+    path = write(tmp_path, frame.drop(columns="delivered_at"), "parquet")
+    assert set(propose(tmp_path, path)["numeric"]) == {"born_days", "joined_at_days", "week_days"}
+    assert "date_days" in propose(tmp_path, path, "--numeric", "date")["numeric"]
+
+
 def test_times_before_that_of_the_row_are_proposed_as_days_until_it(tmp_path, frame, capsys):
     frame["refunded_at"] = frame["ts"].where(frame["click"] == 1) - DAY  # it tells the label
     found = propose(tmp_path, write(tmp_path, frame, "csv", "dmy"))

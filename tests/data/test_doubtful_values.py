@@ -109,6 +109,23 @@ def test_a_list_of_items_without_labels_is_no_impression(tmp_path, words):
     assert not [n for n in propose_schema(str(tmp_path / "rows.parquet")).notes if "explode" in n]
 
 
+def test_rows_made_of_impressions_keep_their_histories_as_lists_and_their_times(tmp_path):
+    rng = np.random.default_rng(0)
+    users = [" ".join(f"N{i}" for i in rng.integers(0, 900, 20)) for _ in range(300)]
+    user = rng.integers(0, 300, 30_000)
+    starts = pd.Timestamp("2019-11-09") + pd.to_timedelta(np.arange(30_000) * 16, unit="s")
+    t = pd.DataFrame({"c2": starts.strftime("%m/%d/%Y %I:%M:%S %p"), "c3": np.array(users)[user]})
+    t["item"], t["click"] = rng.integers(0, 900, 30_000), rng.integers(0, 2, 30_000)
+    t.to_parquet(tmp_path / "rows.parquet")
+    proposal = propose_schema(str(tmp_path / "rows.parquet"))
+    roles = {f.name: role for f, role in proposal.columns}
+    assert roles["c3"].settings["separator"] == " " and roles["c3"].name == "categorical"
+    # the 20,000 first rows are of days below 13
+    assert proposal.places["split"] == {
+        "time": "c2", "input": "mdy", "validation": 0.1, "test": 0.1
+    }  # fmt: skip
+
+
 def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     frame = pd.DataFrame({"price": AMOUNTS, "click": np.arange(NUM_ROWS) % 2})
     frame.set_axis(np.arange(NUM_ROWS) // 3).to_parquet(tmp_path / "rows.parquet")

@@ -26,6 +26,7 @@ from runner.data.tabular.judging_sample import read_number_label, read_numbers
 from runner.data.tabular.label_leaks import (
     LEAK_AUC,
     find_only_label,
+    goes_with_label,
     holds_all_positives,
     is_zero_without_label,
     leak_auc,
@@ -124,13 +125,25 @@ def choose_labels(
 
 
 def _hint_on_lists(columns: Sequence[ColumnStatistics]) -> str:
-    """Return how pandas makes events of rows with lists; empty where there are none."""
-    names, split = [f.name for f in columns if pt.is_nested(f.type)], ""
-    if not names and (texts := [f for f in columns if f.separator not in ("", "json")]):
-        names = [f.name for f in texts]
-        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in texts]
+    """Return how pandas makes events of rows with lists; empty where there are none.
+
+    Lists are made rows together if they are of one length. Items with a label each become rows in
+    another way, of which a note tells.
+    """
+    lists = [f for f in columns if pt.is_nested(f.type) and not f.vector_size]
+    texts = [f for f in columns if f.separator not in ("", "json") and not f.vector_size]
+    if not (found := lists or texts) or any(map(_has_labels_inside, texts)):
+        return ""
+    found = [f for f in found if f.mean_length == found[0].mean_length]
+    names, split = [f.name for f in found], ""
+    if not lists:
+        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in found]
         split = f".assign({', '.join(parts)})"
-    return f"; pandas makes events of lists: table{split}.explode({names})" if names else ""
+    return f"; pandas makes events of lists: table{split}.explode({names})"
+
+
+def _has_labels_inside(f: ColumnStatistics) -> bool:
+    return all(example[-2:] in ("-0", "-1") for example in f.examples)
 
 
 def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
@@ -260,6 +273,12 @@ def _find_leak(
         f"{part} is 1 only where {name} is not 0"
         for part, y_R in parts.items()
         if holds_all_positives(column, y_R)
+    ]
+    steps += [
+        f"{name} has a value, or another one than 0, in {shares[0]:.1%} of the rows where {part} "
+        f"is 1, and in {shares[1]:.1%} of others"
+        for part, y_R in parts.items()
+        if (shares := goes_with_label(column, y_R))
     ]
     return "", f"{steps[0]}: is {name} known before {label} is?" if steps else ""
 

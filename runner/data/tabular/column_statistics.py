@@ -29,6 +29,8 @@ MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 MOST_CLASSES = 100  # values of a label
 CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
+LIST_OF_IDS = r"^([^\s]*\d[^\s]*( |$))*$"  # such as N55189 N42782, with a digit in each
+LEAST_IDS, LEAST_REPEATS = 3, 4  # in a text, and of each id in all texts, on average
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
@@ -139,7 +141,7 @@ def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, Co
     Texts without a separator are the values themselves.
     """
     mean_chars = float(pc.mean(pc.binary_length(texts)).as_py() or 0)
-    time_form = guess_time_form(texts[:20_000]) if pt.is_string(texts.type) else ""
+    time_form = guess_time_form(_spread(texts)) if pt.is_string(texts.type) else ""
     separator = "" if time_form or pt.is_binary(texts.type) else _guess_separator(texts)
     vectors = split_vectors(texts, separator) if separator else None
     vector_size = _find_vector_size(vectors) if vectors is not None else 0
@@ -226,12 +228,17 @@ def _share(texts: pa.Array, pattern: str) -> float:
     return float(pc.mean(pc.match_substring_regex(texts, pattern).cast(pa.float64())).as_py() or 0)
 
 
+def _spread(texts: pa.Array) -> pa.Array:
+    """Return up to 20,000 texts of all: the first ones may all be of a month's first days."""
+    return texts.take(pa.array(range(0, len(texts), len(texts) // 20_000 + 1), pa.int64()))
+
+
 def _guess_separator(texts: pa.Array) -> str:
     """Return a character that many texts contain and whose parts repeat; empty if none does.
 
     Numbers of vectors need not repeat.
     """
-    values = texts[:20_000].cast(pa.string())
+    values = _spread(texts).cast(pa.string())
     for character in "|;, ":
         if _find_vector_size(split_vectors(values, character)) >= LEAST_TEXT_VECTOR:
             return character
@@ -246,7 +253,12 @@ def _guess_separator(texts: pa.Array) -> str:
             continue
         if _share(values, re.escape(character)) < 0.2:
             continue
-        num_parts = pc.count_distinct(pc.split_pattern(values, character).flatten()).as_py()
+        parts = pc.split_pattern(values.unique(), character).flatten()
+        num_parts = pc.count_distinct(parts).as_py()
         if num_parts < num_texts / 2:
+            return character
+        # long lists of many ids, such as histories
+        are_ids = character == " " and _share(values, LIST_OF_IDS) > 0.95
+        if are_ids and len(parts) > max(LEAST_IDS * num_texts, LEAST_REPEATS * num_parts):
             return character
     return ""

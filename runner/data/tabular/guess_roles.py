@@ -148,7 +148,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("", "a chance that rows to come lack; a column of 1 / it may be the --weight")
     present = f.num_rows * (1 - f.missing_share)
     if is_text(f.type):
-        are_ids = all(map(str.isdigit, f.examples)) or HISTORY.search(f.name)
+        are_ids = all(any(map(str.isdigit, text)) for text in f.examples) or HISTORY.search(f.name)
         if f.separator == " " and f.mean_length > 12 and not are_ids:
             return Role("carried", "free text")
         if f.separator:

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 LEAK_AUC = 0.99
 LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
+STEP_DIFFERENCE = 0.8  # between the shares of rows of label 1 and 0 that have a value
 
 
 def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
@@ -76,6 +77,22 @@ def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     if on_R is None or positive_R.sum() < LEAK_KNOWN_ROWS:
         return False
     return bool(on_R[positive_R].all())
+
+
+def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float, float] | None:
+    """Return in which share of the rows of label 1, and of label 0, there is a value.
+
+    A number has one where it is not 0, if that is in fewer than half of the rows, as the seconds on
+    a page are, which few rows without a click have. None unless the shares differ much.
+    """
+    on_R = _rarely_on(column)
+    if on_R is None:
+        values = column.combine_chunks()
+        on_R = ~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    of_1, of_0 = on_R[label_R == 1], on_R[label_R == 0]
+    if min(len(of_1), len(of_0)) < LEAK_KNOWN_ROWS or of_1.mean() - of_0.mean() < STEP_DIFFERENCE:
+        return None
+    return float(of_1.mean()), float(of_0.mean())
 
 
 def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:

@@ -205,10 +205,11 @@ def choose_events(
         return None
     events = find_event_columns(free, given, must=must)
     if events is not None:
-        other = f"; --label {labels[0]} proposes to predict it instead" if labels else ""
+        other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
+        other = other or "--label NAME proposes to predict a column instead"
         notes.append(
             f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
-            f"{events.time}{other}"
+            f"{events.time}; {other}"
         )
     elif all(_has_part(free, given)[:2]):
         notes.append(

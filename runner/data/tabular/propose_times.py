@@ -322,7 +322,10 @@ def propose_days(
         days_R = _read_times(sample, f.name, form) / SECONDS_OF_DAY
         if until_R is not None:
             days_R = until_R / SECONDS_OF_DAY - days_R
-            if (days_R < 0).sum() > MOST_AFTER * len(days_R) and f.name not in wanted:
+            is_after = (days_R < 0).sum() > MOST_AFTER * len(days_R)
+            # the date of the row itself, as folders have it: what is left is the time of day
+            is_same_day = np.nanmin(days_R, initial=1.0) >= 0 and np.nanmax(days_R) < 1
+            if (is_after or is_same_day) and f.name not in wanted:
                 continue
         days = pa.chunked_array([pa.array(days_R, from_pandas=True)])
         if f.name not in wanted and any(
