@@ -126,6 +126,32 @@ def test_rows_made_of_impressions_keep_their_histories_as_lists_and_their_times(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["numbers", "texts", "missing"])
+def test_numbered_columns_of_a_history_are_told_with_the_lines_that_make_a_list(
+    tmp_path, monkeypatch, kind
+):
+    rng = np.random.default_rng(0)
+    t = pd.DataFrame({"item": rng.integers(1, 200, 900), "click": rng.integers(0, 2, 900)})
+    for place in range(1, 5):
+        t[f"hist_{place}"] = rng.integers(0, 200, 900)  # 0: none
+        t[f"C{place}"] = rng.integers(0, 200, 900)
+    held = [[i for i in row if i] for row in t.filter(like="hist").to_numpy().tolist()]
+    own = [*t.filter(like="hist"), "item"]
+    if kind == "missing":
+        t[own] = t[own].mask(t[own] == 0)
+    if kind == "texts":
+        t[own] = ("i" + t[own].astype(str)).mask(t[own] == 0)
+        held = [[f"i{i}" for i in row] for row in held]
+    t.to_parquet(tmp_path / "t.parquet")
+    [note] = [n for n in propose_schema(str(tmp_path / "t.parquet")).notes if "as one list" in n]
+    assert note.startswith("hist_1 to hist_4 hold ids of item, each")
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall("`(.*?)`", note)[0], {"t": t})
+    assert [list(row) for row in pd.read_parquet("rows.parquet")["hist"]] == held
+    roles = {f.name: role for f, role in propose_schema("rows.parquet").columns}
+    assert roles["hist"].settings["list"] and not {*roles} & {*own[:-1]}
+
+
 def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     frame = pd.DataFrame({"price": AMOUNTS, "click": np.arange(NUM_ROWS) % 2})
     frame.set_axis(np.arange(NUM_ROWS) // 3).to_parquet(tmp_path / "rows.parquet")

@@ -67,6 +67,16 @@ def test_values_that_each_tell_of_their_own_make_no_number():
     assert propose(ratings, y) == ({}, [])
 
 
+def test_a_rare_label_makes_no_number_of_ids_by_chance():
+    rng = np.random.default_rng(0)
+    for _ in range(30):  # by the bound of a label that is 1 in half of the rows, 7 of these
+        rare = (rng.random(30_000) < 0.008).astype(int)
+        assert propose(rng.integers(0, 600, 30_000), rare) == ({}, [])
+    lots = rng.integers(0, 3_000, 30_000)
+    rare = (lots / 800 + rng.logistic(size=30_000) > 6).astype(int)
+    assert 0.005 < rare.mean() < 0.05 and "lot_number" in propose(lots, rare)[0]
+
+
 @pytest.mark.parametrize("kind", [{}, {"type": "regression"}])
 @pytest.mark.parametrize("curve", [lambda x: x, lambda x: -x, lambda x: x + 3 * (x > 1.5)])
 def test_a_column_in_doubt_whose_order_tells_the_label_is_a_quantity(kind, curve):

@@ -5,21 +5,27 @@ R rows of the sample, V distinct values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.tabular.column_names import HISTORY
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.read_files import unpacked_type
+from runner.data.tabular.guess_roles import FEATURES, Role
+from runner.data.tabular.judging_sample import is_single_id
+from runner.data.tabular.read_files import is_text, unpacked_type
 
 LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
 LEAST_ROWS = 20
 FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no number like them
 # items that were shown, each with its label, as in MIND: N55689-1 N35729-0
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
+_NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
+FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
 
 
 def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
@@ -125,3 +131,57 @@ def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
             "rows.parquet` reads those"
         )
     return notes
+
+
+def describe_numbered_histories(
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> list[str]:
+    """Return a note on numbered columns that are a history of ids, such as hist_1 to hist_10.
+
+    As columns each is a feature of its own, and none tells whether they hold the item of the row.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+    """
+    ids = [f for f in columns if is_single_id(roles[f.name]) and roles[f.name].name in FEATURES]
+    by_stem: dict[str, list[ColumnStatistics]] = {}
+    for f in ids:
+        if (found := _NUMBERED.fullmatch(f.name)) and HISTORY.search(found[1]):
+            by_stem.setdefault(found[1], []).append(f)
+    notes = []
+    for stem, parts in by_stem.items():
+        held = _unique_ids(sample, *(f.name for f in parts))
+        others = [f for f in ids if f not in parts and is_text(f.type) == is_text(parts[0].type)]
+        shares = {
+            f.name: pc.mean(pc.is_in(held, _unique_ids(sample, f.name)).cast(pa.int8())).as_py()
+            for f in others
+        }
+        item = max(shares, key=lambda name: shares[name] or 0.0, default=None)
+        if len(parts) < FEWEST_PLACES or item is None or (shares[item] or 0) < LEAST_HELD:
+            continue
+        name, empty = stem.strip("_ -"), "''" if is_text(parts[0].type) else "0"
+        type_ = "" if is_text(parts[0].type) else ".astype('int64')"
+        name = name if name not in sample.column_names else f"{name}_list"
+        code = (
+            f"own = t.filter(regex={'^' + re.escape(stem) + '[0-9]+$'!r}); "
+            "t = t.drop(columns=own.columns); "
+            f"t[{name!r}] = [[i for i in row if i] for row in "
+            f"own.fillna({empty}){type_}.values.tolist()]; t.to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{parts[0].name} to {parts[-1].name} hold ids of {item}, each in a table of its own; "
+            f"as one list they share a table, and tell whether they hold {item}. With pandas, "
+            f"`{code}` makes one, and `python -m runner schema rows.parquet` reads it"
+        )
+    return notes
+
+
+def _unique_ids(sample: pa.Table, *names: str) -> pa.Array:
+    """Return the different ids of columns, without 0, which is none."""
+    is_number = not is_text(unpacked_type(sample[names[0]].type))
+    type_ = pa.float64() if is_number else pa.string()
+    found = pa.chunked_array([c for n in names for c in sample[n].cast(type_, safe=False).chunks])
+    unique = pc.unique(found).drop_null()
+    return unique.filter(pc.not_equal(unique, 0)) if is_number else unique

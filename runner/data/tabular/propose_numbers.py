@@ -26,7 +26,6 @@ from runner.data.tabular.label_leaks import rank_auc
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,
-    best_gain,
     judged_halves,
     means_of_buckets,
 )
@@ -104,7 +103,6 @@ def propose_numbers_of_ids(
         Name -> settings of each number, and a note if there is one.
     """
     table = sample.table
-    least = max(LEAST_GAIN, CHANCE_GAIN / max(table.num_rows, 1) ** 0.5)
     found: dict[str, dict[str, Any]] = {}
     for f in columns:
         name, type_ = f"{f.name}_number", table[f.name].type
@@ -117,9 +115,7 @@ def propose_numbers_of_ids(
         if (is_unique and _may_number_rows(f, x_R)) or _drifts(x_R, sample):
             continue
         in_doubt = roles[f.name].reason == DOUBT_REASON
-        if best_gain(x_R, sample, _gain_of_order) >= least or (
-            in_doubt and _follows_order(x_R, sample)
-        ):
+        if _gains_by_order(x_R, sample) or (in_doubt and _follows_order(x_R, sample)):
             found[name] = {"column": f.name, **propose_numeric(f)}
     if not found:
         return {}, []
@@ -161,6 +157,16 @@ def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
     is_time = bool(f.time_form) or sounds_like_time(f.name) or x_K[-1] > LARGEST_QUANTITY
     named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
     return bool(is_even or is_sorted or is_time or named)
+
+
+def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
+    """Tell whether numbers tell more of a label than their single values, by more than chance."""
+    for x_K, y_K, halves in judged_halves(x_R, sample):
+        gain = np.mean([_gain_of_order(x_K, y_K, *order) for order in (halves, halves[::-1])])
+        num_rows = 4 * len(y_K) * y_K.var()  # of which half are ones: a rare label tells less
+        if gain >= max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
+            return True
+    return False
 
 
 def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:

@@ -14,6 +14,7 @@ from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.doubtful_values import (
     describe_impressions,
     describe_missing_codes,
+    describe_numbered_histories,
     describe_thousands,
 )
 from runner.data.tabular.guess_roles import Role, is_time
@@ -108,6 +109,7 @@ def use_rows(
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
     notes += describe_impressions(table, columns)
+    notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
     number_ids, found = propose_number_ids(sample, columns, roles)
     notes += found
