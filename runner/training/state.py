@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -68,6 +68,9 @@ class TrainState:
     batch_multiplier: int = 1  # original updates in one, raised on a plateau
     waits: dict[str, PatienceState] = field(default_factory=dict)  # by name of the trainer's rule
     stopped: str | None = None  # why the run ended early
+    validation_metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    validation_step: int = -1  # of the weights that it evaluated
+    notes: dict[str, Sequence[str]] = field(default_factory=dict)  # split -> of its last evaluation
 
 
 def weight_tensors(ctx: Context) -> dict[str, Tensor]:

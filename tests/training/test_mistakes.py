@@ -186,9 +186,7 @@ def lack_the_best(folder: Path) -> None:
     job, state = job_in(folder, checkpointer=Made()), TrainState(step=9, train_metrics={"loss": 1})
     state.best = BestEvaluation(4, 128, 0.7)
     recorder: Any = Made(
-        notes={},
         split="train",
-        validation_step=-1,
         make_result=lambda *_, **__: Result("completed", 9, 288),
     )
     assert finish_completed(job, state, recorder, Made()).status == "completed"

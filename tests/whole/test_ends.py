@@ -16,7 +16,7 @@ import yaml
 
 from tests.conftest import TINY, Finished, Zygote
 from tests.data.clicks import SCHEMA, clicks
-from tests.whole.compare_runs import read_result
+from tests.whole.compare_runs import assert_resumes_exactly, read_result
 
 POISONED = ("--allow", "tests", "task._target_=tests.whole.poisoned.Poisoned", *TINY)
 PAIR = ("trainer.num_processes=2", "trainer.batch_size=16")
@@ -182,6 +182,36 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
     runner.run("report", str(run), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert undefined in page and no_best in page
+
+
+@pytest.mark.parametrize(("monitor", "direction"), [("auc", "max"), ("log_loss", "min")])
+def test_a_run_killed_after_its_last_save_knows_its_last_evaluation(
+    runner, tmp_path, monitor, direction
+):
+    """Without a best, validation is not evaluated and written again; its reasons are kept."""
+    rows = clicks(900)
+    column = rows.column_names.index("click")
+    one_class = rows.slice(600, 100).set_column(column, "click", pa.array([1] * 100))
+    splits = {"train": rows.slice(0, 600), "validation": one_class, "test": rows.slice(700)}
+    for name, table in splits.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    schema = {**SCHEMA, "labels": {"click": {}}}
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
+    words = (
+        *[w for w in TINY if not w.startswith("dataset.")],
+        "dataset=parquet",
+        f"dataset.schema={tmp_path}/schema.yaml",
+        f"dataset.path={tmp_path}/train.parquet",
+        f"dataset.validation_path={tmp_path}/validation.parquet",
+        f"dataset.test_path={tmp_path}/test.parquet",
+        f"checkpoint.monitor={{metric: validation/{monitor}, direction: {direction}}}",
+        "trainer.max_steps=12",
+    )
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    assert_resumes_exactly(runner, words, killed, whole, "eval:10")  # 2 x 4 validate
+    undefined = read_result(whole)["undefined"]
+    assert undefined[0].startswith("validation/auc, ")
+    assert read_result(killed)["undefined"] == undefined
 
 
 @pytest.mark.long

@@ -58,9 +58,6 @@ class Recorder:
         self.logged_progress = self.now
         self.reported_skipped = state.skipped
         self._held_metrics: Metrics | None = None  # of the last evaluation, with its rows
-        self.validation_metrics: Mapping[str, float] = {}  # of the last evaluation
-        self.validation_step = -1  # of the weights that it evaluated
-        self.notes: dict[str, tuple[str, ...]] = {}  # split -> those of its last evaluation
 
     def record_update(self, output: StepOutput) -> None:
         """Add an update to the train metrics, without synchronisation, and call the callbacks."""
@@ -154,7 +151,7 @@ class Recorder:
 
     def _record_validation(self, metrics: Mapping[str, float]) -> bool:
         job, state = self.job, self.state
-        self.validation_metrics, self.validation_step = metrics, state.step
+        state.validation_metrics, state.validation_step = dict(metrics), state.step
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
         best = None if state.best is None else state.best.value
@@ -275,7 +272,7 @@ class Recorder:
         }
         if splits:
             notes["evaluated_step"] = state.step if evaluated_step is None else evaluated_step
-        if undefined := undefined_results(flat, self.notes):
+        if undefined := undefined_results(flat, state.notes):
             notes["undefined"] = undefined
         if state.stopped is not None:
             notes["stopped"] = state.stopped

@@ -52,6 +52,8 @@ def _resume_or_begin(job: Job) -> TrainState:
         fresh = ", without the optimizers' states" if starts_optimizers_afresh(job) else ""
         job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples){fresh}")
         changed = job.run is not None and saved.values["signature"] != job.run.signature
+        if changed:  # other settings may evaluate the same weights in another way
+            state.validation_step = -1
         if state.stopped is not None and changed:  # other settings may not have stopped it
             job.view.note(f"it had stopped ({state.stopped}); it goes on with the changed settings")
             state.stopped = None

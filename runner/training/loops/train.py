@@ -85,7 +85,7 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     for split in [s for s in job.trainer.eval_splits if s in job.dataset.num_rows]:
         recorder.callback_runner.call("on_evaluation_start", evaluation_name(split))
         hold = recorder.hold_metrics if split == "validation" else None
-        keep = partial(recorder.notes.__setitem__, evaluation_name(split))
+        keep = partial(state.notes.__setitem__, evaluation_name(split))
         metrics = evaluate_split(
             job,
             split,
@@ -108,7 +108,7 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     if improved:
         recorder.save()
     if (
-        recorder.validation_metrics
+        state.validation_metrics
         and not is_finished(job, state)
         and should_prune(job, state.step, stop)
     ):
@@ -128,7 +128,7 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
     if best is not None:
         results["validation"] = best.metrics
     elif stop.pruned:
-        results["validation"] = recorder.validation_metrics  # it has just been evaluated
+        results["validation"] = state.validation_metrics  # it has just been evaluated
     if stop.pruned:
         return recorder.make_result("pruned", results, evaluated_step=evaluated_step)
     if best is None and "validation" in job.dataset.num_rows:
@@ -151,8 +151,8 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
     results: dict[str, Mapping[str, float]] = {}
     if best is not None:
         results["validation"] = best.metrics
-    elif recorder.validation_step == step:  # evaluated and written already
-        results["validation"] = recorder.validation_metrics
+    elif state.validation_step == step:  # evaluated and written already
+        results["validation"] = state.validation_metrics
     for split in ("validation", *job.loop_settings["final_splits"]):
         name = evaluation_name(split)
         if name in results or split not in job.dataset.num_rows:
@@ -162,7 +162,7 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
             return finish_interrupted(job, state, recorder, stop)
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
-    failure = failure_at_end(job, state, judged, recorder.notes)
+    failure = failure_at_end(job, state, judged, state.notes)
     result = recorder.make_result(
         "failed" if failure else "completed", results, error=failure, evaluated_step=step
     )
@@ -209,7 +209,7 @@ def _evaluate_at_end(
         split,
         stop=stop,
         on_metrics=recorder.hold_metrics,
-        on_notes=partial(recorder.notes.__setitem__, name),
+        on_notes=partial(recorder.state.notes.__setitem__, name),
         hardest=hardest,
     )
     if metrics is not None:
