@@ -171,7 +171,8 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     if is_node and not isinstance(override.value(), dict):
         return messages.value_for_group(text, before, override.value())
     if is_node and not override.value() and len(before):
-        return f"{text}: changes nothing, as given keys join those there; give those that are to change"
+        joined = "changes nothing, as given keys join those there"
+        return f"{text}: {joined}; give those that are to change"
     above = _value_above(config, key)
     try:
         if not {key, key.rpartition(".")[0]}.isdisjoint(NODES_WITH_OWN_PARSER) and not (
