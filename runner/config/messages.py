@@ -105,6 +105,13 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
             f"{text}: there is no key {key!r} here: it is a key of {options}; "
             f"`python -m runner explain {key} {first}` says what that is"
         )
+    if key == "model.net.hidden":  # see overrides.name_hidden_widths
+        which = "both: name one" if "model.net.deep" in known else "neither: name one of its own"
+        return (
+            f"{text}: there is no key {key!r} here: it stands for model.net.deep or "
+            f"model.net.top, of which this model has {which}; `python -m runner ls model=NAME` "
+            "lists the keys of a model"
+        )
     near = nearest_keys(key, {*known, *find_similar_keys(key)})
     if near and near[0] not in known and (found := key_of_options(near[0])) is not None:
         options, first = found

@@ -298,10 +298,15 @@ def _check_draws_nothing(drawn: Mapping[str, object]) -> None:
     Raises:
         ValueError: if it gets drawn ones, too.
     """
-    if which := ", ".join(f"{name}={value}" for name, value in drawn.items() if value):
+    given = {name: value for name, value in drawn.items() if value}
+    if given:
+        which = ", ".join(f"{name}={value}" for name, value in given.items())
+        none = " ".join(
+            f"{name}={0 if isinstance(value, int) else 'null'}" for name, value in given.items()
+        )
         raise ValueError(
             f"{which}: drawn items are no rows of the batch, so the items of rows and drawn ones "
-            "would have statistics of their own, by which a tower with norm=batch or "
-            "activation=dice could tell them apart; norm=layer has none, and in_batch=true draws "
-            "nothing"
+            "would have statistics of their own, by which an item_tower with norm=batch or "
+            "activation=dice could tell them apart; norm=layer has none, item_tower=[] has no "
+            f"hidden layers, and in_batch=true {none} draws nothing"
         )

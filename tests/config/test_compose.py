@@ -190,10 +190,13 @@ def test_both_names_of_the_hidden_widths_in_one_command_are_refused():
     assert problem.startswith("model.net.hidden=[7] and model.net.deep=[5]: give one of them")
 
 
-@pytest.mark.parametrize("model", ["afn", "mmoe"])  # two such MLPs, and none
-def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model):
+@pytest.mark.parametrize(
+    ("model", "which"), [("afn", "both: name one"), ("mmoe", "neither: name one of its own")]
+)
+def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model, which):
     (problem,) = compose([f"model={model}", "model.net.hidden=[7,5]"]).problems
     assert "there is no key 'model.net.hidden'" in problem
+    assert f"model.net.deep or model.net.top, of which this model has {which};" in problem
 
 
 def test_a_split_on_the_command_line_replaces_that_of_an_experiment(tmp_path):
