@@ -22,7 +22,9 @@ checkpoints, their metrics, their results and the examples of every update are.
 `python -m tests.reliability --full` runs all cases and writes this page; `--rows 3,7` runs some
 rows, `--share 0.05` an even part of the cases of each, `--count 20` about so many, and `--resume`
 goes on where a matrix ended or was killed, also with a larger share. Results are kept line by line
-in `outputs/reliability.jsonl`. A few cases of each row run with the fast tests.
+in `outputs/reliability.jsonl`. A few cases of each row run with the fast tests. A part that you
+try replaces this page as well, with nothing in the rows that were not run: add `--to FILE` to
+write its page elsewhere.
 
 """
 FOOT = """
