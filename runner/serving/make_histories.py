@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import InputTable
 from runner.serving.predict_plan import compose_for_prediction, text_settings
 from runner.serving.transforms import read_transforms
+from runner.serving.write_aside import private_folder_beside
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ def write_histories(
     )
     table.check()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.tmp-", dir=out.parent) as scratch:
-            num_rows = _write(_iterate_rows(table, transforms, Path(scratch)), Path(scratch), out)
+        with private_folder_beside(out) as scratch:
+            num_rows = _write(_iterate_rows(table, transforms, scratch), scratch, out)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from error
     return num_rows

@@ -196,10 +196,7 @@ def summarize_parts(folder: Path) -> PartsSummary:
                 summary.num_rows += part.metadata.num_rows
                 summary.columns = part.schema_arrow.names
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{path}: is not what was written ({error}); after `rm {path}` the same command "
-                "writes it anew"
-            ) from error
+            raise UserError(_not_what_was_written(path, error)) from error
         summary.num_parts += 1
         summary.num_bad_rows += facts["count"]
         summary.bad_rows += facts["examples"][: MAX_EXAMPLES - len(summary.bad_rows)]
@@ -207,5 +204,34 @@ def summarize_parts(folder: Path) -> PartsSummary:
 
 
 def write_summary(folder: Path, summary: PartsSummary) -> None:
-    """Write `_result.json`, which says that the prediction is complete."""
-    write_json(folder / SUMMARY_FILE, {"status": "completed", **vars(summary)})
+    """Write `_result.json`: the prediction is complete, and each part has this hash."""
+    hashes = {path.name: _hash_file(path) for path in sorted(folder.glob("part-*.parquet"))}
+    result = {"status": "completed", **vars(summary), "sha256": hashes}
+    write_json(folder / SUMMARY_FILE, result)
+
+
+def check_parts(folder: Path) -> None:
+    """Check that the parts of a prediction that was complete are as they were then.
+
+    Raises:
+        UserError: for one that is not, or a `_result.json` that is damaged.
+    """
+    if not (folder / SUMMARY_FILE).exists():
+        return
+    hashes = read_json(folder / SUMMARY_FILE).get("sha256")  # others are of an earlier version
+    for name, expected in hashes.items() if isinstance(hashes, dict) else ():
+        path = folder / Path(name).name
+        if path.is_file() and _hash_file(path) != expected:
+            raise UserError(_not_what_was_written(path, "its hash is another"))
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _not_what_was_written(path: Path, problem: object) -> str:
+    return (
+        f"{path}: is not what was written ({problem}); after `rm {path}` the same command writes "
+        "it anew"
+    )

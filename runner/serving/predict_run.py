@@ -40,6 +40,7 @@ from runner.serving.predict_input import InputPart, LocatedChunk, cut_into_parts
 from runner.serving.predict_parts import (
     PartsSummary,
     await_output,
+    check_parts,
     open_output,
     summarize_parts,
     write_part,
@@ -75,6 +76,8 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
     else:
         await_output(plan.folder, plan.manifest)
     try:
+        if lock is not None:
+            check_parts(plan.folder)
         return _predict(plan)
     finally:
         if lock is not None:

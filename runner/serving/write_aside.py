@@ -29,6 +29,31 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     Raises:
         UserError: if `out` cannot be written, or exists.
     """
+    with private_folder_beside(out, key) as private:
+        folder = private / out.name
+        folder.mkdir()  # its mode is by the umask, and that of `private` is not
+        yield folder
+        for file in folder.rglob("*"):
+            sync_path(file)
+        sync_path(folder)
+        if out.exists() or not _rename_folder(folder, out):  # which may replace an empty folder
+            raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
+        sync_path(out.parent)
+
+
+@contextmanager
+def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
+    """Give a hidden folder beside `out`, which is removed when the block ends.
+
+    What a killed process left there of an earlier attempt is removed.
+
+    Args:
+        out: what is to be written.
+        key: what named it, for messages.
+
+    Raises:
+        UserError: if nothing can be written there.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{out.name}.tmp-"
@@ -37,18 +62,10 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
                 shutil.rmtree(stale, ignore_errors=True)
         private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
         lock = FolderLock(private)
-        folder = private / out.name
-        folder.mkdir()  # its mode is by the umask, and that of `private` is not
     except OSError as error:
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
-        yield folder
-        for file in folder.rglob("*"):
-            sync_path(file)
-        sync_path(folder)
-        if out.exists() or not _rename_folder(folder, out):  # which may replace an empty folder
-            raise UserError(f"{key} {out}: exists by now; nothing was written. Name another")
-        sync_path(out.parent)
+        yield private
     finally:
         shutil.rmtree(private, ignore_errors=True)
         lock.release()

@@ -73,7 +73,7 @@ def test_leftovers_of_a_killed_maker_are_removed(own_cache):
     assert sorted(path.name for path in folder.iterdir()) == ["part", "prepared.json"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "no list", "cut list"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "no list", "cut list", "folder"])
 def test_a_damaged_folder_is_made_again(damage):
     folder = cache.get_or_prepare("thing", "key", maker("first"))
     if damage == "cut":
@@ -82,6 +82,9 @@ def test_a_damaged_folder_is_made_again(damage):
         (folder / "part").unlink()
     elif damage == "no list":
         (folder / cache.PREPARED_FILE).unlink()
+    elif damage == "folder":
+        (folder / cache.PREPARED_FILE).unlink()
+        (folder / cache.PREPARED_FILE).mkdir()
     else:
         (folder / cache.PREPARED_FILE).write_text('{"sizes": {')
     again = cache.get_or_prepare("thing", "key", maker("second"))

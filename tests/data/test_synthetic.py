@@ -187,7 +187,9 @@ LABELS = 1247
 
 
 def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
+    (tmp_path / ".out.tmp" / "written" / "train").mkdir(parents=True)  # by a run that was killed
     own = instantiate(small_synthetic(write_to=str(tmp_path / "out"), num_sequences=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
     read = instantiate(
         dataset_settings("parquet", schema=str(tmp_path / "out" / "schema.yaml"), mix=False)
     )

@@ -234,6 +234,9 @@ def test_a_sweep_stands_for_the_job_that_its_leaderboard_has_first(trained, tmp_
     board.write_text(f"{head}\n1,failed,,,newest\n")
     with pytest.raises(UserError, match=f"no job has a result yet.*folder: {tmp_path}/newest, "):
         public.load(tmp_path)
+    board.unlink()
+    with pytest.raises(UserError, match="csv is gone, or cannot be read; `python"):
+        public.load(tmp_path)
     rows = "1,completed,.9,,../gone\n2,completed,.8,.1,old\n3,completed,.7,.9,newest\n"
     board.write_text(f"{head}\n{rows}")
     assert public.load(tmp_path).dir == tmp_path / "old"

@@ -106,7 +106,11 @@ def test_each_user_has_the_newest_events_that_the_run_would_have_seen(runner, ru
     more = pa.table({"who": ["new"], "what": ["p 3"], "when": ["2026-01-01"], "stars": [5]})
     other = pa.table({"who": ["new"], "what": ["p 99"], "when": ["2026-02-01"], "stars": [5]})
     table = pa.concat_tables([events(1), more, other])
+    left = tmp_path / ".users.parquet.tmp-x"  # by a command that was killed
+    left.mkdir()
+    (left / ".lock").write_text("{}")
     rows = make_histories(runner, run, table, tmp_path)
+    assert not left.exists()
     assert rows.column_names == ["who", "what", "history"]
     assert rows["what"].null_count == rows.num_rows
     found = dict(zip(rows["who"].to_pylist(), rows["history"].to_pylist(), strict=True))

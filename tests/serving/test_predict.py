@@ -214,6 +214,15 @@ def test_the_default_folder_is_found_again_by_the_same_command(runner, run, tmp_
         assert done.code == 0 and expected in done.text, done.text
     [folder] = (tmp_path / "outputs" / "predict").iterdir()
     assert folder.name.startswith("run_") and pq.read_table(folder).num_rows == 1000
+    [part] = folder.glob("part-*")
+    written = bytearray(part.read_bytes())
+    written[len(written) // 2] ^= 1  # among the scores
+    part.write_bytes(written)
+    done = runner.run("predict", str(run), str(test), cwd=tmp_path)
+    assert done.code == 2 and f"{part.name}: is not what was written" in done.text, done.text
+    part.unlink()
+    done = runner.run("predict", str(run), str(test), cwd=tmp_path)
+    assert done.code == 0 and "scored 1,000 rows" in done.text, done.text
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_of_one_line(runner, run, tmp_path):

@@ -63,7 +63,7 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f"{name}-{key}.lock", f"{name} data"):
+        with locked(root / f"{name}-{key}.lock", f"{name} data"):
             if not is_complete(folder):  # another process may just have filled it
                 _fill(folder, make)
     except OSError as error:
@@ -94,7 +94,9 @@ def is_complete(folder: Path) -> bool:
             (folder / name).stat().st_size == size and _seal(folder / name) == seals[name]
             for name, size in sizes.items()
         )
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -156,7 +158,13 @@ def _clear(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock of a file; wait, and say so, while another process has it.
+
+    Args:
+        path: of the file, which is made if it is not there.
+        what: is made under the lock, for the message.
+    """
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

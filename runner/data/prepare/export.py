@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from runner.data.core.blocks import read_blocks
+from runner.data.core.cache import locked
 from runner.data.core.columns import Columns
 from runner.data.prepare.recipe import Recipe, cache_key, prepare
 from runner.data.prepare.shards import BLOCK_ROWS
@@ -34,26 +36,32 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
     if _is_written(folder, text):
         return
+    aside = folder.with_name(f".{folder.name}.tmp")  # the next command finds what a kill has left
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}.tmp-", dir=folder.parent
-        ) as temporary:
-            aside = Path(temporary) / "written"
-            aside.mkdir()  # its mode is by the umask, and that of `temporary` is not
-            for split, names in prepared.splits.items():
-                (aside / split).mkdir()
-                for name in names:
-                    path = (aside / split / name).with_suffix(".parquet")
-                    rows = read_blocks(source / name)
-                    pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
-            (aside / SCHEMA_FILE).write_text(text)
-            if not _is_written(folder, text):  # another rank may have been faster
-                aside.rename(folder)
+        aside.mkdir(parents=True, exist_ok=True)
+        with locked(aside / "lock", f"files of {folder}"):
+            try:
+                if not _is_written(folder, text):  # another rank may have been faster
+                    _write(aside / "written", source, prepared.splits, text)
+                    (aside / "written").rename(folder)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         if not _is_written(folder, text):
             problem = error.strerror or error
             raise ConfigError(f"dataset.write_to={folder}: cannot be written: {problem}") from error
+
+
+def _write(folder: Path, source: Path, splits: Mapping[str, Sequence[str]], schema: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for split, names in splits.items():
+        (folder / split).mkdir()
+        for name in names:
+            path = (folder / split / name).with_suffix(".parquet")
+            rows = read_blocks(source / name)
+            pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
+    (folder / SCHEMA_FILE).write_text(schema)
 
 
 def _is_written(folder: Path, schema: str) -> bool:
