@@ -20,7 +20,11 @@ from runner.cli.flags import Flags, extract_allow
 from runner.distributed.world_size import launched_rank
 from runner.errors import UserError, describe_raised_warning, is_interruption, wrap_words
 from runner.machine import postpone_full_collections
-from runner.rundir.masked_streams import mask_standard_streams, open_closed_streams
+from runner.rundir.masked_streams import (
+    mask_standard_streams,
+    open_closed_streams,
+    replace_controls,
+)
 from runner.rundir.secrets import note_references
 
 
@@ -119,7 +123,7 @@ def print_error(message: str) -> None:
         if launched_rank():
             return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    text = f"error: {message}"
+    text = f"error: {replace_controls(message)}"
     if sys.stderr.isatty():
         text = wrap_words(text, shutil.get_terminal_size().columns, indent=3)
     if colour:

@@ -141,7 +141,7 @@ def multirun(
             plan, spec = plan_search(*_split_search(base, parsed, allowed), check)
             return run_sweep(plan, options, spec)
     grid = expand_grid(flags.overrides, config_dirs=flags.config_dirs)
-    progress = CheckProgress(make_console())
+    progress = CheckProgress(make_console(draws=True))
     return run_sweep(plan_sweep(grid, check, progress=progress), options)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from runner.rundir.masked_streams import replace_controls
+
 
 def print_status(text: str) -> None:
     """Print a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(replace_controls(text), file=sys.stderr, flush=True)

@@ -1,14 +1,38 @@
-"""Standard output and error of this process, with the secrets masked in all that is written."""
+"""Standard output and error of this process, with the secrets masked in all that is written.
+
+Names and values from a run directory or a data file may hold what a terminal obeys: a new title,
+text for the clipboard, an answer that is typed for the user. None of that reaches a terminal.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import IO, Any
 
 from runner.rundir.secrets import known_spellings, mask_secrets
+
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+_PLAIN = re.compile(_CONTROLS)
+_COLOURED = re.compile(rf"(?P<kept>\x1b\[[\d;]*m)|{_CONTROLS}")
+_DRAWN = re.compile(rf"(?P<kept>\r|\x1b\[[0-?]*[ -/]*[@-~])|{_CONTROLS}")  # views move the cursor
+
+
+def replace_controls(text: str, *, colours: bool = False) -> str:
+    """Return a text with `?` for characters that a terminal obeys, but line breaks and tabs.
+
+    Args:
+        text: which holds names or values that come from anywhere.
+        colours: whether the text has colours of our own, which stay.
+    """
+    return _replace(_COLOURED if colours else _PLAIN, text)
+
+
+def _replace(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda found: found[0] if found.lastgroup else "?", text)
 
 
 class MaskingBuffer(io.BufferedIOBase):
@@ -34,7 +58,8 @@ class MaskingBuffer(io.BufferedIOBase):
 
     def _write_masked(self, content: bytes) -> None:
         text = content.decode(errors="surrogateescape")
-        self._below.write(mask_secrets(text).encode(errors="surrogateescape"))
+        shown = _replace(_DRAWN, mask_secrets(text))
+        self._below.write(shown.encode(errors="surrogateescape"))
 
     def write_held(self) -> None:
         """Write what waits for the next write, since there is none."""

@@ -79,7 +79,7 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
         UserError: before anything has started.
     """
     end_imports()
-    console = make_console()
+    console = make_console(draws=True)
     if options.rerun and plan.num_trials is not None:
         raise UserError(
             "--rerun changed: a search has chosen its jobs by the results of the others; another "

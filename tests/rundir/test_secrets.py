@@ -14,7 +14,7 @@ import pytest
 
 from runner.rundir import secrets
 from runner.rundir.json_files import JsonlFile, read_json, write_json
-from runner.rundir.masked_streams import MaskingBuffer
+from runner.rundir.masked_streams import MaskingBuffer, replace_controls
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, mask_values, note_reference
 
 SECRET = 'sk "canary"/ü+5b1f&0e'
@@ -145,6 +145,17 @@ def test_a_secret_in_several_writes_of_a_stream_is_masked(monkeypatch, size):
         stream.flush()
     stream.write_held()
     assert below.getvalue().decode() == text.replace(SECRET, "${oc.env:API_KEY}")
+
+
+def test_a_terminal_obeys_only_what_moves_its_cursor_and_colours():
+    below = io.BytesIO()
+    stream = MaskingBuffer(below)
+    stream.write(b"\r\x1b[2K\x1b[1;31mred\x1b[0m\t\xc3\xbc\n")
+    stream.write(b"\x1b]52;c;cm0=\x07 \x1bP+q\x1b\\ \x1bc \xc2\x9b5n\x00\x7f\n")
+    expected = "\r\x1b[2K\x1b[1;31mred\x1b[0m\tü\n?]52;c;cm0=? ?P+q?\\ ?c ?5n??\n"
+    assert below.getvalue().decode() == expected
+    assert replace_controls("a\x1b[1Ab\rc\n") == "a?[1Ab?c\n"
+    assert replace_controls("a\x1b[1Ab\x1b[31mc", colours=True) == "a?[1Ab\x1b[31mc"
 
 
 def test_a_process_prints_no_secret_whatever_it_prints_with():

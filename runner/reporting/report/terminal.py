@@ -21,6 +21,7 @@ from runner.reporting.report.importance import ParameterImportance
 from runner.reporting.report.leaderboard import Leaderboard, format_run_settings
 from runner.reporting.report.overview import Overview
 from runner.reporting.report.records import RunRecord
+from runner.rundir.masked_streams import replace_controls
 
 _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
@@ -37,21 +38,29 @@ _STYLES = {
 }
 
 
-def make_console() -> Console:
-    """Return a console of the terminal's width, and a wide one for files and pipes."""
+def make_console(*, draws: bool = False) -> Console:
+    """Return a console of the terminal's width, and a wide one for files and pipes.
+
+    Args:
+        draws: whether a view that moves the cursor is drawn on it.
+    """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    file = cast(TextIO, _LastingOutput())
+    file = cast(TextIO, _LastingOutput(draws))
     return Console(file=file, highlight=False, width=_FILE_WIDTH if is_free else None)
 
 
 class _LastingOutput:
     """Standard output, and nothing once its reader is gone: a sweep goes on, as a run does."""
 
+    def __init__(self, draws: bool) -> None:
+        self._draws = draws
+
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)
 
     def write(self, text: str) -> None:
-        ignore_closed_stream(sys.stdout, lambda: sys.stdout.write(text))
+        shown = text if self._draws else replace_controls(text, colours=True)
+        ignore_closed_stream(sys.stdout, lambda: sys.stdout.write(shown))
 
     def flush(self) -> None:
         ignore_closed_stream(sys.stdout, lambda: sys.stdout.flush())

@@ -311,10 +311,11 @@ def test_a_search_for_a_metric_of_ones_own_is_ranked_in_the_direction_of_the_sea
 
 
 def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):
-    make_run(tmp_path / "r" / "a", status="failed", error="</script><b>[bold]x", auc=None)
+    error = "</script><b>[bold]x \x1b]0;title\x07"
+    make_run(tmp_path / "r" / "a", status="failed", error=error, auc=None)
     make_run(tmp_path / "r" / "b", overrides=["+x=</script><img>"])
     _, out, _ = command("report", "r", "--html", "x.html")
-    assert "[bold]x" in out
+    assert "[bold]x" in out and "\x1b" not in out and "?]0;title" in out
     page = (tmp_path / "x.html").read_text()
     assert "<img>" not in page
     assert "<b>[bold]" not in page
