@@ -41,16 +41,17 @@ def find_best_job(folder: Path) -> tuple[Path, str]:
                 f"{jobs[name]}{status}, {metric} {value:.5g}; to take another, name its folder"
             )
     named = ", ".join(str(job) for job in list(jobs.values())[:_NAMED])
-    if rows or not any((job / "result.json").exists() for job in jobs.values()):
-        problem = "a sweep of which no job has a result yet"
-        hint = "goes on with it"
-    else:
-        problem = f"a sweep whose {LEADERBOARD_FILE} is gone, or cannot be read"
-        hint = "writes it anew and runs what is missing"
     more = f" and {len(jobs) - _NAMED:,} more" if len(jobs) > _NAMED else ""
+    other = f"; to take the run of one job, name its folder: {named}{more}" if named else ""
+    quoted = shlex.quote(str(folder))
+    if not rows and any((job / "result.json").exists() for job in jobs.values()):
+        raise UserError(
+            f"{folder}: a sweep whose {LEADERBOARD_FILE} is gone, or cannot be read; "
+            f"`python -m runner resume {quoted}` writes it anew and runs what is missing{other}"
+        )
     raise UserError(
-        f"{folder}: {problem}; `python -m runner resume {shlex.quote(str(folder))}` {hint}"
-        + (f"; to take the run of one job, name its folder: {named}{more}" if named else "")
+        f"{folder}: a sweep of which no job has a result yet; "
+        f"`python -m runner resume {quoted}` goes on with it{other}"
     )
 
 
