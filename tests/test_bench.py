@@ -139,6 +139,7 @@ def test_the_limit_refuses_what_it_cannot_repeat(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_models_update_is_shared_out_among_its_parts(capsys):
     tiny = ["dataset.max_cardinality=200", "trainer.batch_size=256"]
     assert models.main(["--one", "dlrm", "--updates", "2", *tiny]) == 0

@@ -293,6 +293,7 @@ def test_a_failure_whose_run_was_removed_shows_its_traceback(command):
     assert code == 1 and "Traceback" in err and "log.txt" not in err
 
 
+@pytest.mark.long
 def test_a_failure_says_how_far_the_run_had_come(command):
     def loop(job):
         job.run.metrics.append({"split": "train", "step": 12, "examples": 384})

@@ -2,6 +2,8 @@
 
 from textwrap import dedent
 
+import pytest
+
 from tests.conftest import python
 
 # `gc` is watched from before `python -m runner` begins to its end
@@ -18,6 +20,7 @@ runpy.run_module("runner", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.long
 def test_a_job_makes_no_full_collection_of_what_it_imports(tmp_path):
     words = ("loop=debug", "trainer.num_threads=1", "model.net.bottom=[4]", "model.net.top=[4]")
     done = python("-c", WATCHED, *words, cwd=tmp_path)

@@ -42,6 +42,7 @@ print(json.dumps([code, trained, names, whole, weight.tolist(), missing]))
 """
 
 
+@pytest.mark.long
 def test_a_training_imports_neither_the_compiler_nor_all_of_torchrec(tmp_path):
     done = python("-c", TRAIN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -54,6 +55,7 @@ def test_a_training_imports_neither_the_compiler_nor_all_of_torchrec(tmp_path):
     assert missing == "module 'torchrec' has no attribute 'no_such_name'"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -76,6 +78,7 @@ def test_every_way_to_import_torchrec_works_after_its_tensors_alone(words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_batches_alone_have_the_operators_of_jagged_tensors():
     script = """
 import torch

@@ -71,6 +71,7 @@ def test_the_run_directory_is_whole_before_torch_is_imported(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.long
 def test_as_a_module_it_ends_with_the_exit_code_and_one_message(tmp_path):
     done = python("-m", "runner", "optimizer=adm", cwd=tmp_path)
     assert done.returncode == 2
@@ -93,6 +94,7 @@ def test_a_closed_pipe_ends_quietly():
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_process_may_be_started_without_standard_streams(tmp_path):
     """No file gets the number of a stream, and none receives what is printed."""
     words = "dataset.rows.train=2000 dataset.rows.validation=500 dataset.rows.test=500"

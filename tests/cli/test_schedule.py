@@ -138,6 +138,7 @@ def test_mistakes_are_told(command):
     )
 
 
+@pytest.mark.long
 def test_it_needs_no_torch():
     code = (
         "import sys\nfrom runner.__main__ import main\n"

@@ -58,6 +58,7 @@ def propose(tmp_path, capsys):
     return run
 
 
+@pytest.mark.long
 def test_the_yaml_is_written_whatever_becomes_of_the_terminal(write, tmp_path):
     path = write(click=np.arange(ROWS) % 2)
     command = f"{sys.executable} -m runner schema {path} --out {tmp_path}/s.yaml"

@@ -89,6 +89,7 @@ def test_a_search_may_be_of_a_model_of_ones_own():
     assert [d.key.split(".")[0] for d in space] == ["optimizer"] * 3
 
 
+@pytest.mark.long
 def test_jobs_of_the_quick_search_are_short_unless_the_command_line_says_how_long():
     length, patience = "trainer.max_epochs=5", "trainer.early_stop.patience=1"
     rates = ['optimizer="adam"', "optimizer.sparse.every_row=true", 'scheduler="cosine"']

@@ -199,6 +199,7 @@ def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model, w
     assert f"model.net.deep or model.net.top, of which this model has {which};" in problem
 
 
+@pytest.mark.long
 def test_a_split_on_the_command_line_replaces_that_of_an_experiment(tmp_path):
     dirs = write_config_folder(
         tmp_path,

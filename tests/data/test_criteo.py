@@ -75,6 +75,7 @@ def test_it_reads_every_row_as_python_would(tmp_path, monkeypatch, block_bytes):
     assert sizes == [len(v) + 2 for v in vocabularies]
 
 
+@pytest.mark.long
 def test_workers_that_share_the_file_write_each_row_once(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.parts.PART_ROWS", 100)
     for module in (criteo, text_parts):

@@ -89,6 +89,7 @@ def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Z
     assert whole == parts
 
 
+@pytest.mark.long
 @pytest.mark.parity("C7")
 def test_a_batch_that_does_not_fit_is_told_before_a_training(tmp_path, runner: Zygote):
     load_page(tmp_path)
@@ -322,6 +323,7 @@ def test_a_class_without_batches_or_whose_batches_gives_none_is_told(clicks):
         check(Silent())
 
 
+@pytest.mark.long
 def test_a_class_that_derives_from_none_of_ours_is_told_all_that_it_lacks(tmp_path, runner: Zygote):
     load_page(tmp_path)
     code = CODE.replace("class Clicks(Dataset)", "class Clicks")

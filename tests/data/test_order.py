@@ -85,6 +85,7 @@ def test_seek_at_every_step_of_forty_equals_the_uninterrupted_order(data, seed):
         assert rest[0].dense_BD.equal(batches[step + 1].dense_BD)
 
 
+@pytest.mark.long
 def test_seek_to_every_offset_with_another_batch_size_and_two_ranks(data):
     whole = sequence(data, 3, epoch=2)
     for offset in range(0, 491, 13):

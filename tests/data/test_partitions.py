@@ -283,6 +283,7 @@ def test_a_schema_is_proposed_of_all_folders_with_a_split_by_their_dates(
     }
 
 
+@pytest.mark.long
 def test_predictions_have_the_columns_of_folders_and_know_their_ids(
     runner: Zygote, tmp_path, monkeypatch
 ):

@@ -173,6 +173,7 @@ def test_a_system_without_room_for_a_second_process_has_the_batches_made_in_the_
     assert [batch.cursor.offset for batch in batches] == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_the_process_ends_with_a_training_that_is_killed_and_outlives_no_sibling():
     """A second process is a fork too, and must not keep the first one's pipes open."""
     script = """

@@ -66,6 +66,7 @@ def test_the_roles_do_not_hang_on_the_draw_or_the_number_of_rows(tmp_path, seed)
     assert len(wrong) <= 0.05 * count, wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_what_is_proposed_can_be_read(tmp_path, name, capsys):
     shape, out = SHAPES[name], tmp_path / "s.yaml"

@@ -418,6 +418,7 @@ def test_a_table_that_cannot_be_read_as_it_is_set_is_told(
         open_dataset(**settings)
 
 
+@pytest.mark.long
 def test_schema_imports_no_torch(path):
     code = "import sys; from runner.cli.schema import schema; schema([sys.argv[1]], ())\n"
     code += "print('torch' in sys.modules)"
@@ -449,6 +450,7 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert "dataset.test_path=FILE judges all rows" in done.text
 
 
+@pytest.mark.long
 def test_an_evaluation_of_files_of_their_own_prepares_no_other_rows(tmp_path, path, runner):
     city, tags = {"encode": "vocabulary"}, {"encode": "vocabulary", "list": True}
     schema = tmp_path / "s.yaml"

@@ -22,6 +22,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 LAST = 8  # of rank 1, in the last checkpoint: no exchange comes after it that would notice
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trial",
     [

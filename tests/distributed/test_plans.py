@@ -88,6 +88,7 @@ def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them
     assert "what optimizer.parts[0].sparse.kind=lamb does" in all_of_them.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -67,6 +67,7 @@ def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tm
     assert trace == examples(Path(f"{alone}.trace"), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kill", ["1:8", *(pytest.param(f"0:{k}", marks=pytest.mark.slow) for k in (5, 6, 7, 11, 12))]
 )

@@ -113,6 +113,7 @@ def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     assert metas[0]["identity"]["global_batch"] == 120
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan", ["table_wise", pytest.param("data_parallel", marks=pytest.mark.slow)]
 )
@@ -217,6 +218,7 @@ def test_a_signal_ends_ranks_that_wait_for_a_stuck_one(runner, together, tmp_pat
     assert differences(run, together) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
@@ -314,6 +316,7 @@ def logged(run: Path, step: int) -> dict[str, float]:
     return {name: number for name, number in row.items() if name != "split"}
 
 
+@pytest.mark.long
 def test_random_states_differ_between_ranks(together):
     saved = open_checkpoint(newest_checkpoint(together))
     states = read_tensors(saved, ["rng/torch"])["rng/torch"]

@@ -137,6 +137,7 @@ class RepeatedAdds(UnrepeatableSums):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_no_backward_of_a_model_or_loss_adds_to_an_indexed_place_twice(model):
     num_sums = 0

@@ -163,6 +163,7 @@ def test_all_batches_of_evaluations_have_the_same_negatives_and_trainings_go_on_
     assert [negatives.sample(cursor).tolist() for cursor in cursors] == trained
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_one_batch_is_memorised(name):
     context = make(name, "adam")

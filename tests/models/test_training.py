@@ -78,6 +78,7 @@ LEARNERS = {name: (name, {}) for name in MODELS} | {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "settings"), LEARNERS.values(), ids=LEARNERS)
 def test_one_batch_is_memorised(name, settings):
     context = make_context("adam", model=from_yaml(name, **settings))

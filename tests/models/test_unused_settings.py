@@ -80,6 +80,7 @@ def weights_after(name, **net):
     return snapshot(context)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "empty"), NETS, ids=str)
 def test_a_setting_is_told_if_and_only_if_the_weights_are_the_same_without_it(name, empty):
     lists = {key: [] for key in empty}
@@ -97,6 +98,7 @@ def test_a_setting_is_told_if_and_only_if_the_weights_are_the_same_without_it(na
         assert unused(*words, f"model.net.{key}={value}") == [f"model.net.{key}"] * is_same, key
 
 
+@pytest.mark.long
 def test_every_net_with_hidden_layers_is_compared():
     options = Path(scene.CONF).glob("*.yaml")
     nets = {p.stem: compose([f"model={p.stem}"]).config["model"]["net"] for p in options}
@@ -157,6 +159,7 @@ def test_a_correction_of_what_is_left_out_is_refused_but_in_a_run_that_has_it():
     assert corrected(*words, "model.net.every=true", from_run=True) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [c for c in commands() if c[:6] in ("model=", "experi")])
 def test_what_an_option_or_an_experiment_says_by_itself_is_not_told(command):
     assert unused(command) == []

@@ -67,6 +67,7 @@ def test_a_torn_row_is_dropped_before_the_next_one(tmp_path):
     assert [r["step"] for r in read_jsonl(path)] == [1, 2]
 
 
+@pytest.mark.long
 def test_a_row_of_several_megabytes_is_read_and_dropped_whole_where_it_is_torn(tmp_path):
     path = tmp_path / "m.jsonl"
     wide = {f"auc/city={i}": 0.5123456789 for i in range(100_000)}

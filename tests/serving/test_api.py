@@ -72,6 +72,7 @@ def test_importing_composing_and_loading_need_no_torch(trained):
     python("-c", code, str(trained.dir)).check_returncode()
 
 
+@pytest.mark.long
 def test_a_run_has_its_facts(trained):
     assert trained.config["trainer"]["batch_size"] == 64
     history = trained.history
@@ -108,6 +109,7 @@ def test_nothing_of_a_process_changes_and_a_second_call_gives_the_same(trained, 
     assert not trained.model().training
 
 
+@pytest.mark.long
 def test_what_a_first_training_logs_is_not_printed_again_by_a_handler_of_fbgemm():
     code = (
         "import logging; from runner.serving.process_state import process_restored\n"

@@ -90,6 +90,7 @@ def test_every_answer_is_that_of_one_version_while_deltas_arrive(delivered, form
         assert any(np.allclose(answer, x, rtol=tolerance, atol=0) for x in allowed)
 
 
+@pytest.mark.long
 def test_the_weights_of_a_version_are_freed_with_its_last_answer(delivered):
     def num_weights() -> int:
         return sum(issubclass(type(found), torch.nn.Parameter) for found in gc.get_objects())

@@ -65,6 +65,7 @@ def test_the_metrics_of_raw_rows_are_those_of_loop_eval(runner, table_run, model
     assert measured["rows"] > 100
 
 
+@pytest.mark.long
 def test_ids_keep_the_type_of_the_training_whatever_type_they_are_given_in(model):
     rows = clicks.table(50, seed=5)
     scorer = Scorer.load(model)
@@ -225,6 +226,7 @@ def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
     assert found["ema"] != found["trained"]
 
 
+@pytest.mark.long
 def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tmp_path):
     out = tmp_path / "out"
     words = ("--out", str(out), "--format", "pt3", "--quantise", "int9", "--weights", "emma")
@@ -266,6 +268,7 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_tables_for_which_memory_has_no_room_are_told_once(table_run, tmp_path):
     code = (
         "import sys\nimport runner.machine\n"

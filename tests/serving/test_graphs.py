@@ -280,6 +280,7 @@ def test_a_table_is_copied_only_where_it_is_part_of_something_larger():
     assert torch.equal(part.rows.weight, weight[:3])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["pt2", "onnx"])
 @pytest.mark.parametrize("num_tasks", [2, 3])
 def test_linear_weights_of_each_task_are_exported(num_tasks, format_, tmp_path):
@@ -290,6 +291,7 @@ def test_linear_weights_of_each_task_are_exported(num_tasks, format_, tmp_path):
     check(model, schema, exported(model, schema, format_, tmp_path), 1e-4)
 
 
+@pytest.mark.long
 def test_tasks_have_outputs_of_their_names(tmp_path):
     tasks = (TaskSpec("click"), TaskSpec("price", "regression"))
     schema = replace(ROWS, tasks=tasks)

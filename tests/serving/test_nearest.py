@@ -86,6 +86,7 @@ def test_requests_of_a_batch_get_their_own_nearest_items(items):
     np.testing.assert_array_equal(found[4]["click"], items.score(tables[0])["click"])
 
 
+@pytest.mark.long
 def test_where_no_items_are_left_the_count_says_so(items):
     rows = item_rows(6)
     [answer] = score_batch(items, [top_work(rows, NUM_ITEMS + 3)])

@@ -62,6 +62,7 @@ print((peak() - before) / net.table.nbytes)
 """
 
 
+@pytest.mark.long
 def test_a_large_weight_is_not_copied(tmp_path):
     command = [sys.executable, "-c", PEAK, str(tmp_path / "model.pt2")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

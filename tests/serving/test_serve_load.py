@@ -31,6 +31,7 @@ from tests.serving.served import click_rows, serving, wait_for_workers
 TOGETHER = 1e-6  # a score may differ by this, where its row was scored with others
 
 
+@pytest.mark.long
 def test_an_overloaded_server_answers_503_and_recovers(runner, clicks_model, clicks_scorer):
     rows = click_rows(5)
     with serving(runner, clicks_model, "--queue", "2", "--name", "clicks") as server:
@@ -78,6 +79,7 @@ def test_a_signal_lets_what_has_come_be_answered(runner, clicks_model, clicks_sc
             request(server.address, "/v2/health/live")
 
 
+@pytest.mark.long
 def test_requests_that_wait_are_scored_together_and_a_bad_one_spoils_no_other(
     runner, clicks_model, clicks_scorer
 ):

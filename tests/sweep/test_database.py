@@ -107,6 +107,7 @@ def test_a_database_of_another_version_is_refused(tmp_path):
         run(tmp_path, grid(value=[0.1]))
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_the_sweep_with_a_clear_error(tmp_path, tiny_disk):
     code, text = tiny_disk(1 << 20)
     assert code == 1

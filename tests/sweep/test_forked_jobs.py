@@ -48,6 +48,7 @@ def start(tmp_path, monkeypatch):
     return start
 
 
+@pytest.mark.long
 def test_options_are_composed_once_for_all_jobs_that_choose_them():
     def command(*words: str) -> list[str]:
         return [sys.executable, "-m", "runner", "--allow", "tests", *words, "hydra.mode=RUN"]

@@ -64,6 +64,7 @@ def test_a_grid_is_every_combination_once(tmp_path):
     assert len({json.dumps(p) for p in points(tmp_path)}) == 12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampler", ["grid", "random"])
 def test_a_range_has_the_values_that_its_step_leads_to_however_many_digits(tmp_path, sampler):
     space = {"x": "range(1000, 1000.5, 0.125)", "z": "range(0.1, 0.7, 0.1)"}
@@ -348,6 +349,7 @@ def test_a_dry_run_says_how_many_are_done_and_how_many_are_to_come(tmp_path, cap
     assert len(study(tmp_path / "s").trials) == 2
 
 
+@pytest.mark.long
 def test_choosing_costs_little(tmp_path):
     from tests.sweep.driver import empty_jobs
 

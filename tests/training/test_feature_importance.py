@@ -118,6 +118,7 @@ def test_useless_columns_come_last_by_every_measure(facts):
     assert facts["rank_correlation"]["first_order, permuted"] == pytest.approx(correlation)
 
 
+@pytest.mark.long
 def test_a_permuted_column_loses_what_predictions_of_the_permuted_file_lose(run, facts):
     rows = pq.read_table(run.parent / "validation.parquet")
     trained, labels = public.load(run), rows["click"].to_numpy()
@@ -132,6 +133,7 @@ def test_a_permuted_column_loses_what_predictions_of_the_permuted_file_lose(run,
         assert column(facts, "permuted")[name] == pytest.approx(base - auc, abs=1e-6), name
 
 
+@pytest.mark.long
 def test_a_metric_of_ones_own_loses_in_the_direction_of_the_monitor(runner, run, facts, tmp_path):
     target = tmp_path / "importance.json"
     runner.run(
@@ -288,6 +290,7 @@ def test_data_that_have_changed_since_the_training_are_told(runner, run, tmp_pat
     assert "have changed since" not in runner.run("importance", str(run), *words).text
 
 
+@pytest.mark.long
 def test_the_folder_of_a_run_may_have_signs_of_the_grammar_in_its_name(runner, run, tmp_path):
     shutil.copytree(run, folder := tmp_path / "lr=0.1 (é)")
     done = runner.run("importance", str(folder), "--method", "shark")

@@ -35,6 +35,7 @@ def draw_actions(seed: int, num_rows: int) -> dict[str, np.ndarray]:
     return {"user_id": users, "item_id": items, "x": x, "action": NAMES[classes]}
 
 
+@pytest.mark.long
 def test_classes_are_learnt_and_served_as_they_were_evaluated(tmp_path, runner):
     columns = draw_actions(1, 20_000)
     command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "action")
@@ -60,6 +61,7 @@ def test_classes_are_learnt_and_served_as_they_were_evaluated(tmp_path, runner):
     assert np.mean(columns["action"] == scores["class_action"].to_pylist()) > 0.5
 
 
+@pytest.mark.long
 def test_an_update_of_classes_resumes_to_the_bit(tmp_path, runner):
     """The first of two runs ends after four updates and goes on; metrics and weights are equal."""
     pacsv.write_csv(pa.table(draw_actions(2, 2000)), tmp_path / "x.csv")

@@ -141,6 +141,7 @@ def test_torchrun_ends_with_the_result_of_rank_0(runner, tmp_path):
     assert read_result(run)["skipped_updates"] == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label", [0, 1])
 def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_path, label):
     rows = clicks(900)

@@ -40,6 +40,7 @@ def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, t
     assert contents(trained) == before
 
 
+@pytest.mark.long
 @pytest.mark.parity("L8")
 def test_the_best_checkpoint_is_the_one_that_the_log_says(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.split=validation")
@@ -62,6 +63,7 @@ def test_the_last_checkpoint_can_be_asked_for_by_name_and_number(runner, trained
     assert last["validation/auc"] == logged[400]
 
 
+@pytest.mark.long
 def test_an_evaluation_that_was_killed_and_goes_on_has_each_row_once(runner, tmp_path):
     runner.run(*TINY, "trainer.max_steps=5", f"hydra.run.dir={tmp_path / 'run'}").check()
     words, own = (f"run={tmp_path / 'run'}", "loop.split=[validation,test]"), tmp_path / "eval"

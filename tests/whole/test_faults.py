@@ -20,6 +20,7 @@ def test_a_hostile_directory_is_refused_or_does_no_harm(table, fault, least) -> 
     check_row(table[fault], least)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "least"),
     [

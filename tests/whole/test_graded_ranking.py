@@ -57,6 +57,7 @@ def mean_ndcg(queries, grades, scores) -> float:
     )
 
 
+@pytest.mark.long
 def test_predictions_have_the_ndcg_of_the_run_and_rank_as_well_as_boosted_trees(ranked, runner):
     folder, table = ranked
     parts = {}
@@ -79,6 +80,7 @@ def test_predictions_have_the_ndcg_of_the_run_and_rank_as_well_as_boosted_trees(
     assert ours > mean_ndcg(queries[judged], grades[judged], trees.predict(x[judged])) - 0.01
 
 
+@pytest.mark.long
 def test_its_evaluation_and_its_export_have_the_same_numbers(ranked, runner):
     folder, table = ranked
     trained = metrics_of(folder / "run")

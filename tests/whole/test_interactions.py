@@ -50,6 +50,7 @@ def test_two_commands_find_what_is_planted(stranger):
     assert result["best"]["value"] == result["metrics"]["validation/recall@10"]
 
 
+@pytest.mark.long
 def test_its_evaluation_says_the_same_and_shows_lists_and_popularity(stranger, runner):
     folder, env, _ = stranger
     lists = "metrics.eval=[recall@10,ndcg@10,coverage@10,novelty@10,gini@10]"

@@ -158,6 +158,7 @@ def test_a_stream_that_ended_goes_on_with_the_same_command_when_more_has_come(
     assert read_rows(run, "progressive") == read_rows(untouched, "progressive")
 
 
+@pytest.mark.long
 def test_a_stream_that_ends_before_its_window_is_full_shows_the_metrics_so_far(
     runner, data, tmp_path
 ):

@@ -44,6 +44,7 @@ def test_every_rank_logs_the_training_into_a_file_of_its_own(run):
     assert len(re.findall("train  step", first)) == 6  # rank 1 has not written here
 
 
+@pytest.mark.long
 @pytest.mark.parity("T1")
 def test_speeds_stand_on_the_line_in_the_run_and_at_the_trackers(run):
     rows = [row for row in read_lines(run / "perf.jsonl") if "updates_per_s" in row]

@@ -28,6 +28,7 @@ def run_two_commands(runner, folder, columns, label):
     return command, result["metrics"], result["yardstick"]["metrics"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label", ["click", "rating"])
 def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
     rng = np.random.default_rng(4)

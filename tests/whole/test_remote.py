@@ -118,6 +118,7 @@ def test_a_stream_is_learnt_on_a_cluster(tmp_path, monkeypatch, capsys):
     assert (found["step"], found["stream_place"]["row"]) == (12, 384)
 
 
+@pytest.mark.long
 def test_files_of_other_names_are_not_written(answer, tmp_path, monkeypatch):
     names = (
         "../outside",

@@ -40,6 +40,7 @@ def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.long
 def test_without_a_place_it_gets_a_directory_of_its_own_under_outputs(runner, trained, tmp_path):
     runner.run("reproduce", str(trained), cwd=tmp_path).check()
     [again] = tmp_path.glob("outputs/dlrm_synthetic/*/result.json")
@@ -85,6 +86,7 @@ def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_pa
     assert "most test/auc: 0.25 and" in done.text
 
 
+@pytest.mark.long
 def test_a_run_that_was_made_longer_is_repeated_but_for_what_its_first_end_wrote(
     runner, trained, tmp_path
 ):

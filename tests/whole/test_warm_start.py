@@ -108,6 +108,7 @@ def rows_by_value(run: Path, tensor: str = "weight") -> dict[int, torch.Tensor]:
     return {-1: rows[0], -2: rows[1], **dict(zip(vocabulary.tolist(), rows[2:]))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["init_from", "init_tables"])
 @pytest.mark.parity("T8")
@@ -188,6 +189,7 @@ def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_
         assert next(iter(step.values())).item() == best + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, optimizer):
     source, run = tmp_path / "source", tmp_path / "run"

@@ -23,6 +23,7 @@ def test_a_kill_at_any_call_of_a_save_leaves_the_old_or_the_new_one(table) -> No
     check_row(table["kills"], 60)
 
 
+@pytest.mark.long
 def test_a_kill_from_outside_at_a_system_call_leaves_the_old_or_the_new_one(table) -> None:
     check_row(table["strace_kills"], 10)
 

@@ -58,6 +58,7 @@ print(json.dumps([apart, is_exact, str(double), bool(unit.isfinite().all()), str
 """
 
 
+@pytest.mark.long
 def test_products_and_gradients_are_those_of_bf16_up_to_its_rounding():
     done = python("-c", CODE)
     assert done.returncode == 0, done.stderr

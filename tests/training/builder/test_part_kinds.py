@@ -40,6 +40,7 @@ def test_of_every_public_callable_only_parts_are_accepted_and_each_in_one_group_
     assert len(together) == len(set(together))
 
 
+@pytest.mark.long
 def test_what_is_accepted_is_what_it_says():
     _, parts = accepted()
     assert all(issubclass(cls, nn.Module) for cls in parts["model.net"].values())

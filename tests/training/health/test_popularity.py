@@ -173,6 +173,7 @@ def test_the_settings_that_leave_items_out_of_their_rankings_are_named_and_no_ot
     assert [*describe_own({"test": 0.009}, settings)] == []
 
 
+@pytest.mark.long
 def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_predict(
     runner: Zygote, tmp_path: Path
 ):

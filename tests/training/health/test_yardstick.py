@@ -320,6 +320,7 @@ def test_findings_have_numbers_and_plain_data_has_none():
     assert [f for f in found if f.startswith("label: the rate of positives is")]
 
 
+@pytest.mark.long
 def test_an_auc_of_few_rows_of_a_label_is_said_to_be_known_roughly():
     whole = make_sample(2)
     few = Sample(
@@ -508,6 +509,7 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
     assert "r2 of linear regression" in done.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pairs", "within"), [("false", 1e-5), ("true", 5e-4)])
 def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path, pairs, within):
     words = [w for w in TINY if not w.startswith("model.net")]

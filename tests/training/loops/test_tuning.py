@@ -173,6 +173,7 @@ def are_equal(a: dict, b: dict) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trained", [False, True], ids=["at the start", "after updates"])
 @pytest.mark.parametrize(
     "cls", fast(torch.optim.Adam, of=[torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
@@ -224,6 +225,7 @@ def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored()
     assert are_equal(copy_state(job), before)
 
 
+@pytest.mark.long
 def test_what_a_batch_norm_saw_in_a_trial_that_failed_is_forgotten():
     model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8], norm="batch")
     job = make_job(make_context(model=model))
@@ -236,6 +238,7 @@ def test_what_a_batch_norm_saw_in_a_trial_that_failed_is_forgotten():
     assert [norm.seen for norm in norms] == [None] * len(norms)
 
 
+@pytest.mark.long
 def test_an_error_that_is_not_about_memory_is_raised():
     context = make_context()
     context.model.top[0] = nn.Linear(3, 8)
@@ -449,6 +452,7 @@ def test_wrong_settings_are_named(runner, words, message):
     assert message in runner.run(*words).check(2).text
 
 
+@pytest.mark.long
 def test_modules_optimizers_and_logged_means_of_a_task_are_restored_too():
     context = make_context()
     module = context.add_module("own", nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
