@@ -82,6 +82,20 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
         return replace(self, **moved)
 
 
+def blank_uncounted_rows(batch: Batch) -> Batch:
+    """Return a batch with numbers and labels of 0 in rows of weight 0.
+
+    There NaN is allowed, and it would be a gradient: 0 times NaN is NaN.
+    """
+    counted_B1 = batch.weights_B[:, None] != 0
+    if bool(counted_B1.all()):
+        return batch
+    dense_BD, labels_BT = (
+        torch.where(counted_B1, values, 0.0) for values in (batch.dense_BD, batch.labels_BT)
+    )
+    return replace(batch, dense_BD=dense_BD, labels_BT=labels_BT)
+
+
 def row_counts(batch: Batch) -> dict[str, int]:
     """Return the number of rows of each tensor of a batch by its name, which should be the same."""
     names = ("labels_BT", "dense_BD", "weights_B", "rows_B", "groups_BG")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 
-import torch
-
-from runner.batch import Batch, DataPosition
-from runner.data.core.dataset import EndOfStream
+from runner.batch import Batch, DataPosition, blank_uncounted_rows
+from runner.data.core.dataset import EndOfStream, unwrapped
 from runner.data.core.dataset_check import (
     check_epoch,
     check_first_batch,
@@ -48,24 +45,11 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
                 if is_stream(job.dataset)
                 else check_epoch(batches, job.dataset, start, batch_size, world_size)
             )
+        if is_of_ones_own(unwrapped(job.dataset)):
             batches = map(blank_uncounted_rows, batches)
         if is_stream(job.dataset) and job.context.ranks.is_distributed:
             batches = agree_on_end(batches, job.context.ranks)
         yield from batches
-
-
-def blank_uncounted_rows(batch: Batch) -> Batch:
-    """Return a batch with numbers and labels of 0 in rows of weight 0.
-
-    There NaN is allowed, and it would be a gradient: 0 times NaN is NaN.
-    """
-    counted_B1 = batch.weights_B[:, None] > 0
-    if bool(counted_B1.all()):
-        return batch
-    dense_BD, labels_BT = (
-        torch.where(counted_B1, values, 0.0) for values in (batch.dense_BD, batch.labels_BT)
-    )
-    return replace(batch, dense_BD=dense_BD, labels_BT=labels_BT)
 
 
 def _batch_size(job: Job, state: TrainState) -> int:

@@ -136,6 +136,13 @@ class DatasetWrapper:
         )
 
 
+def unwrapped(dataset: Dataset | DatasetWrapper) -> Dataset:
+    """Return the dataset that wrappers give out the batches of; without any, itself."""
+    while isinstance(dataset, DatasetWrapper):
+        dataset = dataset.dataset
+    return dataset
+
+
 @internal
 class FileOrderDataset(DatasetWrapper):
     """A dataset that gives out the rows of another in the order of the files, whatever the seed."""

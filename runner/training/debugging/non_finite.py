@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from runner.batch import Batch, Schema
+from runner.batch import Batch, Schema, blank_uncounted_rows
 from runner.models.layers.embedding import TableLookup
 from runner.training.debugging.formatting import describe_non_finite, is_finite
 from runner.training.debugging.hooks import DATA_PART, Observer, iter_float_tensors
@@ -181,11 +181,12 @@ class NonFiniteDetector(Observer):
 
 
 def check_batch(batch: Batch, schema: Schema) -> None:
-    """Check the values of a batch.
+    """Check the values of a batch, but those of rows of weight 0, which count for nothing.
 
     Raises:
         NonFiniteError: if a value is not finite; names the column and the row of the split.
     """
+    batch = blank_uncounted_rows(batch)
     columns: dict[str, tuple[Sequence[str], Tensor]] = {
         "dense": (schema.dense, batch.dense_BD),
         "label": ([task.name for task in schema.tasks], batch.labels_BT),

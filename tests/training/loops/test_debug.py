@@ -106,6 +106,15 @@ def test_batches_may_be_a_loader_in_place_of_an_iterator(one_batch):
     assert debug(jobs[0]).notes["losses"] == debug(jobs[1]).notes["losses"]
 
 
+def test_nan_in_a_row_of_weight_0_is_neither_told_nor_learnt():
+    clean, with_nan = Rows(), Rows()
+    for data in (clean, with_nan):
+        data.all.weights_B[::7] = 0
+    with_nan.all.labels_BT[::7] = with_nan.all.dense_BD[::7] = float("nan")
+    jobs = [make_job(make_context("sgd"), dataset=data) for data in (clean, with_nan)]
+    assert debug(jobs[0]).notes["losses"] == debug(jobs[1]).notes["losses"]
+
+
 def test_a_line_for_each_update_shows_loss_gradient_and_speed():
     context, twin = make_context(), make_context()
     job = make_job(context, max_steps=2)
