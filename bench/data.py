@@ -28,7 +28,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from bench.paired import alternate, machine, note, ratio, shown, table
-from runner.machine import keep_freed_memory
+from runner.machine.memory import keep_freed_memory
 
 BATCH_SIZE = 4096
 BLOCKS_AT_ONCE = 16

@@ -34,7 +34,7 @@ import numpy as np
 
 from bench.data import BATCH_SIZE, opened, schemas, write_rows
 from bench.paired import alternate, machine, ratio, shown, table
-from runner.machine import keep_freed_memory
+from runner.machine.memory import keep_freed_memory
 
 CODEC = "gzip"
 HEADER = ("what", "needed", "rows/s", "beside", "share", "95% interval", "all", "")

@@ -13,7 +13,7 @@ from runner.config.composed_checks import check_composed
 from runner.config.locations import PROJECT
 from runner.config.targets import allowed_packages
 from runner.launch import run_spec
-from runner.machine import set_thread_environment
+from runner.machine.cores import set_thread_environment
 from runner.rundir.run import open_run
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from bench.paired import machine, table
 from runner.embeddings.factory import build_tables
 from runner.embeddings.interface import EmbeddingTables, TableSpec
-from runner.machine import keep_freed_memory
+from runner.machine.memory import keep_freed_memory
 from runner.optim.settings import parse_sparse
 from runner.rundir.checkpoint import Checkpointer
 

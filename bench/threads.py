@@ -95,7 +95,7 @@ def _busy_core() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    from runner.machine import set_thread_environment
+    from runner.machine.cores import set_thread_environment
 
     set_thread_environment(2)  # before torch is imported
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.distributed.world_size import launched_rank
 from runner.errors import UserError, describe_raised_warning, is_interruption, wrap_words
-from runner.machine import postpone_full_collections
+from runner.machine.imports import postpone_full_collections
 from runner.rundir.masked_streams import (
     mask_standard_streams,
     open_closed_streams,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from runner.machine import import_alone, import_fbgemm
+from runner.machine.imports import import_alone, import_fbgemm
 
 # All of TorchRec imports tensordict and torch's compiler: a third of a start
 import_alone("torchrec.sparse.jagged_tensor")

@@ -26,7 +26,7 @@ from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.ray_nodes import NodeRole, call_on_nodes
 from runner.errors import ConfigError, UserError, first_line, raise_combined
 from runner.launch import print_status
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.rundir.checkpoint import open_checkpoint, saved_steps
 from runner.rundir.checkpoint.files import write_file
 from runner.rundir.checkpoint.folder import TEMPORARY_PREFIX, commit_checkpoint

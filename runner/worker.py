@@ -23,7 +23,7 @@ from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError, describe_raised_warning, is_interruption
-from runner.machine import is_out_of_memory
+from runner.machine.free_memory import is_out_of_memory
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular

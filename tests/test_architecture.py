@@ -20,6 +20,7 @@ EVERYWHERE = {
     "machine",
     "batch",
     "config_key",
+    "config_value",
     "parts",
     "object_store",
 }  # modules that serve every room
@@ -31,6 +32,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "parts": set(),
     "object_store": {"errors"},
     "config_key": {"errors"},
+    "config_value": {"config_key", "errors"},
     "distributed": set(),
     "metrics": set(),
     "data": set(),

@@ -149,7 +149,7 @@ def measure_embeddings(num_rows: int, dim: int, pooling: int, num_tables: int) -
     import torch
 
     from bench.large_tables import build, random_ids, update_ms
-    from runner.machine import keep_freed_memory
+    from runner.machine.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -35,7 +35,7 @@ from bench.sparse.contestants import (
     uncut_update,
 )
 from bench.sparse.scenes import SCENES, Prepared, Scene, prepared
-from runner.machine import keep_freed_memory
+from runner.machine.memory import keep_freed_memory
 from runner.rundir.checkpoint import Checkpointer
 
 # ours must take at most this part of theirs: (contestant, batch size) -> ratio of times

@@ -17,7 +17,7 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a folder that is not there, or a port that is in use.
     """
-    from runner.machine import end_imports
+    from runner.machine.imports import end_imports
     from runner.reporting.board.server import ADDRESS, Board
 
     given = make_parser().parse(words)

@@ -29,7 +29,9 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
-    from runner.machine import end_imports, keep_freed_memory, set_thread_environment
+    from runner.machine.cores import set_thread_environment
+    from runner.machine.imports import end_imports
+    from runner.machine.memory import keep_freed_memory
 
     given = make_parser().parse(words)
     raise_combined(_find_problems(given))

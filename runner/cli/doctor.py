@@ -13,13 +13,9 @@ from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, wrap_words
-from runner.machine import (
-    available_memory_bytes,
-    cpu_name,
-    is_installed,
-    set_thread_environment,
-    usable_cores,
-)
+from runner.machine.cores import cpu_name, set_thread_environment, usable_cores
+from runner.machine.free_memory import available_memory_bytes
+from runner.machine.imports import is_installed
 
 # torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
 PAIRS = {"2.11": ("1.6", "1.6"), "2.12": ("1.7", "1.7"), "2.13": ("1.8", "1.8")}

@@ -17,7 +17,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, print_status
-    from runner.machine import set_thread_environment, usable_cores
+    from runner.machine.cores import set_thread_environment, usable_cores
     from runner.rundir.json_files import read_json
     from runner.rundir.provenance import changed_code_note
     from runner.rundir.run_files import read_meta

@@ -28,7 +28,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, print_status
-    from runner.machine import set_thread_environment, usable_cores
+    from runner.machine.cores import set_thread_environment, usable_cores
     from runner.reporting.report.feature_importance import IMPORTANCE_FILE, show_importance
     from runner.reporting.report.terminal import make_console
     from runner.reporting.report.write import REPORT_FILE, write_report

@@ -22,7 +22,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, print_status
-    from runner.machine import set_thread_environment, usable_cores
+    from runner.machine.cores import set_thread_environment, usable_cores
     from runner.serving.artifact import open_artifact
     from runner.serving.build_index import (
         IndexSettings,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from runner.cli.data_serve import dataset_overrides
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, first_line, raise_combined
-from runner.machine import end_imports, missing_extra, set_thread_environment, usable_cores
+from runner.machine.cores import set_thread_environment, usable_cores
+from runner.machine.imports import end_imports, missing_extra
 
 if TYPE_CHECKING:
     from runner.data.prepare.engine import Engine

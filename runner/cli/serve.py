@@ -15,7 +15,7 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes in the words, a damaged model, and an address that is in use.
     """
-    from runner.machine import set_thread_environment, usable_cores
+    from runner.machine.cores import set_thread_environment, usable_cores
     from runner.serving.server.settings import ServeSettings, bind, check_settings
 
     given = vars(make_parser().parse(words))

@@ -10,16 +10,8 @@ from typing import Annotated, Any, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
-from runner.config_key import (
-    KEY,
-    UNDECLARED,
-    Key,
-    Signed,
-    find_value_problem,
-    item_annotation,
-    matches_type,
-    split_annotation,
-)
+from runner.config_key import KEY, UNDECLARED, Key, Signed
+from runner.config_value import find_value_problem, item_annotation, matches_type, split_annotation
 from runner.errors import ConfigError
 
 NO_DEFAULT = MISSING

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 
-from runner.config_key import wrong_type
+from runner.config_value import wrong_type
 from runner.errors import unknown_choice
 
 FOLDER_KEYS = ("hydra.run.dir", "hydra.sweep.dir")

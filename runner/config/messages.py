@@ -15,7 +15,7 @@ from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import find_similar_keys, key_of_options
 from runner.config.settings import FREELY_NAMED_NODES
-from runner.config_key import matches_type
+from runner.config_value import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 

@@ -18,7 +18,8 @@ import yaml
 from runner.config.declarations import describe_range, read_declarations, settings_of
 from runner.config.options import list_groups
 from runner.config.part_arguments import read_arguments
-from runner.config_key import Key, type_name
+from runner.config_key import Key
+from runner.config_value import type_name
 from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
 SPARSE_NODE = "optimizer.sparse"

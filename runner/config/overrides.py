@@ -23,7 +23,7 @@ from runner.config.interpolation import find_value
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.config.settings.trainer import LENGTH_KEYS
-from runner.config_key import matches_type
+from runner.config_value import matches_type
 from runner.errors import raise_combined
 from runner.optim.dense_arguments import dense_arguments
 

@@ -21,7 +21,7 @@ from runner.config.declarations import (
 from runner.config.messages import dotted_keys
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
-from runner.config_key import find_wrong_types, matches_type, shorten, type_name, wrong_type
+from runner.config_value import find_wrong_types, matches_type, shorten, type_name, wrong_type
 from runner.errors import explain_hint, nearest_keys, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 

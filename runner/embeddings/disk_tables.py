@@ -27,7 +27,7 @@ from runner.distributed.shards import is_in_file
 from runner.embeddings.huge_pages import ZerosFrom
 from runner.embeddings.interface import EmbeddingTables, Layout, WrappedTables
 from runner.errors import ConfigError
-from runner.machine import advise_random_reads
+from runner.machine.memory import advise_random_reads
 
 # A smaller tensor takes less memory than the page that a file would keep of it.
 _MIN_BYTES = 4096

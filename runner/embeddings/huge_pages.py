@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from runner.machine import use_huge_pages
+from runner.machine.memory import use_huge_pages
 
 # Updates of 8 tables of width 64 with 10 ids each get 3 % faster at 256 MB, 7 % at 512 MB and 11 %
 # at 2 GB, since a look-up of a random row seldom walks the page table.

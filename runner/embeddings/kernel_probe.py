@@ -16,7 +16,7 @@ import torch
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import TableSpec, make_layout
-from runner.machine import cpu_name
+from runner.machine.cores import cpu_name
 from runner.optim.settings import SparseSettings
 
 SLOW_FROM_S = 120e-9  # a row; our own row updates take 60 to 120 ns

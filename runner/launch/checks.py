@@ -14,7 +14,7 @@ from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.loops import rows_not_told
 from runner.distributed.world_size import launched_world_size, local_world_size
 from runner.errors import ConfigError, raise_combined
-from runner.machine import set_thread_environment, usable_cores
+from runner.machine.cores import set_thread_environment, usable_cores
 from runner.worker import judge_parts
 
 

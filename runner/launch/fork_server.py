@@ -26,7 +26,8 @@ from pathlib import Path
 
 from runner.distributed.parent_death import become_job
 from runner.errors import UserError
-from runner.machine import end_imports, postpone_full_collections, set_thread_environment
+from runner.machine.cores import set_thread_environment
+from runner.machine.imports import end_imports, postpone_full_collections
 from runner.rundir.masked_streams import mask_standard_streams
 
 # What a training imports from its start to its end; a job imports by itself what is missing here.

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from runner.config_key import find_field_problems, setting
+from runner.config_key import setting
+from runner.config_value import find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
 from runner.metrics.names import (
     ITEM_POPULARITY,

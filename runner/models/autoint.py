@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments, check_value
+from runner.config_value import check_arguments, check_value
 from runner.models.argument_types import Count, Size, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import FieldEmbeddings

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import Count, WidthOrNone, Widths
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.deep_model import DeepModel

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments, check_value
+from runner.config_value import check_arguments, check_value
 from runner.models.argument_types import BilinearKind, Count, Size, Width, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import FieldEmbeddings

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, LinearWeights, Width
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup, count_first_order

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import Count, DropoutRate, Size, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import Positive, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import (
     Activation,
     ColumnOrNone,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from runner.config_key import Key, find_problem
+from runner.config_key import Key
+from runner.config_value import find_problem
 from runner.optim.setting_checks import FROM_ZERO
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from runner.config_key import Key, find_problem
+from runner.config_key import Key
+from runner.config_value import find_problem
 from runner.errors import raise_combined
 from runner.optim.lr_lengths import ScheduleReader
 from runner.optim.lr_shapes import SCHEDULE_KINDS

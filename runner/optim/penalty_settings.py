@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config_key import find_problem
+from runner.config_value import find_problem
 from runner.errors import ConfigError, raise_combined
 from runner.optim.setting_checks import FROM_ZERO, check_pattern_entry
 

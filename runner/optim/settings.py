@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from runner.config_key import field_hints, find_problem, setting
+from runner.config_key import field_hints, setting
+from runner.config_value import find_problem
 from runner.errors import raise_combined, unknown_setting
 
 _ADAM = ("betas", "eps", "weight_decay")

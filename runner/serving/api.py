@@ -21,7 +21,7 @@ from runner.config.targets import allowed_packages
 from runner.data.tabular.bad_rows import BadRows
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import launch_run
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.rundir.checkpoint import saved_steps
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run

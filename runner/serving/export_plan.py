@@ -15,7 +15,7 @@ from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact

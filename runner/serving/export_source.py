@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from runner.errors import UserError
-from runner.machine import available_memory_bytes
+from runner.machine.free_memory import available_memory_bytes
 from runner.models.layers.embedding import TableLookup
 from runner.reporting.console import View
 from runner.rundir.run_files import read_meta

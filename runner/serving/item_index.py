@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runner.errors import UserError
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.serving.artifact import read_manifest, verify_files
 from runner.serving.item_table import ITEMS, ItemTable, vectors_as_matrix
 from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES

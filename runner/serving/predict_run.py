@@ -32,7 +32,7 @@ from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import DataError, UserError
 from runner.launch import print_status
-from runner.machine import set_thread_environment, usable_cores
+from runner.machine.cores import set_thread_environment, usable_cores
 from runner.rundir.provenance import changed_code_note
 from runner.rundir.run_files import read_meta
 from runner.serving.predict_encode import PartEncoder

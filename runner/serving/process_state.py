@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from runner.machine import set_thread_environment
+from runner.machine.cores import set_thread_environment
 
 _LOGGERS = ("runner", "runner.reporting.console", "torch.fx._symbolic_trace")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.dataset import Dataset, DatasetWrapper
+from runner.data.core.dataset import Dataset, unwrapped
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.interactions.rewrite import iterate_raw_rows
 from runner.data.prepare.fingerprint import build_recipe
@@ -151,8 +151,7 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     """
     node = with_fitted_transforms(config["dataset"], run_dir / "data")
     recipe = build_recipe(node)
-    while isinstance(dataset, DatasetWrapper):
-        dataset = dataset.dataset
+    dataset = unwrapped(dataset)
     if recipe is None or not isinstance(dataset, ParquetDataset):
         raise UserError(
             f"dataset {node['_target_']}: cannot be exported: it gives batches, and no raw columns "

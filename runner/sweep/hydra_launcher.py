@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (

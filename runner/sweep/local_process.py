@@ -15,7 +15,7 @@ from pathlib import Path
 
 from runner.config.hydra_text import quote_hydra_value
 from runner.distributed import parent_death
-from runner.machine import usable_cores
+from runner.machine.cores import usable_cores
 from runner.rundir.regular_files import open_for_append, open_regular
 from runner.sweep.forked_jobs import ForkedJobs, no_fork
 from runner.sweep.plan import SweepJob, SweepPlan

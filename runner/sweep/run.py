@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from runner.errors import UserError
-from runner.machine import end_imports
+from runner.machine.imports import end_imports
 from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
 from runner.rundir.lock import FolderLock, describe_holder

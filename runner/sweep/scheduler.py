@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.config.settings import LauncherSettings
-from runner.machine import count_oom_kills
+from runner.machine.free_memory import count_oom_kills
 from runner.rundir.readers import last_line
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, TryResult
 from runner.sweep.live_view import LiveView

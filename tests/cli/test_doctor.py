@@ -10,7 +10,8 @@ import pytest
 from runner.__main__ import main
 from runner.cli import doctor
 from runner.errors import UserError
-from runner.machine import cpu_name, import_fbgemm
+from runner.machine.cores import cpu_name
+from runner.machine.imports import import_fbgemm
 from tests.conftest import ROOT
 
 
@@ -84,7 +85,7 @@ def test_a_build_of_fbgemm_whose_libraries_are_missing_is_told_with_what_takes_i
             "libnvidia-ml.so.1: cannot open shared object file"
         )
 
-    monkeypatch.setattr("runner.machine.import_module", fail)
+    monkeypatch.setattr("runner.machine.imports.import_module", fail)
     with pytest.raises(UserError) as told:
         import_fbgemm()
     assert str(told.value) == (
@@ -92,7 +93,7 @@ def test_a_build_of_fbgemm_whose_libraries_are_missing_is_told_with_what_takes_i
         "GPUs, fbgemm-gpu, needs NVIDIA's driver, and fbgemm-gpu-cpu takes its place where there "
         "is none"
     )
-    monkeypatch.setattr("runner.machine.import_alone", lambda name: None)
+    monkeypatch.setattr("runner.machine.imports.import_alone", lambda name: None)
     monkeypatch.delitem(sys.modules, "runner.batch")
     assert main(["doctor"]) == 1
     assert f"! {told.value}" in capsys.readouterr().out

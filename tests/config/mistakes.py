@@ -37,7 +37,7 @@ from runner.config.declarations import (
 )
 from runner.config.options import list_groups
 from runner.config.part_arguments import read_arguments
-from runner.config_key import matches_type
+from runner.config_value import matches_type
 
 SECONDS = 1.0
 TRIES = 3  # of a command that took longer

@@ -28,7 +28,8 @@ from runner.config.rules import check_config
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET, TrainerSettings
 from runner.config.signature import compute_signature, signature_fields, signed_as
 from runner.config.targets import ALLOWED_PACKAGES
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 from runner.errors import ConfigError
 
 # Options that have every key with its declared default and comment; others change some defaults.

@@ -3,7 +3,7 @@ from typing import Any, Literal
 import pytest
 
 from runner.config.typecheck import check_types
-from runner.config_key import matches_type, type_name
+from runner.config_value import matches_type, type_name
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_a_type_that_no_column_can_have_is_refused_only_where_it_is_declared(tmp
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     write_avro(tmp_path / "x.avro", clicks(5))
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     with pytest.raises(DataError, match=r"avro: needs fastavro: pip install 'runner\[avro\]'"):
         open_dataset(format="avro", path=str(tmp_path / "x.avro"))
 

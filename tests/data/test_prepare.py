@@ -227,7 +227,7 @@ def test_mistakes_are_refused_by_name(words, problem, capsys):
 
 
 def test_ray_that_is_not_there_is_said(monkeypatch, capsys):
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     assert main(["prepare", "dataset=parquet", "--ray", "auto"]) == 2
     assert "pip install 'runner[ray]'" in capsys.readouterr().err
 

@@ -271,8 +271,8 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
 @pytest.mark.long
 def test_tables_for_which_memory_has_no_room_are_told_once(table_run, tmp_path):
     code = (
-        "import sys\nimport runner.machine\n"
-        "runner.machine.available_memory_bytes = lambda: 1000.0\n"
+        "import sys\nimport runner.machine.free_memory\n"
+        "runner.machine.free_memory.available_memory_bytes = lambda: 1000.0\n"
         "from runner.__main__ import main\nsys.exit(main(sys.argv[1:]))"
     )
     done = python("-c", code, "export", str(table_run), "--out", str(tmp_path / "out"))

@@ -231,7 +231,7 @@ def test_a_million_items_are_searched_exactly_unless_there_are_more(many, tmp_pa
     monkeypatch.setattr(build_index, "EXACT_UP_TO", 2999)
     monkeypatch.setattr(build_index, "measure", measured(exact_ms=2.0))
     assert make_index(many, tmp_path / "b", IndexSettings())["kind"] == "hnsw"
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     with pytest.raises(UserError, match=r"pip install 'runner\[ann\]'"):
         make_index(many, tmp_path / "c", IndexSettings())
     with pytest.raises(UserError, match=r"pip install 'runner\[ann\]'"):

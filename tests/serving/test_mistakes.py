@@ -187,7 +187,7 @@ def test_a_mistake_is_told_with_what_to_do(mistake, told, tmp_path, monkeypatch)
 
 
 def test_a_package_that_a_format_needs_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     problems = [*export_plan._find_problems("run", None, ExportSettings(formats=("onnx",)))]
     assert problems[-1].startswith("--format onnx: needs onnx") and "pip install" in problems[-1]
 

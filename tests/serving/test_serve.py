@@ -146,7 +146,7 @@ def test_every_mistake_of_the_words_is_told_before_torch_is_imported(
 
 
 def test_a_missing_package_is_named_with_its_extra(clicks_model, monkeypatch):
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     with pytest.raises(UserError, match=r"needs starlette, uvicorn: pip install 'runner\[serve\]'"):
         serve_verb([str(clicks_model)], ())
 

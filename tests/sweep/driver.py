@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner.config.settings import SearchSettings
 from runner.errors import UserError
-from runner.machine import usable_cores
+from runner.machine.cores import usable_cores
 from runner.sweep import forked_jobs
 from runner.sweep.local_process import JOB_LOG_FILE, LocalProcess, job_command, job_environment
 from runner.sweep.plan import CheckedJob, plan_sweep

@@ -180,13 +180,13 @@ def test_a_plugin_that_is_not_installed_is_reported_at_once(tmp_path, monkeypatc
     from runner.errors import ConfigError
     from runner.sweep import hydra_launcher
 
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: False)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: False)
     with pytest.raises(
         ConfigError,
         match=r"=ray: needs hydra_plugins\.hydra_ray_launcher: pip install 'runner\[ray\]'",
     ):
         hydra_launcher.parse_launcher(["hydra/launcher=ray"])
-    monkeypatch.setattr("runner.machine.is_installed", lambda module: True)
+    monkeypatch.setattr("runner.machine.imports.is_installed", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
         hydra_launcher.parse_launcher(["hydra/launcher=submitit_slurm"])

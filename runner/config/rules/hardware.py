@@ -9,7 +9,8 @@ from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import TUNING_LOOPS
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.world_size import launched_world_size
-from runner.machine import available_memory_bytes, usable_cores
+from runner.machine.cores import usable_cores
+from runner.machine.free_memory import available_memory_bytes
 
 # Bounds of the ranks that one command starts: more would fork until the machine stands still
 MIN_RANKS = 8  # whatever the cores, for trials on a small machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from runner.config_key import find_field_problems
+from runner.config_value import find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 

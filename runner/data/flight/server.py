@@ -39,7 +39,7 @@ from runner.data.read.parquet_dataset import ParquetDataset
 from runner.data.read.seen_items import SeenItems
 from runner.data.read.stream import BatchSlice, RankSlice, WindowSource
 from runner.errors import DataError, UserError
-from runner.machine import usable_cores
+from runner.machine.cores import usable_cores
 
 MAX_SEEN_ROWS = 1 << 20  # of one request
 

@@ -19,7 +19,7 @@ from runner.data.interactions.seen import find_seen
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import BLOCK_ROWS
 from runner.data.read.seen_items import ITEM, pool_name
-from runner.machine import usable_cores
+from runner.machine.cores import usable_cores
 
 OWN = ".event "  # begins the names of columns of a partition that are no features
 MAX_THREADS = 8

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.data.core.argument_types import Rest
 from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.recipe import Recipe, hash_json

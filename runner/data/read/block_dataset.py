@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from runner.batch import Batch, DataPosition
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.data.core.argument_types import Rest
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START_POSITION, Dataset, epoch_end_offset

@@ -29,7 +29,7 @@ from runner.data.read.column_arrays import (
 from runner.data.read.gather import RowGather, allocate_matrix, gather_rows
 from runner.data.read.index import BlockIndex
 from runner.errors import DataError, first_line
-from runner.machine import available_memory_bytes
+from runner.machine.free_memory import available_memory_bytes
 
 MAX_OPEN_FILES = 128  # of the 1,024 that a process may usually open, for a few threads
 # Columns x blocks of all open files; each takes 900 B in a Parquet footer. A shuffled epoch reads

@@ -31,7 +31,7 @@ from runner.data.streaming.settings import Poller, declaration_identity, load_de
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import needs_fitting
 from runner.errors import ConfigError, raise_combined
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, flatten_schema, unpack_columns
 from runner.errors import DataError, first_line
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 
 ARROW_FORMATS = ("arrow", "orc", "avro")
 FEATHER_1 = b"FEA1"  # the first bytes of a Feather file of the year 2016

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.models.argument_types import SomeSizes
 from runner.models.layers.small_products import numbers_at_a_time
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import check_arguments, check_value
+from runner.config_value import check_arguments, check_value
 from runner.models.argument_types import Size
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mlp import init_weight

@@ -10,7 +10,7 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.embeddings.interface import EmbeddingTables, TableSpec
 from runner.embeddings.padded_tables import STORED_MULTIPLE
 from runner.models.argument_types import EmbeddingInit, LinearWeights, Size, Sizes

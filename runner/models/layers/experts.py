@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.models.argument_types import Size, SomeSizes
 from runner.models.layers.linear import Linear, StackedLinear
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight

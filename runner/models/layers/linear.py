@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Schema
-from runner.machine import cpu_name
+from runner.machine.cores import cpu_name
 from runner.models.layers.embedding import count_equal_columns
 
 LEAST_PRODUCT = 1 << 25  # multiplications; smaller ones lose more to the call than they gain

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from runner.config_key import Key, check_value, find_field_problems
+from runner.config_key import Key
+from runner.config_value import check_value, find_field_problems
 from runner.errors import raise_combined
 from runner.models.argument_types import (
     AFTER_ACTIVATION,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.config_key import check_value
+from runner.config_value import check_value
 from runner.models.argument_types import Size
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, linear

@@ -10,7 +10,8 @@ from typing import Annotated
 from torch import Tensor
 
 from runner.batch import Prediction, Schema
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 from runner.models.losses.pointwise import BCE
 
 

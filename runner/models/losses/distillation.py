@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 from runner.models.losses.protocol import split_by_task
 from runner.models.requirements import require_task_kind
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema, class_columns, columns_by_label
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
 from runner.models.losses.protocol import expand_per_task, softmax_losses, split_by_task
 from runner.models.requirements import require_task_kind

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.config_key import check_arguments
+from runner.config_value import check_arguments
 from runner.errors import nearest_hint
 from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind

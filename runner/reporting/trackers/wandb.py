@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.errors import UserError
-from runner.machine import child_import_path
+from runner.machine.imports import child_import_path
 from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.trackers.tracker import TRACKERS_FILE, Histogram, RunInfo
 from runner.rundir.readers import read_optional_json

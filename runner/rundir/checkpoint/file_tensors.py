@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from runner.distributed.shards import LocalShard, LocalShards, is_in_file, local_tensors
-from runner.machine import advise_random_reads
+from runner.machine.memory import advise_random_reads
 
 BLOCK_BYTES = 16 << 20  # held in memory at a time
 _WHOLE_BYTES = 256 << 20  # of a tensor in memory that is read as a whole

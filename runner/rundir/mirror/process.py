@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
-from runner.machine import child_import_path
+from runner.machine.imports import child_import_path
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.masked_streams import mask_standard_streams
 from runner.rundir.mirror.push import MirrorWriter

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError, raise_combined
-from runner.machine import missing_extra
+from runner.machine.imports import missing_extra
 
 _PACKAGES = ("starlette", "uvicorn")
 # What stands between slashes of an address without being escaped

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import uvicorn
 
-from runner.machine import end_imports
+from runner.machine.imports import end_imports
 from runner.serving.scorer import Scorer
 from runner.serving.server.app import Service, make_app
 from runner.serving.server.batcher import Batcher

@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
-from runner.machine import postpone_full_collections
+from runner.machine.imports import postpone_full_collections
 from runner.serving.server.counters import Counters
 from runner.serving.server.settings import ServeSettings
 

@@ -13,7 +13,9 @@ from runner.config.settings import TrainerSettings
 from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
-from runner.machine import end_imports, keep_freed_memory, usable_cores
+from runner.machine.cores import usable_cores
+from runner.machine.imports import end_imports
+from runner.machine.memory import keep_freed_memory
 from runner.training.update.determinism import set_deterministic
 
 

@@ -25,7 +25,7 @@ from runner.data.core.dataset_check import is_stream
 from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.initialization import without_initial_weights
-from runner.machine import cpu_name
+from runner.machine.cores import cpu_name
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.next_item import NextItemModel
 from runner.models.layers.recommender import Recommender

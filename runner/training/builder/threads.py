@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from runner.batch import Schema
 from runner.data.core.dataset import Dataset
 from runner.embeddings.cpu_tables import CpuTables
-from runner.machine import usable_cores
+from runner.machine.cores import usable_cores
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope

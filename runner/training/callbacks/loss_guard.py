@@ -6,7 +6,8 @@ import math
 from statistics import median
 from typing import Annotated, Any
 
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 from runner.training.debugging.losses import mean_losses
 
 ACTIONS = ("stop", "pause", "warn", "ignore")

@@ -13,7 +13,7 @@ import torch
 from runner.batch import Batch
 from runner.distributed.global_batch import batches_per_update, global_batch_size, rank_batch_size
 from runner.errors import ConfigError, UserError
-from runner.machine import available_memory_bytes, is_out_of_memory
+from runner.machine.free_memory import available_memory_bytes, is_out_of_memory
 from runner.parts import loop_option
 from runner.rundir.run import revert_resume
 from runner.rundir.run_files import TUNED_FILE

@@ -17,7 +17,7 @@ from runner.config.intervals import Progress, is_due
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
-from runner.machine import available_memory_share
+from runner.machine.free_memory import available_memory_share
 from runner.models.deepfm import DeepFM
 from runner.models.losses import BCE
 from runner.reporting.console import View

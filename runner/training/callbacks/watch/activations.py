@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.histograms import select_names
 from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules

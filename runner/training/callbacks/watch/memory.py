@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import torch
 
 from runner.config.intervals import parse_interval
-from runner.config_key import Key, check_arguments
-from runner.machine import available_memory_share
+from runner.config_key import Key
+from runner.config_value import check_arguments
+from runner.machine.free_memory import available_memory_share
 
 TOGETHER = "all ranks measure after the same update, and their clocks differ"
 

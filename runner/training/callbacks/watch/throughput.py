@@ -7,7 +7,8 @@ from statistics import median
 from typing import Annotated, Any
 
 from runner.config.intervals import parse_interval
-from runner.config_key import Key, check_arguments
+from runner.config_key import Key
+from runner.config_value import check_arguments
 
 
 class Throughput:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.intervals import parse_interval
-from runner.config_key import Key, check_arguments, check_value
+from runner.config_key import Key
+from runner.config_value import check_arguments, check_value
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards, rows_in_shard
 from runner.errors import ConfigError

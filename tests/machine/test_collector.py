@@ -34,7 +34,7 @@ def test_a_job_makes_no_full_collection_of_what_it_imports(tmp_path):
 def test_a_process_of_the_users_own_keeps_its_collector():
     code = """
     import gc
-    from runner.machine import end_imports, postpone_full_collections
+    from runner.machine.imports import end_imports, postpone_full_collections
     usual, frozen = gc.get_threshold(), gc.get_freeze_count()  # Python 3.12 starts with some
     end_imports()
     assert gc.get_threshold() == usual and gc.get_freeze_count() == frozen

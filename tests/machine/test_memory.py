@@ -15,7 +15,7 @@ HUGE_PAGE_SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 CODE = """
 import resource, sys
 import torch
-from runner.machine import keep_freed_memory
+from runner.machine.memory import keep_freed_memory
 torch.set_num_threads(1)
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit(3)
@@ -43,7 +43,7 @@ def test_an_update_gets_the_memory_of_the_last_one_without_page_faults():
 
 
 def test_arrow_takes_its_memory_from_the_same_place():
-    code = "import pyarrow as pa; from runner.machine import keep_freed_memory as k; " + (
+    code = "import pyarrow as pa; from runner.machine.memory import keep_freed_memory as k; " + (
         "print(k(), pa.default_memory_pool().backend_name)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

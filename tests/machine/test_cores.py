@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from runner.machine import OPENMP_SPIN_COUNT, set_thread_environment, usable_cores
+from runner.machine.cores import OPENMP_SPIN_COUNT, set_thread_environment, usable_cores
 from tests.conftest import python
 
 
@@ -27,7 +27,7 @@ def test_a_containers_share_limits_the_cores(tmp_path, monkeypatch, quota, expec
 def test_without_a_limit_it_is_the_affinity(tmp_path):
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from runner.machine import usable_cores; print(usable_cores())"
+        "from runner.machine.cores import usable_cores; print(usable_cores())"
     )
     assert python("-c", code).stdout == "1\n"
 

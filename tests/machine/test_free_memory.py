@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from runner.machine import (
+from runner.machine.free_memory import (
     available_memory_bytes,
     available_memory_share,
     count_oom_kills,

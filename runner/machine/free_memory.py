@@ -1,0 +1,84 @@
+"""How much memory is left, and whether it has run out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.machine.control_groups import control_groups
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the error says that the host or a GPU has no memory left."""
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in text
+        or "can't allocate memory" in text
+    )
+
+
+def available_memory_bytes(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> float:
+    """Return the memory that this process may still take; infinity if it is not known.
+
+    That is what the host has free, or a container's or control group's share if that is less. Pages
+    of files count as free in both, since the system drops them for whoever needs memory.
+    """
+    return min((available for available, _ in _memory_limits(proc, cgroup)), default=math.inf)
+
+
+def available_memory_share(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> float:
+    """Return the free share of the host's memory, or of a group's limit if that is smaller.
+
+    What counts as free is what `available_memory_bytes` says; infinity if it is not known.
+    """
+    shares = (available / limit for available, limit in _memory_limits(proc, cgroup) if limit)
+    return min(shares, default=math.inf)
+
+
+def _memory_limits(proc: Path, cgroup: Path) -> Iterator[tuple[float, float]]:
+    """Yield the bytes that are free, and those that there are: of the host and of each group."""
+    try:
+        lines = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
+        names = ("MemAvailable", "MemTotal")
+        free, total = (float(lines[name].split()[0]) * 1024 for name in names)
+    except (OSError, ValueError, KeyError, IndexError):  # the system is not Linux
+        return
+    yield free, total
+    for group, is_v1 in control_groups("memory", proc, cgroup):
+        files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        files = files if is_v1 else ("memory.max", "memory.current")
+        prefix = "total_" if is_v1 else ""
+        try:
+            limit, usage = (float((group / name).read_text()) for name in files)
+            rows = (group / "memory.stat").read_text().splitlines()
+            found = {name: float(value) for name, value in (row.split() for row in rows)}
+        except (OSError, ValueError):  # no such group here, or no limit: "max"
+            continue
+        pages = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
+        yield limit - usage + pages, limit
+
+
+def count_oom_kills(
+    proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Count the processes that the kernel has killed for lack of memory; None if it is unknown.
+
+    They are those of this process's own control group, such as its container, so that what was
+    killed elsewhere does not count; those of the whole machine where no group has a count.
+    """
+    groups = control_groups("memory", proc, cgroup)
+    counts = [g / ("memory.oom_control" if v1 else "memory.events.local") for g, v1 in groups]
+    for file in [*counts, proc / "vmstat"]:
+        try:
+            rows = dict(row.split() for row in file.read_text().splitlines())
+            return int(rows["oom_kill"])
+        except (OSError, ValueError, KeyError):  # no such group here, or an older kernel
+            continue
+    return None

@@ -1,0 +1,142 @@
+"""What is installed, and how a process imports it in little time."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+from runner.errors import UserError
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module could be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it lies in
+        return False
+
+
+def missing_extra(what: str, extra: str, *modules: str) -> Iterator[str]:
+    """Yield a message if modules that an extra of this package brings are not installed.
+
+    Args:
+        what: needs them, as the user has written it.
+        extra: brings them.
+        modules: that must be there.
+    """
+    missing = [module for module in modules if not is_installed(module)]
+    if missing:
+        yield f"{what}: needs {', '.join(missing)}: pip install 'runner[{extra}]'"
+
+
+def import_alone(name: str) -> None:
+    """Import a module without the `__init__` of its package, which may import much more.
+
+    Whoever imports the package later runs it as ever. Does nothing if that has happened.
+    """
+    package = name.partition(".")[0]
+    spec = None if package in sys.modules else find_spec(package)
+    if spec is None:  # whoever imports the module next is told so
+        return
+    sys.modules[package] = module_from_spec(spec)
+    try:
+        import_module(name)
+    finally:
+        del sys.modules[package]
+    sys.meta_path.insert(0, _FinderOfRest(package))
+
+
+def import_fbgemm() -> None:
+    """Import FBGEMM, whose operators a jagged tensor takes.
+
+    What it says of versions is left to `doctor`; FBGEMM 1.6 does not even know itself.
+
+    Raises:
+        UserError: if a library that it needs is not there.
+    """
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import_module("fbgemm_gpu")
+    except OSError as error:
+        raise UserError(
+            f"FBGEMM does not load: {error.__cause__ or error}; its build for GPUs, fbgemm-gpu, "
+            "needs NVIDIA's driver, and fbgemm-gpu-cpu takes its place where there is none"
+        ) from error
+    finally:
+        logging.disable(disabled)
+
+
+class _FinderOfRest(MetaPathFinder):
+    """Finds a package of which modules have been imported already, and gives it these."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path) if fullname == self._package else None
+        if found is not None and found.loader is not None:
+            found.loader = _LoaderOfRest(found.loader, self)
+        return found
+
+
+class _LoaderOfRest(Loader):
+    def __init__(self, loader: Loader, finder: MetaPathFinder) -> None:
+        self._loader, self._finder = loader, finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.meta_path.remove(self._finder)
+        assert module.__spec__ is not None
+        module.__loader__ = module.__spec__.loader = self._loader
+        for name, imported in list(sys.modules.items()):
+            parent, _, child = name.rpartition(".")
+            if parent == module.__name__:
+                setattr(module, child, imported)
+        self._loader.exec_module(module)
+
+
+def child_import_path() -> str:
+    """Return the PYTHONPATH with which a new process imports this package."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+# collections of the middle generation after which all objects are collected
+_USUAL, _POSTPONED = gc.get_threshold()[2], 1_000_000
+
+
+def postpone_full_collections() -> None:
+    """Let Python's garbage collector skip the oldest objects until `end_imports`.
+
+    For a process of our own, at its start. Imports of torch and others make 400,000 objects that
+    live as long as the process, and between them the collector goes six times through all that are
+    there: 0.6 of the 3.5 seconds to the first update. Young objects are collected as before.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _POSTPONED)
+
+
+def end_imports() -> None:
+    """Leave what a process has imported out of all later collections, and collect the rest again.
+
+    Without it each full collection stops all threads for a quarter of a second. Does nothing where
+    collections were not postponed: in a process of the user's own.
+    """
+    young, middle, old = gc.get_threshold()
+    if old == _POSTPONED:
+        gc.freeze()
+        gc.set_threshold(young, middle, _USUAL)

@@ -1,0 +1,76 @@
+"""How the memory of this process is kept, paged and read."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+
+MAX_RETAINED_BYTES = 1 << 30  # freed memory that stays at the top of the heap, at most
+# mallopt(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# madvise(2)
+_MADV_RANDOM, _MADV_SEQUENTIAL, _MADV_HUGEPAGE = 1, 2, 14
+_HUGE_PAGE_SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+
+
+def keep_freed_memory() -> bool:
+    """Make the process keep freed memory for the next update.
+
+    By default glibc hands large blocks back to the kernel as soon as they are freed, and the next
+    update gets them again page by page, zeroed: 5,000 page faults in an update of 4,096 rows, which
+    are a tenth of its time, and a quarter at 16,384 rows. The peak of memory does not change.
+    Arrow's own allocator does the same as glibc, so Arrow is told to take its memory from the C
+    library as well: it then reads a window of rows in two thirds of the time.
+
+    Returns:
+        Whether memory is kept; False where the C library is not glibc.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # musl
+        return False
+    is_kept = mallopt(_M_MMAP_THRESHOLD, MAX_RETAINED_BYTES) and mallopt(
+        _M_TRIM_THRESHOLD, MAX_RETAINED_BYTES
+    )
+    if is_kept:
+        import pyarrow as pa  # late: callers that only count cores need no Arrow
+
+        pa.set_memory_pool(pa.system_memory_pool())
+    return bool(is_kept)
+
+
+def use_huge_pages(address: int, num_bytes: int) -> int:
+    """Ask for huge pages (2 MB on x86) for a block of memory that nobody has written to yet.
+
+    A table of a gigabyte has 250,000 pages of 4 KB, of which the processor remembers two or three
+    thousand: nearly every look-up of a random row then walks the page table before it reads. Linux
+    gives huge pages to processes that ask (its default, `madvise`), to all processes, or to none.
+
+    Returns:
+        The bytes for which the advice was taken; 0 where the system does not know the advice, or
+        where the block holds no whole page.
+    """
+    if sys.platform != "linux" or not _HUGE_PAGE_SIZE_FILE.is_file():
+        return 0
+    size = int(_HUGE_PAGE_SIZE_FILE.read_text())
+    start, stop = -(-address // size) * size, (address + num_bytes) // size * size
+    if start >= stop:
+        return 0
+    libc = ctypes.CDLL(None)
+    block = ctypes.c_void_p(start), ctypes.c_size_t(stop - start)
+    return stop - start if libc.madvise(*block, _MADV_HUGEPAGE) == 0 else 0
+
+
+def advise_random_reads(address: int, num_bytes: int, *, random: bool) -> None:
+    """Tell the system how a mapped file will be read: at random places, or from front to back.
+
+    By default a page that is not in memory brings its neighbours with it (up to 8 MB of them), for
+    which pages leave that are read again. Systems that do not know the advice go on as they were.
+    """
+    advice = _MADV_RANDOM if random else _MADV_SEQUENTIAL
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    length = address + num_bytes - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
