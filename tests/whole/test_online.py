@@ -95,7 +95,8 @@ def test_a_stream_of_files_equals_one_pass_of_train_up_to_its_last_whole_batch(
     assert "progressive loss over 6 windows" in done.text
     found = read_result(run)
     assert (found["status"], found["step"], found["stream_goes_on"]) == ("completed", 46, True)
-    assert found["stream_place"] == {"file": "2.parquet", "row": 472, "rows": 500, "files": 3}
+    place = {"file": "2.parquet", "row": 472, "rows": 500, "files": 3}
+    assert {k: v for k, v in found["stream_place"].items() if k != "xxh3"} == place
     shorter = tmp_path / "shorter"
     own = ("--allow", "tests", "dataset=parquet", "dataset._target_=tests.whole.in_order.in_order")
     length = ("trainer.max_epochs=null", "trainer.max_steps=46")

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -40,13 +41,27 @@ def hash_file(path: Path) -> str:
         if state[0] >= LARGE_BYTES:
             size = f"{state[0] / 1e9:,.0f} GB"
             print(f"{path}: {size} are read once, to know them again", file=sys.stderr, flush=True)
-        hasher = xxhash.xxh3_128()
-        while chunk := file.read(CHUNK_BYTES):
-            hasher.update(chunk)
-        digest: str = hasher.hexdigest()
+        digest = _hash_content(file)
         if state == _state(file.fileno()) and abs(time.time() - state[1] / 1e9) > SETTLED_S:
             _remember(known, [*state, digest])
     return digest
+
+
+def hash_file_anew(path: Path) -> str:
+    """Return the hash that `hash_file` does, and remember nothing: of files that come without end.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        return _hash_content(file)
+
+
+def _hash_content(file: BinaryIO) -> str:
+    hasher = xxhash.xxh3_128()
+    while chunk := file.read(CHUNK_BYTES):
+        hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def _state(descriptor: int) -> list[int]:

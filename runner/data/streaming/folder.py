@@ -15,6 +15,7 @@ import numpy as np
 from runner.data.core.argument_types import Count, Seconds, SecondsOrNone
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
+from runner.data.core.file_hashes import hash_file_anew
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_settings
 from runner.data.core.source_files import nearest_path
@@ -136,8 +137,8 @@ def list_names(folder: Path) -> list[str]:
 class FolderSource:
     """Yields the rows of one file after another.
 
-    A position has the `file`, the `row` in it after the last one used, its number of `rows`, and
-    how many `files` there were up to it.
+    A position has the `file`, the `row` in it after the last one used, its number of `rows`, the
+    hash `xxh3` of its content, and how many `files` there were up to it.
     """
 
     def __init__(self, settings: FolderRecipe, encoder: FileEncoder | None = None) -> None:
@@ -258,6 +259,12 @@ class FolderSource:
                 f"{path}: has {index.num_rows} rows, and had {num_rows} before; put the old file "
                 "back, and give new rows a file of their own"
             )
+        digest = hash_file_anew(path)
+        if position.get("xxh3", digest) != digest:  # older runs have not kept it
+            raise DataError(
+                f"{path}: has other content than when the run used {row} of its {num_rows} rows; "
+                "put the old file back, and give new rows a file of their own"
+            )
         return index
 
     def _read_file(self, index: BlockIndex, row: int, first_row: int) -> Iterator[StreamChunk]:
@@ -267,10 +274,15 @@ class FolderSource:
         """
         from runner.data.streaming.dataset import StreamChunk
 
-        name, total, num_files = index.files[0].name, index.num_rows, len(self._visited)
+        place = {
+            "file": index.files[0].name,
+            "rows": index.num_rows,
+            "files": len(self._visited),
+            "xxh3": hash_file_anew(index.files[0]),
+        }
         if self._encoder is not None:
             for first, rows in self._encoder.read(index.files[0], row, first_row):
-                yield StreamChunk(rows, _positions_in_file(name, first, total, num_files))
+                yield StreamChunk(rows, _positions_in_file(place, first))
             return
         starts_N = index.start_N
         index_in_stream = replace(index, start_N=starts_N + (first_row - row))
@@ -280,12 +292,10 @@ class FolderSource:
                 skipped = max(0, row - int(starts_N[block]))
                 rows = reader.read_rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
                 first = int(starts_N[block]) + skipped
-                yield StreamChunk(rows, _positions_in_file(name, first, total, num_files))
+                yield StreamChunk(rows, _positions_in_file(place, first))
         finally:
             reader.close()
 
 
-def _positions_in_file(
-    name: str, first: int, total: int, num_files: int
-) -> Callable[[int], StreamPosition]:
-    return lambda n: {"file": name, "row": first + n, "rows": total, "files": num_files}
+def _positions_in_file(place: StreamPosition, first: int) -> Callable[[int], StreamPosition]:
+    return lambda n: {**place, "row": first + n}

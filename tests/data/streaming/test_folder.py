@@ -10,6 +10,7 @@ import pytest
 
 from runner.batch import DataPosition
 from runner.data.core.dataset import EndOfStream
+from runner.data.core.file_hashes import hash_file
 from runner.data.prepare.fingerprint import fingerprint
 from runner.data.streaming.folder import folder
 from runner.errors import ConfigError, DataError
@@ -48,6 +49,7 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
     assert [int(r) for b in batches for r in b.rows_B] == list(range(640))
     assert "no new file" in end
     place = {"file": "b.parquet", "row": 6, "rows": 350, "files": 2}
+    place["xxh3"] = hash_file(tmp_path / "b.parquet")
     assert batches[3].cursor == DataPosition(0, 256, place)
     labels = [int(y) for b in batches for y in b.labels_BT[:, 0]]
     assert labels == whole["click"].to_pylist()[:640]
@@ -146,6 +148,12 @@ def test_a_file_that_has_changed_is_refused_on_resume(tmp_path):
     arrive(tmp_path, "a.parquet", rows(90))
     with pytest.raises(DataError, match="has 90 rows, and had 100"):
         read(stream(tmp_path), 60, within)
+    arrive(tmp_path, "a.parquet", rows(100, seed=1))
+    with pytest.raises(DataError, match="other content than when the run used 60 of its 100 rows"):
+        read(stream(tmp_path), 60, within)
+    without_hash = {k: v for k, v in within.place.items() if k != "xxh3"}  # as older runs saved it
+    rest, _ = read(stream(tmp_path), 40, DataPosition(0, 60, without_hash))
+    assert ids(rest) == [*range(60, 100), *range(40)]
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(DataError, match="is gone, and the run had used 60 of its 100 rows"):
         read(stream(tmp_path), 60, within)
