@@ -46,7 +46,8 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
     fixed = [change for change in changes if change[0].split(".")[0] in FIXED_KEYS]
     if fixed:
         dataset = spec.config["dataset"]
-        where = dataset.get("path") or dataset.get("schema") or "the dataset"
+        paths = [dataset.get(key) for key in ("path", "validation_path", "test_path")]
+        where = " or ".join(map(str, filter(None, paths))) or dataset.get("schema", "the dataset")
         is_same = [key for key, _, _ in fixed] == ["data"]  # and no setting of it
         changed = f"the data of {where} have changed since, or how they are read\n" * is_same
         raise UserError(
