@@ -17,7 +17,13 @@ from torch import Tensor
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.protocol import Metrics
-from runner.metrics.result_keys import NO_ROW, add_task_means, result_key, undefined_note
+from runner.metrics.result_keys import (
+    NO_ROW,
+    UNWEIGHTED_NOTE,
+    add_task_means,
+    result_key,
+    undefined_note,
+)
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -131,7 +137,7 @@ class OwnMetrics(Metrics):
         parts = [self._counts_3T, *(part["counts"].to(self._device) for part in self._merged)]
         if int(torch.stack(parts)[:, 1].sum()):
             names = ", ".join(own.name for own in self._own)
-            notes.append(f"{names}: each row counts once, whatever its weight (metrics.own)")
+            notes.append(f"{names}: {UNWEIGHTED_NOTE} (metrics.own)")
         return tuple(notes)
 
     def state(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from runner.metrics.names import get_metric, split_task
 # is the most probable one, and the first against always predicting the rates of the classes.
 JOINT_METRICS = ("log_loss", "normalized_entropy", "rce", "accuracy")
 UNDEFINED_NOTE = "undefined, since"  # in a note, behind the names of metrics and a colon
+UNWEIGHTED_NOTE = "each row counts once, whatever its weight"  # of own metrics, as above
 NO_ROW = "no row counts: there is none of a weight above 0"
 
 

@@ -207,7 +207,7 @@ def check_slice_column(
     Raises:
         ConfigError: naming the nearest column.
     """
-    name, known = settings.slice_by, [*groups, *features, ITEM_POPULARITY]
+    name, known = settings.slice_by, list(dict.fromkeys((*groups, *features, ITEM_POPULARITY)))
     if name is not None and name not in known:
         raise ConfigError(
             f"metrics.slice_by={name}: no group column and no column of ids"

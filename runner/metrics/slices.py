@@ -15,7 +15,7 @@ from torch import Tensor
 
 from runner.batch import Prediction
 from runner.metrics.protocol import Metrics
-from runner.metrics.result_keys import UNDEFINED_NOTE
+from runner.metrics.result_keys import UNDEFINED_NOTE, UNWEIGHTED_NOTE
 
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
@@ -79,7 +79,8 @@ class SlicedMetrics(Metrics):
             f"{of}: {note}"
             for of, metrics in self._named()
             for note in metrics.notes()
-            if UNDEFINED_NOTE not in note  # in a slice it is nothing to speak of
+            # In a slice the one is nothing to speak of, and the other is said of all rows.
+            if UNDEFINED_NOTE not in note and UNWEIGHTED_NOTE not in note
         )
 
     def reset(self) -> None:

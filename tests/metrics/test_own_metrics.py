@@ -21,7 +21,8 @@ from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
 from runner.metrics.own import OwnMetric, check_own_metric
 from runner.metrics.result_keys import result_keys
-from runner.metrics.settings import MetricSettings
+from runner.metrics.settings import MetricSettings, check_slice_column
+from runner.metrics.slices import attach_slice_values
 from runner.training.builder.metrics import check_own_directions
 
 CPU = torch.device("cpu")
@@ -145,6 +146,21 @@ def test_classes_of_torchmetrics_give_what_they_give_by_themselves_on_ranks_too(
             expected = pytest.approx(float(twin.compute()), abs=1e-6)
             assert found[f"{metric.name}/{column}"] == found[metric.name] == expected
     assert metrics_of([CLICK], own=OF_CLICK, exact=False).names() == ["loss"]
+
+
+def test_that_weights_count_for_nothing_is_told_once_and_not_of_each_slice():
+    schema = Schema(dense=(), sparse=(), tasks=(CLICK,))
+    settings = MetricSettings(eval=["auc"], train=[], slice_by="city")
+    metrics = make_metrics(schema, CPU, settings, exact=True, own=OF_CLICK)
+    metrics.update(attach_slice_values(draw(3, 500), torch.arange(500) % 20), {})
+    assert "mcc/city=19" in metrics.compute()
+    assert len([note for note in metrics.notes() if "counts once" in note]) == 1
+
+
+def test_a_column_that_is_a_group_and_a_feature_is_listed_once():
+    settings = MetricSettings(eval=["auc"], train=[], slice_by="age")
+    with pytest.raises(ConfigError, match=r"there are user, item, item_popularity$"):
+        check_slice_column(settings, ["user"], ["user", "item"])
 
 
 def test_rows_with_other_weights_are_told_and_rows_of_nan_make_nan():
