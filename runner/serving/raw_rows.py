@@ -67,7 +67,7 @@ def as_table(
             f"the rows are {given}; they can be an Arrow table, a mapping from columns to their "
             "values, or a list of rows"
         )
-    is_list = isinstance(rows, Sequence)
+    is_list, is_empty = isinstance(rows, Sequence), isinstance(rows, Sequence) and not rows
     try:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -82,7 +82,8 @@ def as_table(
         table = flatten_structs(rows)
         if is_list:
             present = table.column_names
-            for name in find_absent(declared.optional_columns, declared.columns, present):
+            absent = find_absent(declared.optional_columns, declared.columns, present)
+            for name in declared.columns if is_empty else absent:
                 table = table.append_column(name, pa.nulls(table.num_rows))
         return table
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -146,9 +147,10 @@ def encode_rows(
 
 
 def select_features(declared: Declared, features: Collection[str]) -> Declared:
-    """Return the declaration of some features alone."""
+    """Return the declaration of some features alone, and of the ids that matches compare."""
     numeric = tuple(spec for spec in declared.numeric if spec.name in features)
-    ids = tuple(spec for spec in declared.ids if spec.name in features)
+    matched = {column for spec in numeric if spec.of for column in spec.columns}
+    ids = tuple(s for s in declared.ids if s.name in features or s.column in matched)
     return replace(declared, numeric=numeric, ids=ids)
 
 

@@ -14,9 +14,10 @@ import yaml
 from runner.cli.schema import schema as schema_verb
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.keep_features import keep_features
+from runner.data.tabular.list_matches import count_matches
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
@@ -105,6 +106,30 @@ def test_a_missing_id_and_a_missing_list_have_no_match(tmp_path):
     )
     found = next(data.batches("train", batch_size=4)).dense_BD[:, 0]
     np.testing.assert_allclose(found, [1 / 3, 0, 0, 0], rtol=1e-6)
+
+
+def test_large_ids_beside_missing_ones_match_those_of_a_list():
+    ids = [10**15, 12_345_678_901, None, 7]
+    lists = pa.array([[i, 5] if i else [5] for i in ids], pa.list_(pa.int64()))
+    for type_ in (pa.int64(), pa.float64(), pa.decimal128(20, 0)):
+        counts_R, shares_R = count_matches(lists, pa.array(ids, type_))
+        assert counts_R.tolist() == [1, 1, 0, 1], type_
+        assert shares_R.tolist() == [0.5, 0.5, 0, 0.5], type_
+
+
+def test_a_request_may_lack_a_list_of_a_match_that_no_graph_reads_by_itself():
+    declared = replace(parse_schema(schema_of({"share": SHARE}, {"list": True})), labels=())
+    known = {name: np.arange(100, 105) for name in ("item", "history")}
+    fitted = FittedTransforms(num_rows={"item": 9, "history": 9}, vocabularies=known)
+    raw = Transforms(declared, fitted)
+    for rows in (
+        [{"item": 100}],
+        [{"item": 100, "history": None}],
+        {"item": [1], "history": [None]},
+    ):
+        assert encode_rows(raw, rows, ["share"]).dense["share"].tolist() == [0]
+    with pytest.raises(DataError, match="column 'history' has type int64, expected a list"):
+        encode_rows(raw, [{"item": 100, "history": 100}], ["share"])
 
 
 def propose(tmp_path, table: pa.Table, capsys) -> tuple[dict, str]:

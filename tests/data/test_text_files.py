@@ -350,6 +350,17 @@ def test_whole_numbers_from_2_to_63_on_keep_all_digits_in_json_lines(tmp_path):
     assert types.field("x").type == types.field("y").type == pa.float64()
 
 
+def test_lists_of_json_lines_may_begin_with_several_missing_values(tmp_path):
+    rows = [{"a": [None, None], "b": [None] * 3, "n": 2**63}, {"a": ["x", None], "b": [], "n": 1}]
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    file, layout = DataFile(path), default_text_format("jsonl")
+    types = dict(zip("abn", infer_text_schema(file, layout).types))
+    assert types == {"a": pa.list_(pa.string()), "b": pa.list_(pa.string()), "n": pa.uint64()}
+    (chunk,) = read_text_chunks(file, types, layout, skip_bad_rows=False)
+    assert chunk.table.to_pylist() == rows
+
+
 def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 300)
     rows = [json.dumps({"label": n % 2, "user": 1, "x": 1.5, "tags": []}) for n in range(100)]

@@ -175,3 +175,25 @@ def test_lengths_and_weights_that_do_not_fit_their_ids_are_told_by_tensor():
     ):
         with pytest.raises(DataError, match=told):
             check_ids(spec, raw, {**good, name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "expected"),
+    [
+        ("FP32", [123456789, None, 1.5], pa.array([123456789.0, None, 1.5])),
+        ("FP32", [16777217, 1], pa.array([16777217, 1])),
+        ("FP64", [2**60 + 1, None], pa.array([2**60 + 1, None])),
+        ("FP64", [[2**60 + 1, None], [7]], pa.array([[2**60 + 1, None], [7]])),
+        ("FP32", [0.1, 7], pa.array([0.1, 7], pa.float32())),
+    ],
+)
+def test_large_whole_numbers_among_floats_keep_all_digits(datatype, data, expected):
+    tensor = {"name": "x", "datatype": datatype, "shape": [len(data)], "data": data}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    assert parse_request(body, None).inputs["x"].values.equals(expected)
+
+
+def test_whole_numbers_that_doubles_do_not_hold_are_refused_beside_fractions():
+    tensor = {"name": "x", "datatype": "FP64", "shape": [2], "data": [2**60 + 1, 0.5]}
+    with pytest.raises(DataError, match="tensor 'x', FP64: Integer value 1152921504606846977"):
+        parse_request(json.dumps({"inputs": [tensor]}).encode(), None)

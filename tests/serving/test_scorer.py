@@ -102,6 +102,7 @@ def test_a_list_of_rows_has_the_scores_of_their_columns(scorer):
     (expected,) = scorer.score(columns, skip_bad_rows=True).values()
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(scorer.score(tuple(single), skip_bad_rows=True)["click"], found)
+    assert scorer.score([])["click"].shape == (0,)
     with pytest.raises(DataError, match="the rows are no table"):
         scorer.score([1, 2])
 

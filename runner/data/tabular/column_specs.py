@@ -255,7 +255,7 @@ class Declared:
     @property
     def optional_columns(self) -> frozenset[str]:
         """Columns that every row may lack, as all that is made of them allows."""
-        numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numeric]
+        numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numbers]  # matches take all
         columns = [(spec.columns, spec.default is not None) for spec in numbers]
         columns += [(spec.columns, spec.takes_missing) for spec in self.ids]
         needed = {name for names, takes_missing in columns if not takes_missing for name in names}

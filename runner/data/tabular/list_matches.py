@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import COUNT, IdSpec, NumericSpec
-from runner.data.tabular.raw_ids import as_lists, flatten_lists
+from runner.data.tabular.raw_ids import MAX_EXACT_INTEGER, as_lists, flatten_lists
 from runner.data.tabular.read_files import single_array
 
 
@@ -45,5 +45,10 @@ def count_matches(lists: pa.Array, ids_R: pa.Array) -> tuple[np.ndarray, np.ndar
 
 
 def _as_texts(values: pa.Array) -> pa.Array:
+    if pt.is_floating(values.type):  # by all digits: Arrow writes 1e+10
+        x = values.cast(pa.float64())
+        whole = pc.and_(pc.equal(x, pc.round(x)), pc.less_equal(pc.abs(x), MAX_EXACT_INTEGER))
+        digits = pc.if_else(whole, x, pa.scalar(None, x.type)).cast(pa.int64()).cast(pa.string())
+        return pc.coalesce(digits, values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")

@@ -147,9 +147,14 @@ def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
 
 
 def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
-    if schema is None:
-        return _with_unsigned(_parse_as(block, None), block)
-    return _parse_as(block, schema)
+    if schema is not None:
+        return _parse_as(block, schema)
+    table = _parse_as(block, None)
+    try:
+        table.validate()
+    except pa.ArrowInvalid:  # guessing types, Arrow drops values of lists that begin with two nulls
+        table = _parse_as(block, _with_typed_lists(table.schema))
+    return _with_unsigned(table, block)
 
 
 def _parse_as(block: bytes, schema: pa.Schema | None) -> pa.Table:

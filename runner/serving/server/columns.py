@@ -39,23 +39,17 @@ class ServedColumn:
 
 def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:
     """Return the raw columns that some graphs read, each once."""
-    wanted = set(graph_features(graphs))
     found: dict[str, ServedColumn] = {}
-    declared = select_features(raw.declared, wanted)
-    matched = {column for spec in declared.numeric if spec.of for column in spec.columns}
-    wanted |= {spec.name for spec in raw.declared.ids if spec.column in matched}
+    declared = select_features(raw.declared, graph_features(graphs))
     for column, form in declared.time_forms.items():
         datatype = "BYTES" if form in TEXT_DATES else "INT64"
         found[column] = ServedColumn(column, datatype)
-    for number in raw.declared.numbers:
-        if number.name in wanted:
-            datatype = "BYTES" if number.separator or number.input else "FP64"
-            is_list = number.size > 0 and not number.separator
-            found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
+    for number in declared.numbers:
+        datatype = "BYTES" if number.separator or number.input else "FP64"
+        is_list = number.size > 0 and not number.separator
+        found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
     # a cross reads whatever type its columns have, so their own features come first
-    for spec in sorted(raw.declared.ids, key=lambda spec: bool(spec.cross)):
-        if spec.name not in wanted:
-            continue
+    for spec in sorted(declared.ids, key=lambda spec: bool(spec.cross)):
         is_list = spec.is_list and not spec.separator
         for column in spec.cross or (spec.column,):
             datatype = "INT64"

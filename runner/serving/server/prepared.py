@@ -84,6 +84,8 @@ def _read_array(name: str, tensors: Mapping[str, Tensor]) -> np.ndarray:
     if pa.types.is_list(tensor.values.type):
         raise DataError(f"tensor {name!r}: nested lists must have the form of its shape")
     values: np.ndarray = tensor.values.to_numpy(zero_copy_only=False).reshape(tensor.shape)
+    if datatype == "FP32":
+        values = values.astype(np.float32, copy=False)  # of large whole numbers
     if datatype == "FP32" and not np.isfinite(values).all():
         raise DataError(f"tensor {name!r}: holds a value that is not finite")
     return values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeGuard
@@ -179,30 +179,32 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
     for _ in range(num_dimensions - 1):  # row-major elements may be nested by dimension
         if data and all(type(row) is list for row in data):
             data = list(chain.from_iterable(data))
-    kind, elements = DATATYPES[datatype], data
-    if any(type(row) is list for row in data):
-        kind = pa.list_(kind)
-        elements = chain.from_iterable(
-            row if type(row) is list else [row] for row in data if row is not None
-        )
+    kinds, elements, is_nested = [DATATYPES[datatype]], data, any(type(x) is list for x in data)
+    if is_nested:
+        rows = (row if type(row) is list else [row] for row in data if row is not None)
+        elements = list(chain.from_iterable(rows))
     _check_types(name, datatype, elements)
-    try:
-        return pa.array(data, kind)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise DataError(f"tensor {name!r}, {datatype}: {error}") from error
+    if datatype in ("FP32", "FP64"):  # Arrow refuses whole numbers that these would round
+        kinds += [pa.float64()] if float in map(type, elements) else [pa.int64()]
+    problems = []
+    for kind in kinds:
+        try:
+            return pa.array(data, pa.list_(kind) if is_nested else kind)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            problems.append(error)
+    raise DataError(f"tensor {name!r}, {datatype}: {problems[0]}") from problems[0]
 
 
-def _check_types(name: str, datatype: str, elements: Iterable[Any]) -> None:
+def _check_types(name: str, datatype: str, elements: Sequence[Any]) -> None:
     """Refuse what Arrow would convert without a word, such as 1.5 to 1.
 
     Raises:
         DataError: naming the first such element.
     """
     known = {*_JSON_TYPES.get(datatype, {int}), type(None)}
-    found = list(elements)
-    if {*map(type, found)} <= known:
+    if {*map(type, elements)} <= known:
         return
-    wrong = next(element for element in found if type(element) not in known)
+    wrong = next(element for element in elements if type(element) not in known)
     raise DataError(f"tensor {name!r}: {json.dumps(wrong)[:80]} is no element of {datatype}")
 
 
