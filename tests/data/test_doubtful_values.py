@@ -126,6 +126,42 @@ def test_rows_made_of_impressions_keep_their_histories_as_lists_and_their_times(
     }  # fmt: skip
 
 
+LISTS = {
+    "many ids": ("|", "a:{}", 600),
+    "many packages": (",", "com.a.p{}", 600),
+    "spaces behind": (", ", "tag {}", 30),
+    "spaces around": (" | ", "tag {}", 30),
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_in_texts_have_the_separator_that_leaves_their_parts(tmp_path, what):
+    separator, item, num_items = LISTS[what]
+    rng = np.random.default_rng(0)
+    texts = [separator.join(map(item.format, rng.integers(0, num_items, 9))) for _ in range(400)]
+    t = pd.DataFrame({"tags": np.array(texts)[rng.integers(0, 400, 2000)]})
+    t["click"] = rng.integers(0, 2, 2000)
+    t.to_parquet(tmp_path / "rows.parquet")
+    [(f, role), _] = propose_schema(str(tmp_path / "rows.parquet")).columns
+    assert role.settings["separator"] == separator and f.num_distinct <= num_items
+
+
+def test_addresses_and_a_space_that_is_not_behind_each_comma_make_no_other_parts(tmp_path):
+    rng = np.random.default_rng(0)
+    words = np.array(["Elm St", "Oak St", "Main St", "Bay Rd", "Hill Rd"])
+    t = pd.DataFrame(
+        {
+            "address": [f"{n} {words[n % 5]}, {n * 7 % 900} Ville, State {n}" for n in range(500)],
+            "mixed": [",".join(map(str, rng.integers(0, 9, 4))) + ", 1" for _ in range(500)],
+            "click": rng.integers(0, 2, 500),
+        }
+    )
+    t.to_parquet(tmp_path / "rows.parquet")
+    roles = {f.name: r for f, r in propose_schema(str(tmp_path / "rows.parquet")).columns}
+    assert "separator" not in roles["address"].settings
+    assert roles["mixed"].settings["separator"] == ","
+
+
 @pytest.mark.parametrize("kind", ["numbers", "texts", "missing"])
 def test_numbered_columns_of_a_history_are_told_with_the_lines_that_make_a_list(
     tmp_path, monkeypatch, kind

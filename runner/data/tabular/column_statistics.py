@@ -29,7 +29,8 @@ MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
 MOST_CLASSES = 100  # values of a label
 CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
-LIST_OF_IDS = r"^([^\s]*\d[^\s]*( |$))*$"  # such as N55189 N42782, with a digit in each
+# What lists of many ids look like: N55189 N42782, with a digit in each, or com.a.chat,com.b.maps
+LISTS_OF_IDS = {" ": r"^([^\s]*\d[^\s]*( |$))*$", ",": r"^([^\s,]+(, ?|$))*$"}
 LEAST_IDS, LEAST_REPEATS = 3, 4  # in a text, and of each id in all texts, on average
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
@@ -255,10 +256,22 @@ def _guess_separator(texts: pa.Array) -> str:
             continue
         parts = pc.split_pattern(values.unique(), character).flatten()
         num_parts = pc.count_distinct(parts).as_py()
-        if num_parts < num_texts / 2:
-            return character
-        # long lists of many ids, such as histories
-        are_ids = character == " " and _share(values, LIST_OF_IDS) > 0.95
-        if are_ids and len(parts) > max(LEAST_IDS * num_texts, LEAST_REPEATS * num_parts):
-            return character
+        # long lists of many ids, such as histories, whose ids repeat nonetheless
+        are_many = len(parts) > max(LEAST_IDS * num_texts, LEAST_REPEATS * num_parts)
+        are_many = are_many and _share(values, LISTS_OF_IDS.get(character, "")) > 0.95
+        if num_parts < num_texts / 2 or are_many:
+            return _with_spaces(values, character)
     return ""
+
+
+def _with_spaces(texts: pa.Array, separator: str) -> str:
+    """Return the separator with the spaces that stand around it in all texts.
+
+    Of `jazz, rock` the second part is `rock`, as it is where it stands first.
+    """
+    if separator == " ":
+        return separator
+    mark = re.escape(separator)
+    after = "" if _share(texts, f"{mark}[^ ]") else " "
+    before = " " if after and not _share(texts, f"[^ ]{mark}") else ""
+    return f"{before}{separator}{after}"

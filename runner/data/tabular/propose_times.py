@@ -145,7 +145,15 @@ def describe_possible_times(
         if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
             continue
         if f.low is None:
-            if named and is_text(f.type) and f.num_distinct > MOST_DAYS:
+            if not (is_text(f.type) and f.num_distinct > MOST_DAYS) or f.time_form:
+                continue
+            if _are_of_some_form(f.examples):
+                notes.append(
+                    f"{f.name}: texts such as {f.examples[0]!r} are times, but not all texts have "
+                    "one form, so that they split no rows; pandas.to_datetime with format='mixed' "
+                    "reads several"
+                )
+            elif named:
                 notes.append(
                     f"{f.name}: is named like a time, and texts such as {f.examples[0]!r} are in "
                     "no known form; pandas.to_datetime reads more forms"
@@ -166,6 +174,13 @@ def describe_possible_times(
             "does on later rows"
         )
     return notes
+
+
+def _are_of_some_form(texts: Sequence[str]) -> bool:
+    """Tell whether each of some texts is a time, be it in a form of its own."""
+    values = pa.array(texts, pa.string())
+    times_FR = np.array([parse_times(values, form) for form in ("seconds", *TEXT_DATES)])
+    return bool(((times_FR >= EARLIEST_S) & (times_FR < LATEST_S)).any(0).all())
 
 
 def ask_for_forms(times: Sequence[ColumnStatistics]) -> list[str]:
