@@ -167,10 +167,14 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
         for problem in found.pop("problems")
     ]
     if problems:
-        raise UserError(
-            "not written, since it is not what was evaluated; if the data or the code of the model "
-            "were changed since the training, train again:\n  " + "\n  ".join(problems)
+        finer = {"int4": "int8, fp16", "int8": "fp16"}.get(measured["quantise"])
+        cause = (
+            f"tables in {measured['quantise']} round too much for it: --quantise {finer} or none"
+            if finer
+            else "if the data or the code of the model were changed since the training, train again"
         )
+        listed = "\n  ".join(problems)
+        raise UserError(f"not written, since it is not what was evaluated; {cause}:\n  {listed}")
 
 
 def describe(measured: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,11 +25,11 @@ from runner.serving.scorer import Scorer
 from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
+from runner.training.update.context import Context
 
 # How far a metric may lie from that of the evaluation. The graph of a .pt2 has the very operators
 # of the model; a compiler or another runtime adds in another order.
 BOUNDS: Mapping[str | None, float] = {None: 1e-5, "fp16": 1e-4, "int8": 2e-3, "int4": 2e-2}
-AMP_BOUND = 5e-3  # an evaluation under autocast rounds more than the graph, which is in float32
 LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
 MOVED_ROWS = 4  # in rankings rounding may swap so many rows
 LATENCY_ROWS = (1, 64, 1024)
@@ -49,6 +50,8 @@ def compare(
 ) -> Comparison:
     """Score a split from its raw rows, and compare metrics and logits with the model's own.
 
+    A model trained with `trainer.amp=true` scores in float32 here, as its artifact does.
+
     Args:
         job: with the weights of the artifact.
         scorer: of the artifact; its own transforms are used.
@@ -57,20 +60,21 @@ def compare(
         evaluated: metrics of `loop=eval` on this split.
     """
     context, model = job.context, job.context.model
-    metrics = job.make_metrics(True)
+    is_amp = context.amp_dtype is not None
+    metrics, of_model = job.make_metrics(True), job.make_metrics(True)
     settings = job.metric_settings
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
     for root in context.root_modules():
         root.eval()
     catalogue = open_catalogue(model, settings, job.dataset, split)
-    with context.evaluation_weights(), torch.no_grad(), catalogue:
+    with without_autocast(context), context.evaluation_weights(), torch.no_grad(), catalogue:
         if isinstance(model, RetrievalModel) and model.items_ID is not None:
             items_ID = torch.from_numpy(all_item_vectors(scorer, model.item.num_rows))
         else:
             items_ID = None
         for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
-            prediction, _ = job.task.eval_step(context, batch)
+            prediction, own_losses = job.task.eval_step(context, batch)
             encoded = rows.take(batch.size)
             scored = _score(scorer, encoded, prediction, batch, model, items_ID)
             # rows that were skipped as bad have weight 0, and whatever score
@@ -80,13 +84,27 @@ def compare(
             largest = float((prediction.logits_BT.abs() * counted_B1).max())
             found.largest_logit = max(found.largest_logit, largest)
             losses = dict(context.loss(scored))
-            schema = job.dataset.schema
-            metrics.update(attach_slices(scored, batch, schema, settings.slice_by, model), losses)
+            slices = batch, job.dataset.schema, settings.slice_by, model
+            metrics.update(attach_slices(scored, *slices), losses)
+            if is_amp:
+                of_model.update(attach_slices(prediction, *slices), own_losses)
     found.metrics, _ = reduce_metrics(metrics, context.ranks)
+    if is_amp:
+        evaluated, _ = reduce_metrics(of_model, context.ranks)
     if isinstance(model, RetrievalModel):  # whose losses are of drawn items, which no graph scores
         evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
     found.problems = _find_problems(found, evaluated, scorer, job, split)
     return found
+
+
+@contextmanager
+def without_autocast(context: Context) -> Iterator[None]:
+    """Within the block the model computes in float32."""
+    dtype, context.amp_dtype = context.amp_dtype, None
+    try:
+        yield
+    finally:
+        context.amp_dtype = dtype
 
 
 def _score(
@@ -118,7 +136,7 @@ def _find_problems(
     found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
 ) -> list[str]:
     quantise = scorer.artifact.manifest["quantise"]
-    bound = max(BOUNDS[quantise], AMP_BOUND if job.context.amp_dtype is not None else 0.0)
+    bound = BOUNDS[quantise]
     moved = MOVED_ROWS / job.dataset.num_rows[split]
     problems = []
     for name, value in evaluated.items():
@@ -127,9 +145,8 @@ def _find_problems(
             continue
         if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
             problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
-    is_exact = quantise is None and job.context.amp_dtype is None
     allowed = LOGIT_BOUND * max(1.0, found.largest_logit)
-    if is_exact and not found.largest_difference <= allowed:
+    if quantise is None and not found.largest_difference <= allowed:
         problems.append(
             f"a logit differs by {found.largest_difference:.3g}; at most {allowed:.3g} is rounding"
         )
