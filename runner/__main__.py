@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
+from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.world_size import launched_rank
 from runner.errors import UserError, describe_raised_warning, is_interruption, wrap_words
 from runner.machine.imports import postpone_full_collections
@@ -34,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     restore_streams = mask_standard_streams()
     note_references(words)
     try:
-        if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
+        if argv is None:
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
+            stop_with_terminal()
         words, allow = extract_allow(words)
         verb = words and is_verb(words[0])
         code = run_verb(words, allow) if verb else _run_overrides(words, allow)

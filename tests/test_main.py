@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -213,6 +214,15 @@ def test_an_interruption_during_the_first_imports_ends_without_a_traceback():
     code = "import sys; sys.argv[0] = '-m'; import runner, os, signal; os.kill(os.getpid(), 2)"
     done = python("-c", f"{code}; import time; time.sleep(9)")
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_a_closed_terminal_ends_a_command_as_sigterm_does():
+    code = (
+        "import os, signal; from runner import __main__; "
+        "__main__.run_verb = lambda *_: os.kill(os.getpid(), signal.SIGHUP) or 0; __main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "ls"], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"")
 
 
 def test_an_import_of_the_package_leaves_interruptions_alone():

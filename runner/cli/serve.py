@@ -47,8 +47,8 @@ def make_parser() -> VerbParser:
         "serve",
         "Serve an exported model over HTTP, by the Open Inference Protocol v2 (that of Triton and\n"
         "KServe), in JSON or binary, with raw columns or prepared ids. Requests that wait are\n"
-        "scored together. SIGTERM and Ctrl-C answer what has come, and end. Whoever reaches the\n"
-        "address can ask: there is no encryption, and no password.",
+        "scored together. SIGTERM, SIGHUP and Ctrl-C answer what has come, and end. Whoever\n"
+        "reaches the address can ask: there is no encryption, and no password.",
         examples=(
             "serve exported/clicks",
             "serve exported/clicks --host 0.0.0.0 --port 9000 --workers 4",

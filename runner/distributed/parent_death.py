@@ -1,9 +1,10 @@
-"""Processes that end when their parent does; the script `parent_death.py PARENT COMMAND...`.
+"""Processes that end when their parent or their terminal does.
 
-The script, run with `python -I -S`, replaces itself by a job of a sweep. The job then ends with the
-sweep, however the sweep ends: when the parent dies, the kernel sends it SIGTERM, so that it saves
-and exits. To ask for this in the sweep itself, between fork and exec, would run Python code after a
-fork in a process that may have threads. Only the standard library is imported here.
+The script `parent_death.py PARENT COMMAND...`, run with `python -I -S`, replaces itself by a job of
+a sweep. The job then ends with the sweep, however the sweep ends: when the parent dies, the kernel
+sends it SIGTERM, so that it saves and exits. To ask for this in the sweep itself, between fork and
+exec, would run Python code after a fork in a process that may have threads. Only the standard
+library is imported here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ def become_job(parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def stop_with_terminal() -> None:
+    """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def child_command(*command: str) -> list[str]:

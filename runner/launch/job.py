@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from runner.config.rules import get_key
 from runner.config.rules.resume import check_resumable
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.launcher import ProcessResult, run_on_ranks
+from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size, may_restart
 from runner.errors import ConfigError, UserError
@@ -228,7 +228,7 @@ def _run_dir_template(composed: ComposedConfig, loop: str) -> str:
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
     """Run the job in this process or on ranks of its own, and record how it ended."""
     set_threads(composed)
-    _stop_with_terminal()
+    stop_with_terminal()
     size = composed.config["trainer"]["num_processes"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
@@ -239,12 +239,6 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     else:
         outcome = run_job(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
-
-
-def _stop_with_terminal() -> None:
-    """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
 def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:

@@ -54,8 +54,12 @@ class FolderLock:
             "host": socket.gethostname(),
             "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps(holder).encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps(holder).encode(), 0)
+        except OSError:  # on a full disk: this process may live on, and try again
+            self._close()
+            raise
         os.register_at_fork(after_in_child=self._close)
 
     def release(self) -> None:

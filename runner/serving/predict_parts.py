@@ -136,7 +136,11 @@ def check_writable(rows: pa.Table) -> None:
 def write_part(
     folder: Path, number: int, rows: pa.Table, num_bad_rows: int, messages: Sequence[str]
 ) -> None:
-    """Write a part, whose bytes depend on nothing but these arguments."""
+    """Write a part, whose bytes depend on nothing but these arguments.
+
+    Raises:
+        OSError: if it cannot be written, such as on a full disk; nothing of it is left then.
+    """
     facts = json.dumps({"count": num_bad_rows, "examples": list(messages)})
     rows = rows.replace_schema_metadata({BAD_ROWS_KEY: facts})
     path = part_path(folder, number)
@@ -144,17 +148,21 @@ def write_part(
     temporary = path.with_name(f".{path.name}.tmp")
     # scores and vectors hardly repeat: to look for dictionaries would be most of the work
     repeating = [_leaf(column) for column in rows.schema if not _holds_floats(column.type)]
-    with temporary.open("wb") as file:
-        pq.write_table(
-            rows,
-            file,
-            row_group_size=rows.num_rows,
-            use_dictionary=repeating,
-            write_page_checksum=True,
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    try:
+        with temporary.open("wb") as file:
+            pq.write_table(
+                rows,
+                file,
+                row_group_size=rows.num_rows,
+                use_dictionary=repeating,
+                write_page_checksum=True,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk has no room for half a part
+        raise
     sync_path(folder)
 
 

@@ -54,6 +54,7 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
     Raises:
         UserError: if nothing can be written there.
     """
+    private: Path | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{out.name}.tmp-"
@@ -63,6 +64,8 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
         private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
         lock = FolderLock(private)
     except OSError as error:
+        if private is not None:  # on a full disk; without a lock's text nobody would ever remove it
+            shutil.rmtree(private, ignore_errors=True)
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
         yield private

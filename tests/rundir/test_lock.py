@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock, describe_holder, is_locked
+from runner.serving.write_aside import private_folder_beside
 
 HOLD = """
 import sys, time
@@ -100,3 +102,25 @@ def test_a_lock_without_text_still_refuses(tmp_path, other):
 def test_a_folder_without_a_lock_is_not_locked(tmp_path):
     assert not is_locked(tmp_path)
     assert not is_locked(Path("nowhere"))
+
+
+def test_a_lock_whose_text_could_not_be_written_is_let_go(tmp_path, monkeypatch):
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, "pwrite", _no_space)
+        with pytest.raises(OSError, match="No space left"):
+            FolderLock(tmp_path)
+    FolderLock(tmp_path).release()  # the same process may try again
+
+
+def test_a_private_folder_that_cannot_be_locked_is_not_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "pwrite", _no_space)
+    with (
+        pytest.raises(UserError, match="cannot be written: No space left"),
+        private_folder_beside(tmp_path / "model"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def _no_space(*arguments: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

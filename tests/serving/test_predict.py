@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json
-from runner.serving.predict_parts import MANIFEST_FILE, await_output, open_output
+from runner.serving.predict_parts import MANIFEST_FILE, await_output, open_output, write_part
 from tests.conftest import Zygote
 from tests.serving.scene import clicks, train
 
@@ -253,6 +256,17 @@ def test_a_prediction_that_has_begun_keeps_its_folder_before_it_has_a_part(tmp_p
     with pytest.raises(UserError, match="holds another prediction"):
         open_output(out, first)
     assert read_json(out / MANIFEST_FILE) == second
+
+
+def test_a_part_for_which_the_disk_has_no_room_leaves_nothing(tmp_path, monkeypatch):
+    def fill(rows: object, file: BinaryIO, **more: object) -> None:
+        file.write(b"PAR1")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq, "write_table", fill)
+    with pytest.raises(OSError, match="No space left"):
+        write_part(tmp_path, 0, pa.table({"click": [0.5]}), 0, [])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_with_files_of_another_kind_is_refused_and_gets_no_lock(tmp_path):

@@ -56,7 +56,9 @@ def test_an_overloaded_server_answers_503_and_recovers(runner, clicks_model, cli
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)]
+)
 def test_a_signal_lets_what_has_come_be_answered(runner, clicks_model, clicks_scorer, number, code):
     rows = click_rows(4)
     with serving(runner, clicks_model) as server:
