@@ -20,6 +20,8 @@ import threading
 import traceback
 from typing import TextIO
 
+from runner.distributed.parent_death import stop_with_terminal
+
 IMPORTED = (  # what a command imports
     "runner.training.builder",
     "runner.training.loops.debug",
@@ -129,6 +131,7 @@ def become_runner(request: dict) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop_with_terminal()  # as `main` does for a command line of its own
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
