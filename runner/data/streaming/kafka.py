@@ -8,6 +8,7 @@ broker. The price is that the stream waits for a partition that has its turn and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,8 +22,11 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_settings
 from runner.data.streaming.kafka_consumer import (
     CHUNK_ROWS,
+    CODE_SETTINGS,
     POLL_S,
     RESERVED_SETTINGS,
+    SHELL_PREFIX,
+    SHELL_WORD,
     Message,
     RoundRobinConsumer,
 )
@@ -66,9 +70,15 @@ class TopicRecipe:
         if not self.topic:
             raise ConfigError("dataset.topic is not set: the Kafka topic to train on")
         check_settings(self)
-        for key in self.client or ():
+        for key, value in (self.client or {}).items():
             if key in RESERVED_SETTINGS or key == "bootstrap.servers":
                 raise ConfigError(f"dataset.client.{key}: is reserved; the runner sets it itself")
+            is_shell = key.startswith(SHELL_PREFIX) and not re.fullmatch(SHELL_WORD, str(value))
+            if key in CODE_SETTINGS or is_shell:
+                raise ConfigError(
+                    f"dataset.client.{key}: is refused, since a configuration may not name code "
+                    "that the client runs"
+                )
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:

@@ -21,6 +21,13 @@ RESERVED_SETTINGS = {
     "enable.partition.eof": False,
     "group.id": "runner",
 }
+# A configuration may come from anywhere, and these let the client load machine code or run a shell.
+CODE_SETTINGS = (
+    *("plugin.library.paths", "ssl.engine.location", "ssl.engine.id", "ssl.providers"),
+    "sasl.kerberos.kinit.cmd",
+)
+# What the client puts into the command of a shell
+SHELL_PREFIX, SHELL_WORD = "sasl.kerberos.", r"[A-Za-z0-9_@./:-]*"
 
 
 @dataclass(frozen=True)

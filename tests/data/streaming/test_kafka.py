@@ -155,6 +155,8 @@ def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
         ({"topic": None}, "dataset.topic is not set"),
         ({"begin": "erliest"}, "nearest: 'earliest'"),
         ({"client": {"auto.offset.reset": "latest"}}, "is reserved; the runner sets it"),
+        ({"client": {"plugin.library.paths": "outputs/sent/data/code"}}, "may not name code"),
+        ({"client": {"sasl.kerberos.principal": "me; touch here"}}, "may not name code"),
         ({"idle_timeout_s": 0}, "must be above 0"),
     ],
 )
