@@ -141,7 +141,7 @@ def _disk(folder: Path, other_place: str) -> tuple[str, str | None]:
 
 
 def _cache() -> tuple[str, str | None]:
-    from runner.data.core.cache import cache_root
+    from runner.machine.cache_folder import cache_root
 
     root = cache_root()
     files = [path for path in root.rglob("*") if path.is_file()] if root.is_dir() else []

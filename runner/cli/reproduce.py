@@ -90,8 +90,10 @@ def _compose(
     from runner.config.compose import compose
 
     composed = compose(overrides, config_dirs=config_dirs, from_run=folder)
-    for values in (composed.config, composed.saved_config):  # the mirror is the first run's
+    for values in (composed.config, composed.saved_config):  # these places are the first run's
         values["checkpoint"].pop("mirror", None)
+        if values.get("delivery"):
+            values["delivery"] |= dict.fromkeys(values["delivery"])
     source = (meta.get("source") or {}).get("path")
     if meta.get("kind") != "eval" or source is None:
         return composed

@@ -26,6 +26,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for what cannot be resumed, before anything is changed.
     """
     from runner.config.compose import compose
+    from runner.config.sent_runs import check_sent_places
     from runner.config.targets import allowed_packages
     from runner.launch import launch, print_status
     from runner.rundir.diff import diff_settings, format_changes
@@ -41,6 +42,8 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
     _check_flags(folder, flags)
     composed = compose(flags.overrides[1:], config_dirs=flags.config_dirs, from_run=folder)
+    if composed.was_sent:
+        check_sent_places(composed.config, flags.overrides)
     changes = diff_settings(composed.source_config, composed.saved_config)
     if changes:
         print_status(f"resuming {folder} with\n{format_changes(changes)}")
@@ -78,8 +81,9 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
         UserError: for other overrides and flags, or if the sweep's command is not known.
     """
     from runner.cli.multirun import multirun
+    from runner.config.sent_runs import asks_of_machine
     from runner.config.targets import allowed_packages
-    from runner.sweep.database import read_facts
+    from runner.sweep.database import is_own_command, read_facts
 
     refuse_flags(flags, f"resume {folder} continues a sweep", taken=("-m", "--dry-run", "--rerun"))
     place = folder.absolute()
@@ -87,7 +91,8 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     recorded = facts.get("words")
     if not isinstance(recorded, list) or not all(isinstance(word, str) for word in recorded):
         raise UserError(f"{folder}: its command was not recorded; give that command again")
-    elsewhere = [w for w in recorded if _leads_elsewhere(w)]
+    is_own = is_own_command(facts)
+    elsewhere = [w for w in recorded if _leads_elsewhere(w) or (not is_own and asks_of_machine(w))]
     given = [w for w in flags.overrides[1:] if w not in elsewhere]
     if missing := [w for w in elsewhere if w not in flags.overrides[1:]]:
         raise UserError(
@@ -101,12 +106,43 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
             "the command of a grid with more values runs only the new jobs"
         )
     original = parse_flags([w for w in recorded if override_key(w) != "hydra.sweep.dir"])
+    cwd = facts.get("cwd")
+    if not is_own:
+        _check_sent_folders(folder, original.config_dirs, flags.config_dirs, cwd)
     words = [w for w in original.overrides if override_key(w) not in map(override_key, given)]
     words += [*given, f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
-    if isinstance(cwd := facts.get("cwd"), str) and Path(cwd).is_dir():
+    if is_own and isinstance(cwd, str) and Path(cwd).is_dir():
         os.chdir(cwd)  # relative paths of the command count from there
     repeated = replace(original, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
     return multirun(repeated, allowed_packages(allow), allow)
+
+
+def _check_sent_folders(
+    folder: Path, named: Sequence[str], given: Sequence[str], cwd: object
+) -> None:
+    """Check that a sweep that was sent leads into no folder: code in it could be taken for ours.
+
+    Args:
+        folder: of the sweep.
+        named: folders with options that its command names.
+        given: those that the present command names.
+        cwd: in which its command was given; relative paths count from there.
+
+    Raises:
+        UserError: for a folder.
+    """
+    known = list(map(os.path.abspath, given))
+    for place in named:
+        if os.path.abspath(place) not in known:
+            raise UserError(
+                f"{folder}: was started with --config-dir {place}, which a directory alone may not "
+                "ask for; add it to `resume` if it is yours"
+            )
+    if isinstance(cwd, str) and os.path.isdir(cwd) and not os.path.samefile(cwd, os.curdir):
+        raise UserError(
+            f"{folder}: was started in {cwd}, where a directory alone may not lead; if the sweep "
+            "is yours, resume it in that folder"
+        )
 
 
 def _leads_elsewhere(word: str) -> bool:

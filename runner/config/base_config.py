@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.fit_choices import drop_unfit_settings
 from runner.config.groups import ConfigGroups
-from runner.config.interpolation import resolve_interpolations
+from runner.config.interpolation import EnvRead, resolve_interpolations
 from runner.config.overrides import drop_unfit_arguments
 from runner.errors import ConfigError
 from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
-from runner.rundir.saved_config import unedited_config
+from runner.rundir.saved_config import is_own_config, unedited_config
 
 # keys that are for the present command, and what is saved in their place
 HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
@@ -29,13 +29,19 @@ NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a n
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """The configuration that the overrides of keys are applied to."""
+    """The configuration that the overrides of keys are applied to.
+
+    Attributes:
+        sent_reads: what the configuration of a run that was sent reads of the environment; None:
+            it is one's own (see sent_runs.py).
+    """
 
     config: DictConfig
     default_config: Mapping[str, Any]
     choices: dict[str, str | None]
     hydra: DictConfig
     source_config: dict[str, Any] = field(default_factory=dict)
+    sent_reads: Mapping[str, EnvRead] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -86,7 +92,8 @@ def base_of_saved_run(
     saved_config = unedited_config(run_dir, meta, read, overridden)
     drop_held_for_one_command(saved_config)  # an earlier version has saved some
     loaded = OmegaConf.create(saved_config)
-    source_config = resolve_interpolations(loaded)[1]
+    _, source_config, found = resolve_interpolations(loaded)
+    sent_reads = None if is_own_config(run_dir, meta) else found.env_reads
     choices: dict[str, str | None] = dict(meta.get("choices") or {})
     for override in group_choices:
         group, text = override.key_or_group, str(override.input_line)
@@ -102,7 +109,8 @@ def base_of_saved_run(
             choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
     default_config = resolve_interpolations(loaded)[0]
-    return BaseConfig(loaded, default_config, choices, groups.compose([]).hydra, source_config)
+    hydra = groups.compose([]).hydra
+    return BaseConfig(loaded, default_config, choices, hydra, source_config, sent_reads)
 
 
 def drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:

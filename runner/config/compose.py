@@ -24,7 +24,7 @@ from runner.config.base_config import (
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
-from runner.config.interpolation import find_value, resolve_interpolations, resolve_text
+from runner.config.interpolation import Found, find_value, resolve_interpolations, resolve_text
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
@@ -36,6 +36,8 @@ from runner.config.overrides import (
 )
 from runner.config.paths import expand_home, find_dirs_elsewhere, make_paths_absolute
 from runner.config.restart import config_before_restart
+from runner.config.rules.keys import get_key
+from runner.config.sent_runs import find_sent_reads
 from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
@@ -67,6 +69,8 @@ class ComposedConfig:
         sweep_dir: the same for a sweep.
         source_run: the run directory that the configuration was taken from (eval and resume).
         source_config: the saved configuration of that run.
+        was_sent: whether another user's runner wrote that configuration (see sent_runs.py).
+        sent_reads: key and variable of what it would then read of the environment.
     """
 
     config: dict[str, Any]
@@ -83,6 +87,8 @@ class ComposedConfig:
     sweep_dir: str = ""
     source_run: Path | None = None
     source_config: dict[str, Any] = field(default_factory=dict)
+    was_sent: bool = False
+    sent_reads: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_multirun(self) -> bool:
@@ -210,7 +216,7 @@ def compose(
         for o in key_overrides
         if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
-    followed, (config, saved_config, unresolved) = _resolve(
+    followed, (config, saved_config, found) = _resolve(
         base, key_overrides, dense_target, is_new=from_run is None
     )
     make_paths_absolute(config, saved_config, base.source_config)
@@ -221,6 +227,9 @@ def compose(
     )
     overridden = {o.key_or_group for o in key_overrides}
     begun_in = run_dir if from_run is None else None
+    token_env = get_key(config, "dataset.token_env")
+    if token_env != get_key(base.source_config, "dataset.token_env"):
+        token_env = None  # the command line's own
     size_problems, size_notes = _fit_to_ranks(
         config, saved_config, base.source_config, overridden, begun_in, overrides
     )
@@ -232,7 +241,7 @@ def compose(
         hydra=base.hydra,
         choices=base.choices,
         problems=(
-            *(*problems, *unresolved, *size_problems),
+            *(*problems, *found.problems, *size_problems),
             *find_dirs_elsewhere({"hydra.run.dir": run_dir, "hydra.sweep.dir": sweep_dir}),
         ),
         overrides=tuple(overrides),
@@ -246,18 +255,22 @@ def compose(
         sweep_dir=sweep_dir or "",
         source_run=from_run,
         source_config=base.source_config,
+        was_sent=base.sent_reads is not None,
+        sent_reads=()
+        if base.sent_reads is None
+        else find_sent_reads(base.sent_reads, found.env_reads, token_env, overrides),
     )
 
 
 def _resolve(
     base: BaseConfig, overrides: Sequence[Override], dense_target: Any, *, is_new: bool
-) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], list[str]]]:
+) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], Found]]:
     """Let settings follow from others in place, and resolve all; return notes and what it gives.
 
     Nothing follows where a value cannot be resolved, since the job is refused.
     """
     resolved = resolve_interpolations(base.config)
-    if resolved[2]:
+    if resolved[2].problems:
         return (), resolved
     notes = drop_unsupported_arguments(base.config, overrides, dense_target)
     if is_new:

@@ -11,6 +11,7 @@ from runner.config.proposed_length import AUTO, UNKNOWN_ROWS, automatic_keys, fi
 from runner.config.rules import check_config, get_key
 from runner.config.rules.idle_keys import find_idle_beside_defaults, find_idle_keys
 from runner.config.rules.loops import many_epochs, rows_not_told, tells_rows
+from runner.config.sent_runs import check_sent_files, check_sent_reads
 from runner.config.settings import ONLINE_LOOP
 from runner.errors import raise_combined
 from runner.models.unused_settings import find_unused_settings
@@ -61,7 +62,10 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
     keys = [k for k, value in flatten(composed.saved_config) if value == "???"]
     keys += [p.partition("=")[0] for p in composed.problems if CANNOT_BE_RESOLVED in p]
     missing = tuple(f"{k}{sign}" for k in keys for sign in "=:")
-    raise_combined([*composed.problems, *(p for p in problems if not p.startswith(missing))])
+    sent = check_sent_reads(composed.sent_reads, allowed)
+    if composed.was_sent:
+        sent += check_sent_files(composed.config, composed.overrides)
+    raise_combined([*composed.problems, *sent, *(p for p in problems if not p.startswith(missing))])
 
 
 def notes_before_start(composed: ComposedConfig) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -16,18 +17,36 @@ from runner.rundir.secrets import mask_values, note_reference
 CANNOT_BE_RESOLVED = ": cannot be resolved: "
 
 
-def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+@dataclass(frozen=True)
+class EnvRead:
+    """A value that was made of the environment."""
+
+    text: str  # the interpolation
+    value: Any  # None: it cannot be resolved
+    variables: frozenset[str]
+
+
+@dataclass
+class Found:
+    """What is met while a configuration is resolved."""
+
+    problems: list[str]  # a message for each value that is missing or cannot be resolved
+    read: list[str] = field(default_factory=list)  # variables, of the value in turn
+    env_reads: dict[str, EnvRead] = field(default_factory=dict)  # by dotted key
+
+
+def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], Found]:
     """Resolve a configuration into plain values.
 
     Returns:
         The values, the same to be saved (whatever read the environment is left as its reference,
-        since it may be a secret; secrets given as such are replaced by references), and a message
-        for each value that is missing or cannot be resolved.
+        since it may be a secret; secrets given as such are replaced by references), and what else
+        was met.
     """
-    problems: list[str] = []
-    with _track_env_reads() as read:
-        config_values, saved_values = _resolve_node(config, "", read, problems)
-    return config_values, mask_values(saved_values, everything=False), problems
+    found = Found([])
+    with _track_env_reads(found.read):
+        config_values, saved_values = _resolve_node(config, "", found)
+    return config_values, mask_values(saved_values, everything=False), found
 
 
 def find_value(config: DictConfig, key: str) -> Any:
@@ -46,14 +65,13 @@ def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> 
         key: its dotted name.
         problems: gets the message.
     """
-    value, _ = _resolve_value(node, name, key, [], problems)
+    value, _ = _resolve_value(node, name, key, Found(problems))
     return None if value is None else str(value)
 
 
 @contextmanager
-def _track_env_reads() -> Iterator[list[str]]:
+def _track_env_reads(read: list[str]) -> Iterator[None]:
     """Note each variable that `${oc.env:...}` reads, also through other interpolations."""
-    read: list[str] = []
 
     def read_variable(key: str, *default: Any) -> Any:
         read.append(key)
@@ -62,19 +80,17 @@ def _track_env_reads() -> Iterator[list[str]]:
 
     OmegaConf.register_new_resolver("oc.env", read_variable, replace=True)
     try:
-        yield read
+        yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def _resolve_node(
-    node: Container, key: str, read: list[str], problems: list[str]
-) -> tuple[Any, Any]:
+def _resolve_node(node: Container, key: str, found: Found) -> tuple[Any, Any]:
     names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else [*range(len(node))]  # type: ignore[arg-type]
     values, saved_values = [], []
     for name in names:
         full = f"{key}[{name}]" if isinstance(node, ListConfig) else f"{key}.{name!s}".lstrip(".")
-        value, saved_value = _resolve_value(node, name, full, read, problems)
+        value, saved_value = _resolve_value(node, name, full, found)
         values.append(value)
         saved_values.append(saved_value)
     if isinstance(node, DictConfig):
@@ -82,26 +98,25 @@ def _resolve_node(
     return values, saved_values
 
 
-def _resolve_value(
-    parent: Any, name: Any, key: str, read: list[str], problems: list[str]
-) -> tuple[Any, Any]:
+def _resolve_value(parent: Any, name: Any, key: str, found: Found) -> tuple[Any, Any]:
     child = parent._get_node(name)
     if child._is_missing():
-        problems.append(f"{key}: has no default and must be given, e.g. {key}=VALUE")
+        found.problems.append(f"{key}: has no default and must be given, e.g. {key}=VALUE")
         return None, "???"
     if not child._is_interpolation():
         if child._is_none() or not isinstance(child, Container):
             return child._value(), child._value()
-        return _resolve_node(child, key, read, problems)
-    read.clear()
+        return _resolve_node(child, key, found)
+    found.read.clear()
+    plain, is_resolved = None, False
     try:
         resolved = parent[name]
+        is_container = isinstance(resolved, Container)
+        plain = OmegaConf.to_container(resolved, resolve=True) if is_container else resolved
+        is_resolved = True
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
-        problems.append(f"{key}={child._value()}{CANNOT_BE_RESOLVED}{first}")
-        return None, child._value()
-    if isinstance(resolved, Container):
-        plain = OmegaConf.to_container(resolved, resolve=True)
-    else:
-        plain = resolved
-    return plain, (child._value() if read else plain)
+        found.problems.append(f"{key}={child._value()}{CANNOT_BE_RESOLVED}{first}")
+    if found.read:
+        found.env_reads[key] = EnvRead(child._value(), plain, frozenset(found.read))
+    return plain, (plain if is_resolved and not found.read else child._value())

@@ -1,1 +1,1 @@
-"""The machine: cores and threads, imports, how memory is kept, and how much is left."""
+"""The machine: cores and threads, imports, memory, and the folder of what is kept."""

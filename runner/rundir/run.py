@@ -29,7 +29,7 @@ from runner.rundir.log_file import close_log_file, open_log_file
 from runner.rundir.provenance import changed_own_code, collect_provenance, own_code
 from runner.rundir.regular_files import read_bytes
 from runner.rundir.run_files import read_config, read_meta, read_result, to_yaml
-from runner.rundir.saved_config import config_record, replace_config
+from runner.rundir.saved_config import NEXT_NAMES, config_record, replace_config
 from runner.rundir.secrets import mask_values
 
 FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
@@ -192,8 +192,8 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     before, text = meta, to_yaml(spec.config)
     replaced = Before(read_bytes(folder / "config.yaml").decode(), before, result)
     meta = {
-        **{k: v for k, v in meta.items() if k != "config_sha256_next"},
-        **config_record(text, spec.config),
+        **{k: v for k, v in meta.items() if k not in NEXT_NAMES},
+        **config_record(text, spec.config, str(before.get("kind"))),
         "signature": spec.signature,
         "identity": spec.signature_fields,
         "choices": spec.choices,
@@ -266,7 +266,7 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
         **collect_provenance(project, list(spec.command)),
         "own_code": own_code(spec.own_packages),
         "resumes": [],
-        **config_record(text, spec.config),
+        **config_record(text, spec.config, spec.kind),
     }
     write_json(folder / "meta.json", meta)
     return _make_run(folder, lock, spec, meta, log_handler=open_log_file(folder / "log.txt"))

@@ -2,6 +2,7 @@
 
 The record has the sha256 of the file's text, and the settings themselves, so that what differs can
 be shown. Another text with the same settings, such as one with a comment more, is no difference.
+A seal tells whether the file was written by this user's runner (see seal.py).
 """
 
 from __future__ import annotations
@@ -17,18 +18,29 @@ from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, write_json, write_text
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.regular_files import read_bytes
+from runner.rundir.seal import is_sealed, make_seal
 
-_SHA256, _NEXT, _SETTINGS = "config_sha256", "config_sha256_next", "config"
+_SHA256, _SETTINGS, _SEAL = "config_sha256", "config", "config_seal"
+# of the text that is about to be written
+NEXT_NAMES = _NEXT, _NEXT_SEAL = "config_sha256_next", "config_seal_next"
 
 
-def config_record(text: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def config_record(text: str, config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return what `meta.json` keeps of a configuration.
 
     Args:
         text: of `config.yaml`.
         config: the same settings, with references to the environment kept.
+        kind: of the run: train or eval.
     """
-    return {_SHA256: _digest(text.encode()), _SETTINGS: config}
+    digest = _digest(text.encode())
+    return {_SHA256: digest, _SEAL: make_seal(f"{kind} {digest}"), _SETTINGS: config}
+
+
+def is_own_config(folder: Path, meta: Mapping[str, Any]) -> bool:
+    """Return whether `config.yaml` is as this user's runner wrote it, whatever `meta.json` says."""
+    sealed = f"{meta.get('kind')} {_digest(read_bytes(folder / 'config.yaml'))}"
+    return any(is_sealed(sealed, meta.get(name)) for name in (_SEAL, _NEXT_SEAL))
 
 
 def replace_config(
@@ -39,7 +51,8 @@ def replace_config(
     A kill at any instant leaves a pair that `unedited_config` takes for unedited.
     """
     if meta_before.get(_SHA256) != _digest(text.encode()):
-        write_json(folder / "meta.json", {**meta_before, _NEXT: _digest(text.encode())})
+        coming = {_NEXT: _digest(text.encode()), _NEXT_SEAL: meta.get(_SEAL)}
+        write_json(folder / "meta.json", {**meta_before, **coming})
         write_text(folder / "config.yaml", text)
     write_json(folder / "meta.json", meta)
 

@@ -29,7 +29,7 @@ _SECRET_NAME = re.compile(
     r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|TOKEN(?!I)|KEY(?!BOARD|MAP)", re.IGNORECASE
 )
 # Variables that paths of this machine are made of, whether a configuration reads them or not
-_HARMLESS_NAMES = {"HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "USER"}
+HARMLESS_NAMES = {"HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "USER"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ _environment: dict[str, str] = {}  # as it was when it was last searched
 
 def note_reference(name: str) -> None:
     """Note that a configuration has read a variable of the environment, whose value is masked."""
-    if name not in _HARMLESS_NAMES and name in os.environ:
+    if name not in HARMLESS_NAMES and name in os.environ:
         _add(name, os.environ[name], named=_SECRET_NAME.search(name) is not None)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.regular_files import check_run_files
+from runner.rundir.seal import is_sealed, make_seal
 from runner.rundir.secrets import mask_values
 from runner.sweep.optuna_schema import CREATE_TABLES, GridAxis, add_trial, new_study
 from runner.sweep.plan import SweepJob
@@ -249,6 +250,25 @@ class SweepDatabase:
 
     def close(self) -> None:
         self._db.close()
+
+
+def command_facts(words: Sequence[str], cwd: str) -> dict[str, Any]:
+    """Return what is recorded of a sweep's command, sealed, since it is given again by `resume`.
+
+    Args:
+        words: of the command.
+        cwd: the folder in which it was given.
+    """
+    return {"words": list(words), "cwd": cwd, "seal": make_seal(_sealed_text(words, cwd))}
+
+
+def is_own_command(facts: Mapping[str, Any]) -> bool:
+    """Return whether this user's runner has recorded the command that facts of a sweep hold."""
+    return is_sealed(_sealed_text(facts.get("words"), facts.get("cwd")), facts.get("seal"))
+
+
+def _sealed_text(words: Any, cwd: Any) -> str:
+    return f"sweep {json.dumps(mask_values([words, cwd], everything=False))}"
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
 from runner.rundir.lock import FolderLock, describe_holder
 from runner.rundir.sweep_folder import LEADERBOARD_FILE
-from runner.sweep.database import SweepDatabase, SweepDatabaseError, read_job_states
+from runner.sweep.database import SweepDatabase, SweepDatabaseError, command_facts, read_job_states
 from runner.sweep.grid import GridJobs
 from runner.sweep.hydra_launcher import choose_launcher
 from runner.sweep.live_view import LiveView
@@ -101,8 +101,9 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
         try:
             source = GridJobs(plan, database) if search is None else SearchJobs(search, plan)
             try:
-                facts = {"command": list(options.command), "words": list(options.resume_arguments)}
-                database.write_facts({**facts, "cwd": os.getcwd(), "metric": plan.metric})
+                given = command_facts(options.resume_arguments, os.getcwd())
+                facts = {"command": list(options.command), "metric": plan.metric}
+                database.write_facts({**facts, **given})
                 start_job = options.make_starter(source.plan, options.flags, directory.name)
                 state = load_sweep_state(source.plan, database, _warn, rerun=options.rerun)
                 return _run_jobs(console, source, state, start_job)

@@ -305,6 +305,13 @@ class SearchJobs:
     def _make_job(self, trial: Trial) -> SweepJob:
         space = self.spec.space
         varying = {d.key: str(trial.params[d.key]) for d in space}
+        for dimension in space:
+            value = varying[dimension.key]
+            if "${" in value and value not in dimension.choices:  # a database that was sent
+                raise UserError(
+                    f"study.db: trial {trial.number} has {dimension.key}={value}, which this "
+                    "search cannot have chosen"
+                )
         overrides = (*self.spec.fixed, *(f"{k}={v}" for k, v in varying.items()))
         digest = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()
         try:

@@ -11,9 +11,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.core.cache import cache_root
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.machine.cache_folder import cache_root
 from runner.models.layers.sequences import single_ids
 
 CITIES = ["red", "blue", "a/b=c", "unknown", "missing", "", "'quoted'", "100%", None, "once"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError, UserError
-from runner.sweep.database import SweepDatabase
+from runner.sweep.database import SweepDatabase, command_facts
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.run_index import read_result_if_whole
 from tests.rundir.test_regular_files import KINDS, plant
@@ -29,7 +29,7 @@ def place(tmp_path) -> Path:
 def record(place: Path, **facts: object) -> None:
     """Make the database of a sweep that says this of itself."""
     database = SweepDatabase(place, warn=print)
-    database.write_facts({"words": ["-m", "seed=1,2"], "cwd": "/", **facts})
+    database.write_facts({"words": ["-m", "seed=1,2"], "cwd": None, **facts})
     database.close()
 
 
@@ -104,6 +104,39 @@ def test_a_directory_alone_does_not_choose_who_runs_the_jobs(command, place, wor
     assert f"was started with {word}, which a directory alone may not ask for" in message
     _, _, err = command("resume", str(place), word, "--dry-run")
     assert "may not ask for" not in err  # the same word, given by the user
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "name=${oc.env:BANK_PASSWORD}",
+        "name=${${oc.env:A}:B}",
+        "dataset.token_env=BANK_PASSWORD",
+        "checkpoint={mirror: s3://theirs/runs/x}",
+        "delivery.to=elsewhere",
+    ],
+)
+def test_a_sent_sweep_reads_and_writes_only_what_the_command_line_names(
+    command, place, word, monkeypatch
+):
+    monkeypatch.setenv("BANK_PASSWORD", "hunter2-of-the-bank")
+    record(place, words=["-m", "seed=1,2", word])
+    message = command.refused("resume", str(place))
+    assert "which a directory alone may not ask for" in message
+    record(place, **command_facts(["-m", "seed=1,2", word], os.getcwd()))
+    _, _, err = command("resume", str(place), "--dry-run")
+    assert "may not ask for" not in err  # it is one's own
+
+
+def test_a_sent_sweep_runs_no_code_of_the_folders_that_it_names(command, place, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    record(place, cwd=str(tmp_path / "theirs"))
+    assert "where a directory alone may not lead" in command.refused("resume", str(place))
+    record(place, words=["--config-dir", str(tmp_path / "theirs"), "-m", "seed=1,2"])
+    message = command.refused("resume", str(place))
+    assert "was started with --config-dir" in message
+    own = ["resume", str(place), "--config-dir", str(tmp_path / "theirs"), "--dry-run"]
+    assert command(*own)[0] == 0
 
 
 def test_a_launchers_setting_builds_no_part():

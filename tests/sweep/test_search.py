@@ -265,6 +265,18 @@ def test_a_lost_database_is_restored_from_the_run_directories(tmp_path):
     assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 4
 
 
+def test_a_trial_that_the_search_cannot_have_chosen_is_refused(tmp_path):
+    assert search_run(tmp_path, SPACE, num_trials=1) == 0
+    db = sqlite3.connect(tmp_path / "study.db")
+    forged = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": ["${x}"]}})
+    where = "WHERE param_name='c'"
+    db.execute(f"UPDATE trial_params SET param_value=0, distribution_json=? {where}", (forged,))
+    db.commit()
+    db.close()
+    with pytest.raises(UserError, match=r"c=\$\{x\}, which this search cannot have chosen"):
+        search_run(tmp_path, SPACE, num_trials=2)
+
+
 def test_a_locked_database_is_reported_before_anything_starts(tmp_path, monkeypatch):
     from runner.sweep.database import SweepDatabaseError
 

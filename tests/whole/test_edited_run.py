@@ -132,7 +132,7 @@ def test_a_resume_killed_while_it_records_its_settings_has_edited_nothing(
         monkeypatch.setattr(saved_config, name, or_die(getattr(saved_config, name)))
     meta = json.loads((run / "meta.json").read_text())
     text = (run / "config.yaml").read_text().replace("log_every: 7", "log_every: 8")
-    changed = {**meta, **saved_config.config_record(text, yaml.safe_load(text))}
+    changed = {**meta, **saved_config.config_record(text, yaml.safe_load(text), "train")}
     with pytest.raises(SystemExit):
         saved_config.replace_config(run, text, meta, changed)
     code, told = again(runner, "resume", run)

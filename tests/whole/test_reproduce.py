@@ -115,6 +115,14 @@ def test_rows_of_other_evaluations_are_told_as_such(trained, tmp_path):
     )
 
 
+def test_a_repetition_neither_mirrors_nor_delivers(command):
+    delivering = ["delivery.every=5", "delivery.to=site", "dataset.rows.test=64"]
+    assert command("hydra.run.dir=run", *delivering)[0] == 0
+    assert command.jobs.last.config["delivery"]["every"] == 5
+    command("reproduce", "run", "hydra.run.dir=again")
+    assert set(command.jobs.last.config["delivery"].values()) == {None}
+
+
 def test_another_run_is_refused(runner, trained, tmp_path):
     done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path).check(2)
     assert "seed: 0 -> 5" in done.text

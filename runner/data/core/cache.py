@@ -17,29 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import DataError, UserError
+from runner.machine.cache_folder import cache_root
 
 PREPARED_FILE = "prepared.json"
 # Of parts that are complete while the whole is not: a maker that was killed or interrupted goes on
 # with them. The number is raised when the parts of before fit no more.
 PARTS_FOLDER = "parts-2"
 _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that ends a file
-
-
-def cache_root() -> Path:
-    """Return `$RUNNER_CACHE` or, if it is not set, `runner/` in the user's cache folder.
-
-    Raises:
-        DataError: if the user has no home, such as one without an entry in /etc/passwd.
-    """
-    if root := os.environ.get("RUNNER_CACHE"):
-        return Path(os.path.expanduser(root))
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if user_cache.startswith("~"):
-        raise DataError(
-            f"there is no folder for prepared data: HOME is not set, and user {os.getuid()} has no "
-            "entry in /etc/passwd; RUNNER_CACHE names one"
-        )
-    return Path(user_cache) / "runner"
 
 
 def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:

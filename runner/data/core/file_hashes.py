@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from runner.data.core.cache import cache_root
+from runner.machine.cache_folder import cache_root
 
 FOLDER = "file_hashes"
 CHUNK_BYTES = 1 << 22

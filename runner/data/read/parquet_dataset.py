@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from runner.batch import Batch
-from runner.data.core.cache import cache_root
 from runner.data.core.columns import CARRIED_PREFIX, Columns
 from runner.data.core.fitted import copy_fitted_transforms
 from runner.data.read.block_dataset import BlockDataset
@@ -21,6 +20,7 @@ from runner.data.read.index import build_block_index
 from runner.data.read.seen_items import START, STOP, SeenItems
 from runner.data.read.stream import FileWindows, WindowSource
 from runner.errors import DataError
+from runner.machine.cache_folder import cache_root
 from runner.parts import internal
 
 

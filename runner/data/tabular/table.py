@@ -16,6 +16,7 @@ from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
 from runner.data.tabular.value_names import ValueNames
+from runner.machine.cache_folder import cache_root
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def prepare_table(
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None, judged=None)
         plain.check()
-        folder = cache.cache_root() / f"{plain.name}-{cache_key(plain)}"
+        folder = cache_root() / f"{plain.name}-{cache_key(plain)}"
         learnt = Path(table_recipe.learnt)
         if cache.is_complete(folder) and fitted_digest(folder) == fitted_digest(learnt):
             return folder, PreparedFiles(**cache.read_contents(folder))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from runner.data.core.cache import cache_root
 from runner.errors import UserError
+from runner.machine.cache_folder import cache_root
 from runner.models.layers.linear import Linear
 from runner.rundir.json_files import write_json
 from runner.rundir.readers import read_optional_json

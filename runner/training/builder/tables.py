@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import nn
 
 from runner.config.settings import TrainerSettings, make_settings
-from runner.data.core.cache import cache_root
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.composite_tables import CompositeTables
@@ -29,6 +28,7 @@ from runner.embeddings.sharding_settings import (
 )
 from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS
 from runner.errors import ConfigError
+from runner.machine.cache_folder import cache_root
 from runner.models.layers.embedding import TableLookup
 from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import SparseSettings, parse_sparse

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, dense_rows
-from runner.data.core.cache import cache_root
 from runner.errors import ConfigError
+from runner.machine.cache_folder import cache_root
 from runner.machine.cores import cpu_name
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.update_state import UpdateState

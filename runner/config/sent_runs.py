@@ -1,0 +1,108 @@
+"""What a run directory alone may not ask for, unless this user's own runner wrote it.
+
+Its configuration names variables of the environment, files and places. A directory that was sent
+could read a password into a URL, or write wherever its user may. So a run that another user, or
+another machine's user, has begun reads only those variables that the command line names, and
+writes outside itself only where the command line says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from runner.config.interpolation import EnvRead
+from runner.config.paths import PATH_KEYS
+from runner.errors import UserError
+from runner.rundir.secrets import HARMLESS_NAMES
+
+# a file of this machine, which Kafka's client sends to get a token for it
+_SENT_FILE = "sasl.oauthbearer.assertion.file"
+# Places that a training writes to, and the words without which it does not
+_PLACES = {
+    ("checkpoint", "mirror"): "checkpoint.mirror=null",
+    ("delivery", "to"): "delivery.to=null delivery.every=null",
+}
+_AGAIN = "give it again on the command line if you want it"
+_PATHS = frozenset(".".join(key) for key in PATH_KEYS)
+
+
+def find_sent_reads(
+    stored: Mapping[str, EnvRead],
+    now: Mapping[str, EnvRead],
+    token_env: str | None,
+    words: Sequence[str],
+) -> tuple[tuple[str, str], ...]:
+    """Return key and variable of what a run that was sent would read of the environment.
+
+    A path of this machine is no such key, since it is sent nowhere.
+
+    Args:
+        stored: what the run's own configuration reads.
+        now: what that of the job reads.
+        token_env: the variable that the run's own configuration names for the token of a server.
+        words: overrides of the command line, which may name the variables.
+    """
+    reads = [
+        (key, variable)
+        for key, read in now.items()
+        for variable in sorted(read.variables)
+        if key in stored and stored[key].text == read.text and not _is_local_path(key, read.value)
+    ]
+    if token_env is not None:
+        reads.append(("dataset.token_env", str(token_env)))
+    named = {name for word in words for name in re.findall(r"\w+", word)}
+    return tuple((k, v) for k, v in reads if v in os.environ and v not in named | HARMLESS_NAMES)
+
+
+def _is_local_path(key: str, value: Any) -> bool:
+    return re.sub(r"\[\d+\]$", "", key) in _PATHS and "://" not in str(value)
+
+
+def check_sent_reads(reads: Iterable[tuple[str, str]], allowed: Sequence[str]) -> list[str]:
+    """Return a message for each variable that `--allow` does not name."""
+    return [
+        f"{key}: reads the variable {variable}, which a run directory alone may not ask for; if "
+        f"the run is yours or you trust it, --allow {variable} or RUNNER_ALLOW={variable} lets it"
+        for key, variable in reads
+        if variable not in allowed
+    ]
+
+
+def check_sent_files(config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """Return a message for a file of this machine that a run that was sent would send."""
+    file = ((config.get("dataset") or {}).get("client") or {}).get(_SENT_FILE)
+    if file is None or any(_SENT_FILE in word for word in words):
+        return []
+    key = f"dataset.client.{_SENT_FILE}"
+    return [f"{key}={file}: sends a file, which a run directory alone may not ask for; {_AGAIN}"]
+
+
+def asks_of_machine(word: str) -> bool:
+    """Return whether a word of a sweep's command reads the environment or names such a place."""
+    names = ("token_env", "mirror", "delivery", _SENT_FILE)
+    return re.search(r"\$\{.*:", word) is not None or any(name in word for name in names)
+
+
+def check_sent_places(config: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Check that the command line names each place outside that a resume would write to.
+
+    Args:
+        config: of a run that was sent, resolved.
+        words: of the command line.
+
+    Raises:
+        UserError: for a place that it does not name.
+    """
+    given = {word.rpartition("=")[2].rstrip("/") for word in words}
+    keys = {word.partition("=")[0].lstrip("+") for word in words}
+    for (group, name), without in _PLACES.items():
+        place = (config.get(group) or {}).get(name)
+        key = f"{group}.{name}"
+        if place is not None and key not in keys and str(place).rstrip("/") not in given:
+            raise UserError(
+                f"{key}={place}: a place outside the run, which a run directory alone may not "
+                f"ask for; {_AGAIN}, or {without}"
+            )
