@@ -157,3 +157,14 @@ def test_the_declaration_and_the_splits_in_the_docs_have_none():
     splits = re.findall(r"^\| `([^`]+)` \|", "".join(tables), re.MULTILINE)
     kinds = {parse_split(yaml.safe_load(split)).kind for split in splits}
     assert kinds == {"time", "random", "column", "group", "leave_out", "user"}
+
+
+def test_a_few_lines_whose_aliases_multiply_are_refused_at_once():
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(ConfigError, match="its aliases stand for more than"):
+        read_schema_yaml("\n".join(lines), "s.yaml")
+    with pytest.raises(ConfigError, match="its aliases stand for more than"):
+        read_schema_yaml("a: &a [*a]", "s.yaml")
+    few = read_schema_yaml("a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}", "s.yaml")
+    assert few["d"] == {"b": 1, "e": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import yaml
 
 from runner.data.core.source_files import nearest_path
 from runner.errors import ConfigError, raise_combined
+
+_MOST_VALUES = 10_000_000
 
 
 def read_schema_file(path: Path) -> Mapping[str, Any]:
@@ -36,10 +39,15 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
         where: the file's name, for messages.
 
     Raises:
-        ConfigError: if it is no YAML, has a key twice, or is no mapping.
+        ConfigError: if it is no YAML, has a key twice, is no mapping, or is a few lines whose
+            aliases multiply without end.
     """
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        if _count_values(root, {}) > _MOST_VALUES:
+            raise ConfigError(
+                f"{where}: refused: its aliases stand for more than {_MOST_VALUES:,} values"
+            )
         raise_combined(_find_repeated_keys(root, where, set()))
         loaded = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -47,6 +55,17 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{where}: expected a mapping with `labels:` and other columns")
     return loaded
+
+
+def _count_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Count the values that a node stands for, with those that its aliases repeat."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # while it is counted, so that a node in itself has no end
+        items = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_count_values(item, known) for item in items)
+    return known[id(node)]
 
 
 def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> Iterator[str]:
