@@ -99,6 +99,20 @@ def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner,
 
 
 @pytest.mark.long
+def test_an_artifact_of_a_run_with_amp_is_its_model_in_float32(runner, tmp_path):
+    """Of so few rows, pr_auc under autocast differs by more than any bound of rounding."""
+    run, out = tmp_path / "run", tmp_path / "model"
+    words = (*TINY, "dataset.rows.test=64", "trainer.amp=true", "metrics.eval=[auc, pr_auc]")
+    runner.run(*words, f"hydra.run.dir={run}").check()
+    measured = export(runner, run, out)
+    assert measured["evaluated"] == evaluated(runner, run, tmp_path / "amp")
+    found = measured["formats"]["pt2"]
+    in_float32 = evaluated(runner, run, tmp_path / "fp32", "trainer.amp=false")
+    assert found["metrics"] == in_float32 != measured["evaluated"]
+    assert found["largest_logit_difference"] == 0
+
+
+@pytest.mark.long
 def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
     """A value that is no number, and a line with too many values, in each split."""
     random, lines = np.random.default_rng(0), ["click,price,city"]

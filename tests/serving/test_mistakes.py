@@ -78,12 +78,12 @@ def deliver_below_a_file(folder: Path) -> None:
     FolderDelivery(to=str(folder / "file" / "x")).start(Made(run=Made(dir=folder)))
 
 
-def compare_other_metrics(_: Path) -> None:
-    scorer = Made(artifact=Made(manifest={"quantise": None}))
+def compare_other_metrics(_: Path, quantise: str | None = None) -> None:
+    scorer = Made(artifact=Made(manifest={"quantise": quantise}))
     job = Made(context=Made(amp_dtype=None), dataset=Made(num_rows={"test": 10_000}))
     found = Comparison({"auc": 0.51})
     found.problems = _find_problems(found, {"auc": 0.75}, scorer, job, "test")
-    raise_problems({"quantise": None, "formats": {"pt2": {"problems": found.problems}}})
+    raise_problems({"quantise": quantise, "formats": {"pt2": {"problems": found.problems}}})
 
 
 def finish_on_fewer_rows(folder: Path) -> None:
@@ -126,6 +126,10 @@ MISTAKES = [
     (lambda p: write_into(p / "model"), "--out .*model: exists by now; nothing was written. Name"),
     (deliver_below_a_file, "delivery.to=.*/file/x: cannot be written: "),
     (compare_other_metrics, r"\n  pt2: test/auc is 0\.510000, and 0\.750000 in the evaluation$"),
+    (
+        lambda p: compare_other_metrics(p, "int8"),
+        "tables in int8 round too much for it: --quantise fp16 or none:",
+    ),
     (lambda p: open_output(p / "file", {}), "--out .*file: cannot be written: "),
     (read_a_foreign_part, r"after `rm .*part-00000\.parquet` the same command writes it anew"),
     (finish_on_fewer_rows, "has 6 rows and the input 5: a file was changed meanwhile; another --o"),
