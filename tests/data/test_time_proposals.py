@@ -139,7 +139,7 @@ def test_large_texts_are_times_as_well(tmp_path):
 
 
 DAY_S = 86_400
-FORMS = ("%d/%m/%Y", "%Y-%m-%d %H:%M")
+TWO_FORMS = ("%d/%m/%Y", "%Y-%m-%d %H:%M")
 MAY_BE_TIMES = {
     "seconds": ("c7", lambda s: s, "could be times from 2019-03-01 to 2019-04-09; --time c7 "),
     "milliseconds": ("m", lambda s: s * 1000 + 7, "could be times from 2019-03-01 to 2019-04-09"),
@@ -148,7 +148,7 @@ MAY_BE_TIMES = {
     "texts": ("time", lambda s: [f"{x // 7}h{x}" for x in s], "are in no known form"),
     "forms": (
         "c7",
-        lambda s: [f"{datetime.fromtimestamp(x, UTC):{FORMS[x % 2]}}" for x in s],
+        lambda s: [f"{datetime.fromtimestamp(x, UTC):{TWO_FORMS[x % 2]}}" for x in s],
         "are times, but not all texts have one form",
     ),
     "ids": ("order_id", lambda s: s, ""),
