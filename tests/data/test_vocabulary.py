@@ -65,6 +65,14 @@ def test_runs_on_disk_are_merged_like_a_dictionary(parts, min_count, max_values)
         assert map_values(out).tolist() == expected
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, a disk that is full")
+def test_a_full_disk_is_told_as_such():
+    counter = ValueCounter()
+    counter.add(np.arange(5))
+    with pytest.raises(OSError, match="No space left"):
+        counter.spill(Path("/dev/full"))
+
+
 @pytest.mark.parametrize("known", [[], [5], [-7, 5, 2**40], [-(2**63), 0, 1, 2, 5, 2**63 - 1]])
 @pytest.mark.parametrize("block_values", [0, 1, 2, 4])
 def test_it_encodes_like_a_dictionary(known, block_values, monkeypatch):

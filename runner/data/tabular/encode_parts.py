@@ -65,7 +65,7 @@ def save_for_parts(fitted: FittedTransforms, folder: Path) -> None:
     """Write transforms so that workers map their vocabularies instead of holding them."""
     with complete_folder(folder) as aside:
         for number, values in enumerate(fitted.vocabularies.values()):
-            values.tofile(aside / str(number))
+            (aside / str(number)).write_bytes(values.data)
         names = list(fitted.vocabularies)
         facts = {"values": vars(replace(fitted, vocabularies={})), "vocabularies": names}
         (aside / FITTED_NUMBERS).write_text(json.dumps(facts))

@@ -117,7 +117,7 @@ def read_times(task: PartTask, advance: Advance) -> None:
         for chunk in table.read_chunks(task.part.file, [column], task.part.row_groups):
             if chunk.table is not None:
                 seconds = read_seconds(chunk.table, table.row_split)
-                seconds.tofile(file)
+                file.write(seconds.data)
                 lengths.append(len(seconds))
         (folder / FACTS_FILE).write_text(json.dumps({"lengths": lengths}))
 
@@ -195,7 +195,7 @@ class _FactsWriter(ExitStack):
                 path = self._folder / f"sample-{len(self._samples)}"
                 self._samples[name] = self.enter_context(path.open("wb"))
                 self._lengths[name] = []
-            values.tofile(self._samples[name])
+            self._samples[name].write(np.ascontiguousarray(values).data)
             self._lengths[name].append(len(values))
         if sum(counter.num_held for counter in self._counters.values()) > self._max_values:
             self._spill()

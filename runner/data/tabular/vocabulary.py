@@ -50,7 +50,7 @@ class ValueCounter:
     def spill(self, path: Path) -> None:
         """Write all values and counts as a sorted run, and forget them."""
         self._merge()
-        np.stack([self._values, self._counts]).tofile(path)
+        path.write_bytes(np.stack([self._values, self._counts]).data)
         self._values = self._counts = np.empty(0, np.int64)
 
     def _merge(self) -> None:
@@ -75,7 +75,7 @@ def merge_runs(
     with out.open("wb") as file:
         for pieces in _iterate_ranges(runs, max_values) if runs else ():
             values, counts = _add_up(*np.concatenate(pieces, axis=1))
-            values[counts >= min_count].tofile(file)
+            file.write(values[counts >= min_count].data)
 
 
 def map_values(path: Path) -> np.ndarray:
