@@ -32,7 +32,7 @@ from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_lines import find_row_lines
-from runner.data.tabular.text_values import split_json_lists
+from runner.data.tabular.text_values import split_json_lists, split_texts
 from runner.data.tabular.times import (
     TEXT_DATES,
     compute_time_part,
@@ -561,6 +561,12 @@ def test_json_lists_are_lists():
     of_numpy = ["[np.int64(1), np.int64(2)]", "[ 1  2\n 33]", "[np.str_('a'), np.str_('b')]", "[7]"]
     wanted = [["1", "2"], ["1", "2", "33"], ["a", "b"], ["7"]]
     assert split_json_lists(pa.array(of_numpy)).to_pylist() == wanted
+
+
+def test_words_are_in_lower_case_and_without_marks():
+    texts = ["Jazz, ROCK! (live)", "  Größe: 4,5 ", "?!", "", None]
+    wanted = [["jazz", "rock", "live"], ["größe", "4", "5"], [], [], []]
+    assert split_texts(pa.array(texts), "words").to_pylist() == wanted
 
 
 @pytest.mark.parametrize("kind", [str, int])

@@ -155,6 +155,7 @@ def test_a_column_that_holds_no_such_vectors_is_told(tmp_path, vectors, column, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"size": 2, "separator": "words"}, r"numeric\.v\.separator: words: are ids"),
         ({"separator": "|"}, r"numeric\.v\.separator: is for a vector, whose number of values"),
         ({"size": 0}, r"numeric\.v\.size=0: must be at least 1"),
         ({"size": 2, "element": 1}, r"numeric\.v\.element: there is no such key"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_specs import MATCHES, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.durations import DURATION
+from runner.data.tabular.text_values import WORDS
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
 LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
@@ -70,6 +71,8 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
         yield f"{where}.clip={[low, high]}: the first must be below the second"
     if spec.separator and not (spec.size or spec.of):
         yield f"{where}.separator: is for a vector, whose number of values `size` says"
+    if spec.separator == WORDS:
+        yield f"{where}.separator: words: are ids; a vector of numbers has a mark between them"
     yield from _amount_problems(spec, where)
     if spec.input and spec.size:
         yield f"{where}.input={spec.input}: is for one amount a row, not for a vector"

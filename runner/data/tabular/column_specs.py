@@ -132,7 +132,7 @@ class IdSpec:
     default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
     out_of_range: str = "error"  # as_is: error, or default
     list: bool = False
-    separator: str = ""  # between the ids of a list that is written as a text; or json
+    separator: str = ""  # between the ids of a list that is written as a text; or json, words
     weights: str = ""  # column with a list of weights, as long as the ids
     pooling: str = "sum"
     cross: tuple[str, ...] = ()  # columns whose combination is hashed

@@ -38,6 +38,7 @@ MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
 FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
+FREE_TEXT = "free text"
 UNIQUE_REASON = "differs in nearly every row"
 DOUBT_REASON = "whole numbers, in doubt ids"
 ORDER_REASON = "whole numbers whose order tells of the label"
@@ -150,13 +151,13 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if is_text(f.type):
         are_ids = all(any(map(str.isdigit, text)) for text in f.examples) or HISTORY.search(f.name)
         if f.separator == " " and f.mean_length > 12 and not are_ids:
-            return Role("carried", "free text")
+            return Role("carried", FREE_TEXT)
         if f.separator:
             return _as_ids(f, _list_reason(f))
         if f.num_distinct > 0.9 * present and f.num_rows > 100:
             return Role("carried", UNIQUE_REASON)
         if f.mean_chars > 100 and f.num_distinct > 0.5 * present:
-            return Role("carried", "free text")
+            return Role("carried", FREE_TEXT)
         return _as_ids(f, "text")
     if pt.is_boolean(f.type):
         return _as_ids(f, "boolean")

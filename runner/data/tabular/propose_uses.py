@@ -38,6 +38,7 @@ from runner.data.tabular.propose_times import (
     propose_days,
     propose_time_parts,
 )
+from runner.data.tabular.propose_words import propose_words
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_statistics import describe_bad_values
 from runner.data.tabular.schema_hints import Hints
@@ -134,6 +135,7 @@ def use_rows(
     notes += found
     crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     notes += found
+    roles = {**roles, **propose_words(sample, roles)}
     ids = {**more_ids, **number_ids, **crosses}
     return Uses(roles, split, ids, more_numbers, None, num_untimed)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+WORDS = "words"  # as the separator of a list of ids: the words of a text
 NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
@@ -114,12 +115,15 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
 
 
 def split_texts(texts: pa.Array, separator: str) -> pa.Array:
-    """Split texts at a separator, or as `split_json_lists` if it is `json`.
+    """Split texts at a separator, as `split_json_lists` if it is `json`, or into `words`.
 
-    A missing and an empty text have no value.
+    Words are in lower case and without marks. A missing and an empty text have no value.
     """
     if separator == "json":
         return split_json_lists(texts)
+    if separator == WORDS:
+        marks = pc.replace_substring_regex(pc.utf8_lower(texts), r"[^\p{L}\p{N}]+", " ")
+        texts, separator = pc.utf8_trim_whitespace(marks), " "
     return _without_value(texts, pc.split_pattern(texts, separator))
 
 
