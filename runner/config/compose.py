@@ -227,9 +227,6 @@ def compose(
     )
     overridden = {o.key_or_group for o in key_overrides}
     begun_in = run_dir if from_run is None else None
-    token_env = get_key(config, "dataset.token_env")
-    if token_env != get_key(base.source_config, "dataset.token_env"):
-        token_env = None  # the command line's own
     size_problems, size_notes = _fit_to_ranks(
         config, saved_config, base.source_config, overridden, begun_in, overrides
     )
@@ -256,10 +253,21 @@ def compose(
         source_run=from_run,
         source_config=base.source_config,
         was_sent=base.sent_reads is not None,
-        sent_reads=()
-        if base.sent_reads is None
-        else find_sent_reads(base.sent_reads, found.env_reads, token_env, overrides),
+        sent_reads=_find_sent_reads(base, config, found, overrides),
     )
+
+
+def _find_sent_reads(
+    base: BaseConfig, config: Mapping[str, Any], found: Found, overrides: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Return `ComposedConfig.sent_reads` of a configuration and what was met as it was resolved."""
+    if base.sent_reads is None:
+        return ()
+    key = "dataset.token_env"
+    token_env = get_key(config, key)
+    if token_env != get_key(base.source_config, key):
+        token_env = None  # the command line's own
+    return find_sent_reads(base.sent_reads, found.env_reads, token_env, overrides)
 
 
 def _resolve(

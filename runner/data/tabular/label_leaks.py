@@ -133,3 +133,13 @@ def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
     below_G = np.cumsum(zeros_G) - zeros_G
     pairs = ones_G.sum() * zeros_G.sum()
     return float((ones_G * (below_G + zeros_G / 2)).sum() / pairs) if pairs else 0.5
+
+
+def chance_error(y_R: np.ndarray) -> float:
+    """Return the standard error of the AUC of scores that tell nothing (Mann and Whitney, 1947).
+
+    Args:
+        y_R: [R] labels, 0 or 1, of both kinds.
+    """
+    ones = float(y_R.sum())
+    return float(((len(y_R) + 1) / (12 * ones * (len(y_R) - ones))) ** 0.5)

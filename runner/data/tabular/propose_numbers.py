@@ -22,7 +22,7 @@ from runner.data.tabular.guess_roles import (
     propose_numeric,
 )
 from runner.data.tabular.judging_sample import JudgingSample, Rows
-from runner.data.tabular.label_leaks import rank_auc
+from runner.data.tabular.label_leaks import chance_error, rank_auc
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,
@@ -185,10 +185,7 @@ def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     for x_K, y_K, halves in judged_halves(x_R, sample):
         ways = [_judge(x_K, y_K, *order) for order in (halves, halves[::-1])]
         told = _Told(*np.mean(ways, axis=0))
-        ones = float(y_K.sum())
-        # of the AUC of numbers that tell nothing (Mann and Whitney, 1947)
-        error = ((len(y_K) + 1) / (12 * ones * (len(y_K) - ones))) ** 0.5
-        is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * error)
+        is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
         by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5
     return is_told and by_number >= ORDER_SHARE * by_both
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from runner.data.tabular.guess_roles import FREE_TEXT, UNIQUE_REASON, Role
 from runner.data.tabular.judging_sample import JudgingSample, Rows
-from runner.data.tabular.label_leaks import rank_auc
+from runner.data.tabular.label_leaks import chance_error, rank_auc
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.text_values import WORDS, split_texts
 
@@ -57,11 +57,8 @@ def _tell_of_label(column: pa.ChunkedArray, sample: JudgingSample) -> bool:
         y_K, number_R = y_R[known_R], np.cumsum(known_R) - 1
         known_N = known_R[row_N]
         row_of_word, word = number_R[row_N[known_N]], word_N[known_N]
-        gain = np.mean([_judge(row_of_word, word, y_K, *order) for order in (halves, halves[::-1])])
-        ones = float(y_K.sum())
-        # of the AUC of numbers that tell nothing (Mann and Whitney, 1947)
-        error = ((len(y_K) + 1) / (12 * ones * (len(y_K) - ones))) ** 0.5
-        if gain - 0.5 >= max(LEAST_GAIN, ERRORS * error):
+        auc = np.mean([_judge(row_of_word, word, y_K, *order) for order in (halves, halves[::-1])])
+        if auc - 0.5 >= max(LEAST_GAIN, ERRORS * chance_error(y_K)):
             return True
     return False
 
