@@ -72,6 +72,7 @@ def compose_on(ranks: int, *words: str, monkeypatch: pytest.MonkeyPatch):
     return compose(words)
 
 
+@pytest.mark.parity("N17")
 def test_a_command_that_is_repeated_on_fewer_ranks_keeps_the_rows_of_an_update(
     tmp_path, monkeypatch
 ):
@@ -183,6 +184,7 @@ def ranks_of_tables(run: Path) -> list[set[int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parity("N17")
 def test_a_job_outlives_a_node_and_takes_it_back(runner):
     from tests.fault_table import check_row, run_fault_script
 
