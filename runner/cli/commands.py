@@ -26,6 +26,7 @@ VERBS = {
     "report": "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
     "board": "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
     "diff": "A B: compare the settings and results of two runs",
+    "refit": "DIR [overrides]: train a run's model anew for use, on the rows of all its splits",
     "reproduce": "DIR: repeat a run, and say whether the result is the same",
     "export": "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
     "serve": "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",

@@ -88,12 +88,10 @@ def _compose(
         UserError: if that run does not exist any more.
     """
     from runner.config.compose import compose
+    from runner.config.paths import drop_places_of_run
 
     composed = compose(overrides, config_dirs=config_dirs, from_run=folder)
-    for values in (composed.config, composed.saved_config):  # these places are the first run's
-        values["checkpoint"].pop("mirror", None)
-        if values.get("delivery"):
-            values["delivery"] |= dict.fromkeys(values["delivery"])
+    drop_places_of_run(composed.config, composed.saved_config)
     source = (meta.get("source") or {}).get("path")
     if meta.get("kind") != "eval" or source is None:
         return composed

@@ -84,3 +84,11 @@ def _select_node(values: Any, names: Sequence[str]) -> Any:
     for name in names:
         values = values.get(name) if isinstance(values, dict) else None
     return values
+
+
+def drop_places_of_run(*configs: dict[str, Any]) -> None:
+    """Take out where a run is mirrored and what it delivers: another run has places of its own."""
+    for values in configs:
+        values["checkpoint"].pop("mirror", None)
+        if values.get("delivery"):
+            values["delivery"] |= dict.fromkeys(values["delivery"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,11 @@ from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed
 from runner.config.hydra_text import is_override, quote_hydra_value
 from runner.config.rules.loops import STREAM_DATASETS
+from runner.data.core.fitted import with_fitted_transforms
+from runner.data.prepare.fingerprint import build_recipe
 from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
 from runner.machine.imports import missing_extra
 from runner.rundir.find_run import find_run
@@ -42,7 +46,8 @@ class ExportSettings:
         weights: ema or trained; None: those that evaluations take.
         portable: whether machine code is for any x86-64-v3 processor, not only for this machine's.
         rows_from: labelled files with the columns of the training, which the artifact is held
-            against in place of the run's own test split. A run on a stream has no other.
+            against in place of the run's own test split. A run on a stream has no other; one that
+            held out no rows of its table takes those that it has learnt from.
         since: the artifact that a delta is written on; None: a whole artifact is written.
         trust_native_code: whether the machine code of `since` may be run.
     """
@@ -112,8 +117,8 @@ def plan_export(
     source = f"run={quote_hydra_value(str(run))}"
     words = ["loop=eval", source, *_FIXED, *_AVERAGES[settings.weights], *overrides]
     dataset = read_config(run)["dataset"]
-    if settings.rows_from:
-        composed = _compose_with_rows(words, dataset, settings.rows_from)
+    if rows := settings.rows_from or _rows_without_split(dataset, run, overrides):
+        composed = _compose_with_rows(words, dataset, rows)
     else:
         has_own = any(word.startswith("dataset=") for word in overrides)
         if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not has_own:
@@ -124,6 +129,28 @@ def plan_export(
         composed = compose_job(words)
     check_composed(composed, allowed)
     return composed
+
+
+def _rows_without_split(
+    dataset: Mapping[str, Any], run: Path, overrides: Sequence[str]
+) -> Sequence[str]:
+    """Return the paths of the table of a run that has held out none of its rows; else nothing."""
+    recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
+    if (
+        not isinstance(recipe, TableRecipe)
+        or recipe.declared.interactions is not None
+        or set(recipe.splits) != {"train"}
+        or any(word.startswith(("dataset", "loop.split=")) for word in overrides)
+    ):
+        return ()
+    places = recipe.declared.places
+    paths = recipe.path if recipe.path is not None else recipe.resolve_path(places["path"])
+    print(
+        f"{run} has held out no rows: the artifact is held against the rows of its training",
+        file=sys.stderr,
+        flush=True,
+    )
+    return [paths] if isinstance(paths, str) else list(paths)
 
 
 def _compose_with_rows(

@@ -47,6 +47,13 @@ class ExportSource:
         return tuple(Task(task.name, task.kind) for task in self.job.dataset.schema.tasks)
 
     @property
+    def rows_from(self) -> Sequence[str]:
+        """The files that it is evaluated on in place of a split of the training's own."""
+        dataset = self.job.config["dataset"]
+        test: Sequence[str] | None = dataset.get("test_path")
+        return test if test is not None and test == dataset.get("path") else ()
+
+    @property
     def table_rows(self) -> Mapping[str, int]:
         """The rows of tables that are not written whole: growing ones, where ids have a row."""
         return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
@@ -64,7 +71,7 @@ class ExportSource:
         """Return `metrics.json` before anything of the artifact is measured."""
         return {
             "split": self.split,
-            "rows_from": [Path(path).name for path in settings.rows_from],
+            "rows_from": [Path(path).name for path in self.rows_from],
             "rows": self.job.dataset.num_rows[self.split],
             "batch_size": self.job.trainer.batch_size,
             "threads": torch.get_num_threads(),
@@ -93,6 +100,12 @@ def open_source(
     run_dir = job.source_checkpoint.path.parent.parent
     split = select_splits(job)[0]
     inputs = find_run_inputs(config, job.dataset, run_dir)
+    if split == "train" and inputs.table is not None and not inputs.table.is_direct:
+        raise UserError(
+            "loop.split=train: the artifact is held against the model row by row, and the rows of "
+            "this split were stored in random order; leave it out, or name files of labelled rows "
+            "by --rows-from"
+        )
     restore_weights(job, job.source_checkpoint)
     if settings.weights == "ema" and job.context.ema is None:
         raise UserError(

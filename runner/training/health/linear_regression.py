@@ -39,24 +39,23 @@ def fit_linear_regression(
 
 
 def fit_numbers(
-    columns: Columns, train: Sample, judged: Sample | None, tasks: Sequence[int]
+    columns: Columns, train: Sample, judged: Sample, tasks: Sequence[int]
 ) -> tuple[list[tuple[Floats, float]], float | None]:
     """Fit each task with the penalty of `PENALTIES` that has the least error on other rows.
 
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows that decide on the penalty; None: the last one holds.
+        judged: rows that decide on the penalty; without any, the last one holds.
         tasks: columns of the labels.
 
     Returns:
         Weights and intercept of each task, and the penalty; None if the mean of the train rows,
         which has no weights, is the best.
     """
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
-    has_judged = judged is not None and judged.num_rows > 0
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
     found: list[tuple[float, float | None, list[tuple[Floats, float]]]] = []
-    for l2 in (None, *PENALTIES) if has_judged else PENALTIES[-1:]:
+    for l2 in (None, *PENALTIES) if judged.num_rows else PENALTIES[-1:]:
         fits, error = [], 0.0
         for index in tasks:
             y_N = train.labels_NT[:, index]
@@ -65,7 +64,7 @@ def fit_numbers(
                 fits.append((np.zeros(train_NC.shape[1]), mean))
             else:
                 fits.append(fit_linear_regression(train_NC, y_N, train.weights_N, l2))
-            if judged is not None and has_judged:
+            if judged.num_rows:
                 weights_C, intercept = fits[-1]
                 predicted_N = judged_NC @ weights_C + intercept
                 squared_N = (predicted_N - judged.labels_NT[:, index]) ** 2

@@ -170,24 +170,24 @@ def softmax_losses(logits_NK: Floats, y_NK: Floats) -> Floats:
 
 
 def fit_tasks(
-    columns: Columns, train: Sample, judged: Sample | None, labels: Sequence[Sequence[int]]
+    columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]]
 ) -> tuple[list[Fit], float]:
     """Fit each label with the penalty of `PENALTIES` that has the least loss on other rows.
 
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows that decide on the penalty; None: the last one holds.
+        judged: rows that decide on the penalty; without any, the last one holds.
         labels: the columns of each label: one that is binary, or one for each of its classes.
 
     Returns:
         Weights and intercept of each column, at the scale that fits the other rows, and the
         penalty.
     """
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
     found: list[tuple[float, float, list[Fit]]] = []
     starts: dict[int, Any] = {}  # of each label: the fit before
-    for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[-1:]:
+    for l2 in PENALTIES if judged.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
         loss = 0.0
         for number, indices in enumerate(labels):
@@ -198,7 +198,7 @@ def fit_tasks(
                 train_NC, y_N, train.weights_N, l2, start=starts.get(number), least_gain=LEAST_GAIN
             )
             weights_KC, intercepts_K = np.atleast_2d(weights), np.atleast_1d(intercepts)
-            if judged and judged.num_rows:
+            if judged.num_rows:
                 logits_NK = judged_NC @ weights_KC.T + intercepts_K
                 labels_NK = judged.labels_NT[:, indices]
                 scale, shift, least = _judge_scale(logits_NK, labels_NK, judged.weights_N)

@@ -20,6 +20,7 @@ BATCH_ROWS = 8192
 # Of a binary label, rows of the rarer value that a sample should have; for these it is read on,
 # up to so many times its size.
 ENOUGH_RARE, MOST_TIMES = 2_000, 20
+JUDGED_SHARE = 0.2  # of train rows, where there is no validation to judge on
 MOST_CLASS_CELLS = 4_000_000  # rows times classes that a regression is fitted to in seconds
 ORDER_SEED = 0  # not the run's: runs of other seeds have the same yardstick
 Floats = NDArray[np.float64]
@@ -53,6 +54,21 @@ class Sample:
     def num_rows(self) -> int:
         """Number of the rows that were drawn."""
         return len(self.weights_N)
+
+    def hold_out(self) -> tuple[Sample, Sample]:
+        """Return rows to learn from, and a fifth of the rows to judge that on."""
+        is_judged_N = np.random.default_rng(ORDER_SEED).random(self.num_rows) < JUDGED_SHARE
+        return self._select(~is_judged_N), self._select(is_judged_N)
+
+    def _select(self, kept_N: NDArray[np.bool_]) -> Sample:
+        number_N = np.cumsum(kept_N) - 1
+        ids = {}
+        for name, found in self.ids.items():
+            kept_V = kept_N[found.rows_V]
+            rows_V = number_N[found.rows_V[kept_V]]
+            ids[name] = Ids(rows_V, found.ids_V[kept_V], found.values_V[kept_V])
+        dense_ND, labels_NT = self.dense_ND[kept_N], self.labels_NT[kept_N]
+        return Sample(ids, dense_ND, labels_NT, self.weights_N[kept_N], self.split_rows)
 
 
 def most_train_rows(schema: Schema, limit: int) -> int:

@@ -62,6 +62,8 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
+    if (judge := samples.get("validation")) is None:
+        train, judge = train.hold_out()
     labels = [
         list(range(of_label.start, of_label.stop))
         for of_label in columns_by_label(schema.tasks).values()
@@ -79,10 +81,10 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     l2: float | None
     if is_binary:
         names = MEASURED
-        fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), labels)
+        fits, l2 = fit_tasks(matrix_of, train, judge, labels)
     else:
         names = MEASURED_OF_NUMBERS
-        fits, l2 = fit_numbers(matrix_of, train, samples.get("validation"), columns)
+        fits, l2 = fit_numbers(matrix_of, train, judge, columns)
     fit_of = dict(zip(columns, fits))
     for split, x_NC in judged.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them

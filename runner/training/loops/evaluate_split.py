@@ -136,5 +136,6 @@ def select_splits(job: Job) -> list[str]:
     splits = judged_splits(job.loop_settings["split"], known)
     for split in splits:
         if split not in known:
-            raise ConfigError(f"loop.split={split}: the dataset has {', '.join(known)}")
+            other = "" if len(known) > 1 else f"; loop.split={known[0]} evaluates that one"
+            raise ConfigError(f"loop.split={split}: the dataset has {', '.join(known)}{other}")
     return splits

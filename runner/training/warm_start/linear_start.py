@@ -50,9 +50,11 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
     limit = most_train_rows(schema, MOST_ROWS)
     train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
+    if "validation" in job.dataset.num_rows:
+        judged = read_sample(job.dataset, "validation", MOST_ROWS)
+    else:
+        train, judged = train.hold_out()
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
-    has_validation = "validation" in job.dataset.num_rows
-    judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
     source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
     num_tasks = len(schema.tasks)
     scales = getattr(model, "scales", [1.0] * num_tasks)  # a net of one's own may have none
@@ -68,7 +70,7 @@ def start_linear(job: Job) -> str:
             if of_label.start in tasks
         ]
         own, penalty = _fit(columns, train, judged, labels, is_binary=kind == "binary")
-        mean = f"the mean of {source}, which is better on validation than weights"
+        mean = f"the mean of {source}, which is better on other rows than weights"
         said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
         for number, (weights_C, intercept) in zip(tasks, own):
             fits[number] = weights_C / scales[number], intercept / scales[number]
@@ -102,7 +104,7 @@ def start_linear(job: Job) -> str:
 def _fit(
     columns: Columns,
     train: Sample,
-    judged: Sample | None,
+    judged: Sample,
     labels: Sequence[Sequence[int]],
     *,
     is_binary: bool,
@@ -116,7 +118,7 @@ def _fit(
     else:
         fits, l2 = fit_numbers(columns, train, judged, tasks)
     said = "" if l2 is None else f"with a penalty of {l2:g}"
-    if judged and judged.num_rows and len(tasks) == len(labels):  # classes have one for all
+    if judged.num_rows and len(tasks) == len(labels):  # classes have one for all
         apart = refit_lists(columns, train, judged, tasks, fits) if is_binary else None
         if apart:
             fits, said = apart, "with a stronger penalty for the ids of lists"

@@ -1,0 +1,150 @@
+"""`refit DIR`: trains a model for use, on all rows, for as long as a run was getting better."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.verb_parser import VerbParser
+from runner.config.hydra_text import is_override
+from runner.errors import UserError
+from runner.rundir.find_run import find_run
+from runner.rundir.json_files import read_json
+from runner.rundir.run_files import read_config, read_result
+from runner.sweep.plan import override_key
+
+if TYPE_CHECKING:
+    from runner.data.tabular.table_recipe import TableRecipe
+
+# What waits for a metric of held-out rows, of which there are none.
+_WITHOUT_RULES = (
+    "trainer.early_stop.patience=null",
+    "trainer.early_stop.threshold=null",
+    "trainer.lr_on_plateau.patience=null",
+    "trainer.batch_on_plateau.patience=null",
+)
+
+
+def refit(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Train the model of a run anew on the rows of all its splits.
+
+    Returns:
+        The exit code of the training.
+
+    Raises:
+        UserError: before anything is started, for a run that held out no rows of a table.
+    """
+    from runner.cli.flags import parse_flags, refuse_flags
+    from runner.config.compose import compose
+    from runner.config.composed_checks import check_composed
+    from runner.config.paths import drop_places_of_run
+    from runner.config.targets import allowed_packages
+    from runner.launch import check_parts, launch, print_status
+
+    flags = parse_flags(words)
+    if not flags.overrides or is_override(flags.overrides[0]):
+        raise UserError("refit: name a run: refit DIR [KEY=VALUE ...]")
+    folder, overrides = find_run(flags.overrides[0]), flags.overrides[1:]
+    refuse_flags(flags, f"refit {folder} trains one model")
+    config = read_config(folder)
+    dataset = _all_rows(folder, config["dataset"])
+    lengths, said = _find_length(folder, config)
+    given = {override_key(word) for word in overrides}
+    own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
+    composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
+    drop_places_of_run(composed.config, composed.saved_config)
+    for values in (composed.config, composed.saved_config):
+        values["dataset"] |= {n: v for n, v in dataset.items() if f"dataset.{n}" not in given}
+    allowed = allowed_packages(allow)
+    check_composed(composed, allowed)
+    check_parts(composed, allowed)
+    print_status(said)
+    return launch(composed, allowed=allowed, command=sys.orig_argv)
+
+
+def make_parser() -> VerbParser:
+    """Return the parser that shows what `refit` takes."""
+    parser = VerbParser(
+        "refit",
+        "Train the model of a run anew for use, on the rows of all splits of its table: those\n"
+        "that were held out are often the newest. It learns as many updates for each row as the\n"
+        "run had when it was best. Nothing is left to measure it on: what the run reached on its\n"
+        "test split is what to expect.",
+        examples=("refit outputs/latest", "refit outputs/clicks hydra.run.dir=outputs/final"),
+    )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
+    parser.add_words("overrides", "KEY=VALUE", "settings that differ from those of the run")
+    return parser
+
+
+def _all_rows(folder: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by which all rows of a table are for training.
+
+    Raises:
+        UserError: for a dataset that is no table, and a run that held out no rows.
+    """
+    from runner.data.prepare.fingerprint import build_recipe
+    from runner.data.tabular.table_recipe import TableRecipe
+
+    recipe = build_recipe(dict(dataset))
+    if not isinstance(recipe, TableRecipe):
+        raise UserError(
+            f"refit: {folder} has learnt from {dataset['_target_']}, whose splits are its own; "
+            "a table (dataset=parquet, csv and the like) can be learnt whole"
+        )
+    if set(recipe.splits) == {"train"}:
+        raise UserError(f"refit: {folder} held out no rows: it has learnt all of them")
+    split = recipe.row_split
+    whole: dict[str, Any] = {}
+    if split.kind == "column":  # rows whose value is in no list stay outside
+        whole = {"column": split.column, "train": [v for vs in split.of.values() for v in vs]}
+    changes: dict[str, Any] = {"split": whole, "path": _paths(recipe)}
+    if set(recipe.files) != {"train"}:
+        content = dict(recipe.schema_content)
+        for name in ("validation_path", "test_path"):
+            content.pop(name, None)
+            changes[name] = None
+        changes["schema"] = content
+    return changes
+
+
+def _paths(recipe: TableRecipe) -> list[str]:
+    """Return where the files of all splits are."""
+    found: list[str] = []
+    for key in ("path", "validation_path", "test_path"):
+        paths = getattr(recipe, key)
+        if paths is None and key in recipe.declared.places:
+            paths = recipe.resolve_path(recipe.declared.places[key])
+        found += [] if paths is None else [paths] if isinstance(paths, str) else paths
+    return [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in found]
+
+
+def _find_length(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Return the settings of the length, and a line that says what they are.
+
+    Raises:
+        UserError: for a run that is not done, or was never evaluated.
+    """
+    result = read_result(folder) or {}
+    if result.get("status") != "completed":
+        status = result.get("status") or "has no result yet"
+        raise UserError(f"refit: {folder} {status}; `resume {folder}` goes on with it first")
+    best = (result.get("best") or {}).get("step")
+    if best is None:
+        raise UserError(f"refit: {folder} has no best step: it was not evaluated while it learnt")
+    num_rows = read_json(folder / "data.json")["num_rows"]
+    total = sum(num_rows.values())
+    updates = max(1, round(best * total / num_rows["train"]))
+    words = [f"trainer.max_steps={updates}"]
+    warmup = config["scheduler"].get("warmup")
+    if warmup and warmup >= 1:
+        words.append(f"scheduler.warmup={min(warmup, updates)}")
+    if best == 0:  # the start itself was best, which the one update must not change
+        words += ["optimizer.dense.lr=0", "optimizer.sparse.lr=0", "scheduler.warmup=0"]
+    return words, (
+        f"learning all {total:,} rows, in as many updates for each as {folder} had at its best, "
+        f"step {best:,} with {num_rows['train']:,} rows: trainer.max_steps={updates}"
+    )
