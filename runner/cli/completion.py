@@ -8,7 +8,8 @@ from pathlib import Path
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
-_RUN_VERBS = ("resume", "reproduce", "export", "importance", "index", "schedule")  # then settings
+# then settings
+_RUN_VERBS = ("resume", "refit", "reproduce", "export", "importance", "index", "schedule")
 _PATH_VERBS = (
     *("report", "diff", "clean", "schema", "predict", "serve", "apply", "histories", "board"),
     *_RUN_VERBS,

@@ -13,7 +13,7 @@ from runner.config.hydra_text import is_override
 from runner.errors import UserError
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
-from runner.rundir.run_files import read_config, read_result
+from runner.rundir.run_files import read_result
 from runner.sweep.plan import override_key
 
 if TYPE_CHECKING:
@@ -49,16 +49,19 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError("refit: name a run: refit DIR [KEY=VALUE ...]")
     folder, overrides = find_run(flags.overrides[0]), flags.overrides[1:]
     refuse_flags(flags, f"refit {folder} trains one model")
-    config = read_config(folder)
-    dataset = _all_rows(folder, config["dataset"])
-    lengths, said = _find_length(folder, config)
+    allowed = allowed_packages(allow)
+    composed = compose(overrides, config_dirs=flags.config_dirs, from_run=folder)
+    check_composed(composed, allowed)
+    recipe = _find_table(folder, composed.config["dataset"])
+    lengths, said = _find_length(folder, composed.config, recipe)
     given = {override_key(word) for word in overrides}
     own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
     composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
+    changes = _take_all_rows(recipe)
+    changes = {n: v for n, v in changes.items() if f"dataset.{n}" not in given}
     for values in (composed.config, composed.saved_config):
-        values["dataset"] |= {n: v for n, v in dataset.items() if f"dataset.{n}" not in given}
-    allowed = allowed_packages(allow)
+        values["dataset"] |= changes
     check_composed(composed, allowed)
     check_parts(composed, allowed)
     print_status(said)
@@ -80,8 +83,8 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _all_rows(folder: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by which all rows of a table are for training.
+def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
+    """Return the table of a run.
 
     Raises:
         UserError: for a dataset that is no table, and a run that held out no rows.
@@ -97,10 +100,16 @@ def _all_rows(folder: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
         )
     if set(recipe.splits) == {"train"}:
         raise UserError(f"refit: {folder} held out no rows: it has learnt all of them")
+    return recipe
+
+
+def _take_all_rows(recipe: TableRecipe) -> dict[str, Any]:
+    """Return the settings by which all rows of a table are for training."""
     split = recipe.row_split
     whole: dict[str, Any] = {}
     if split.kind == "column":  # rows whose value is in no list stay outside
-        whole = {"column": split.column, "train": [v for vs in split.of.values() for v in vs]}
+        values = [value for name in split.splits for value in split.of[name]]
+        whole = {"column": split.column, "train": values}
     changes: dict[str, Any] = {"split": whole, "path": _paths(recipe)}
     if set(recipe.files) != {"train"}:
         content = dict(recipe.schema_content)
@@ -122,7 +131,9 @@ def _paths(recipe: TableRecipe) -> list[str]:
     return [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in found]
 
 
-def _find_length(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], str]:
+def _find_length(
+    folder: Path, config: Mapping[str, Any], recipe: TableRecipe
+) -> tuple[list[str], str]:
     """Return the settings of the length, and a line that says what they are.
 
     Raises:
@@ -136,7 +147,11 @@ def _find_length(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], st
     if best is None:
         raise UserError(f"refit: {folder} has no best step: it was not evaluated while it learnt")
     num_rows = read_json(folder / "data.json")["num_rows"]
-    total = sum(num_rows.values())
+    events = recipe.declared.interactions
+    if events is not None and events.train_on == "windows":  # of which there are about as many
+        total = num_rows["train"]
+    else:
+        total = sum(num_rows.values())
     updates = max(1, round(best * total / num_rows["train"]))
     words = [f"trainer.max_steps={updates}"]
     warmup = config["scheduler"].get("warmup")
@@ -145,6 +160,6 @@ def _find_length(folder: Path, config: Mapping[str, Any]) -> tuple[list[str], st
     if best == 0:  # the start itself was best, which the one update must not change
         words += ["optimizer.dense.lr=0", "optimizer.sparse.lr=0", "scheduler.warmup=0"]
     return words, (
-        f"learning all {total:,} rows, in as many updates for each as {folder} had at its best, "
-        f"step {best:,} with {num_rows['train']:,} rows: trainer.max_steps={updates}"
+        f"learning the rows of all splits as often as {folder} had learnt {num_rows['train']:,} "
+        f"rows at its best step, {best:,}: trainer.max_steps={updates}"
     )

@@ -117,8 +117,8 @@ def plan_export(
     source = f"run={quote_hydra_value(str(run))}"
     words = ["loop=eval", source, *_FIXED, *_AVERAGES[settings.weights], *overrides]
     dataset = read_config(run)["dataset"]
-    if rows := settings.rows_from or _rows_without_split(dataset, run, overrides):
-        composed = _compose_with_rows(words, dataset, rows)
+    if settings.rows_from:
+        composed = _compose_with_rows(words, dataset, settings.rows_from)
     else:
         has_own = any(word.startswith("dataset=") for word in overrides)
         if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not has_own:
@@ -128,17 +128,25 @@ def plan_export(
             )
         composed = compose_job(words)
     check_composed(composed, allowed)
+    if not settings.rows_from and (rows := _rows_without_split(composed, run, overrides)):
+        composed = _compose_with_rows(words, dataset, rows)
+        check_composed(composed, allowed)
     return composed
 
 
 def _rows_without_split(
-    dataset: Mapping[str, Any], run: Path, overrides: Sequence[str]
+    composed: ComposedConfig, run: Path, overrides: Sequence[str]
 ) -> Sequence[str]:
-    """Return the paths of the table of a run that has held out none of its rows; else nothing."""
-    recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
+    """Return the paths of the table of a run that has held out none of its rows; else nothing.
+
+    Args:
+        composed: the evaluation of the run, checked.
+        run: its directory.
+        overrides: of the command line, which may name other rows.
+    """
+    recipe = build_recipe(with_fitted_transforms(composed.config["dataset"], run / "data"))
     if (
         not isinstance(recipe, TableRecipe)
-        or recipe.declared.interactions is not None
         or set(recipe.splits) != {"train"}
         or any(word.startswith(("dataset", "loop.split=")) for word in overrides)
     ):

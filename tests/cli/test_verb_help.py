@@ -26,7 +26,9 @@ def test_flags_are_completed(verb):
     assert tuple(complete_words([verb, "--"])) == verb_parser(verb).flags
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"completion", "resume", "reproduce"}))
+@pytest.mark.parametrize(
+    "verb", sorted(set(VERBS) - {"completion", "resume", "refit", "reproduce"})
+)
 def test_a_misspelt_flag_is_refused_with_the_nearest_one(verb, capsys):
     flag = verb_parser(verb).flags[-1]
     assert main([verb, f"{flag}x"]) == 2
@@ -60,6 +62,7 @@ def test_the_help_of_all_verbs_needs_no_torch():
             "--split test: is scored in place of files",
         ),
         (["reproduce"], "reproduce: name a run: reproduce DIR"),
+        (["refit"], "refit: name a run: refit DIR"),
         (["export"], "export: name a run: export DIR --out MODEL"),
         (["completion", "fish"], "completion bash, or completion zsh"),
         (["apply", "x", "y"], "apply: --out is not set"),
@@ -72,7 +75,9 @@ def test_a_verb_without_its_words_says_which_it_takes(words, said, capsys, tmp_p
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["resume", "reproduce", "importance", "export", "schedule"])
+@pytest.mark.parametrize(
+    "verb", ["resume", "refit", "reproduce", "importance", "export", "schedule"]
+)
 def test_a_folder_with_an_equals_sign_is_the_run_of_a_verb(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("lr=0.1").mkdir()

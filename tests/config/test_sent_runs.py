@@ -60,6 +60,7 @@ def test_ones_own_run_reads_the_environment_as_before(begun):
         ["resume", "run"],
         ["loop=eval", "run=run"],
         ["loop=debug", "run=run"],
+        ["refit", "run"],
         ["reproduce", "run"],
         ["schedule", "run"],
         ["predict", "run", "rows.csv", "--out", "out"],
