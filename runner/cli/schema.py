@@ -15,14 +15,13 @@ from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import hydra_mapping, shell_override
 from runner.config.proposed_length import (
     FEW_ROWS,
-    NEXT_ITEM_LENGTH,
-    NEXT_ITEM_STOP,
+    next_item_overrides,
     table_overrides,
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml
 from runner.data.tabular.guess_label import find_stray_values, holds_grades, is_binary
-from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
+from runner.data.tabular.propose_interactions import MAX_LENGTH, TASKS, UnclearColumnError
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.propose_uses import NUMBERS
 from runner.data.tabular.schema_file import expand_pattern
@@ -49,7 +48,7 @@ RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calib
 FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-NEXT_ITEM_OVERRIDES = f" model=sasrec optimizer=adam {NEXT_ITEM_LENGTH} {NEXT_ITEM_STOP}"
+NEXT_ITEM_OVERRIDES = "model=sasrec optimizer=adam"
 # Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
 # nothing at the start, has found what the regression lacks. Dot products would not leave zero in
 # small steps; there the network takes steps that are larger still. Its average wavers less.
@@ -215,13 +214,14 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     """Return what is to be done with the file: a command that trains, or what is missing."""
     data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
     if proposal.interactions is not None:
-        item = proposal.interactions["item"]
-        num_items = next(f.num_distinct for f, _ in proposal.columns if f.name == item)
-        every = ALL_ITEMS if num_items < FEW_ITEMS else ""
+        distinct = {f.name: f.num_distinct for f, _ in proposal.columns}
+        every = ALL_ITEMS if distinct[proposal.interactions["item"]] < FEW_ITEMS else ""
+        num_windows = distinct[proposal.interactions["user"]] + _num_rows(proposal) // MAX_LENGTH
+        words = " ".join([NEXT_ITEM_OVERRIDES, *next_item_overrides(num_windows)])
         parts = {proposal.interactions[part] for part in ("user", "item", "time")}
         has_gaps = any(f.missing_share for f, _ in proposal.columns if f.name in parts)
         more = SKIP_BAD_ROWS if has_gaps or proposal.has_malformed else ""
-        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}{more}"
+        return f"next: python -m runner {data} {words}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
@@ -280,9 +280,14 @@ def _scale_overrides(deviations: Mapping[str, float], *, alone: bool) -> str:
     return words
 
 
+def _num_rows(proposal: SchemaProposal) -> int:
+    """Return how many rows the files of the train split have; of a large text file, were read."""
+    return proposal.num_train_rows or proposal.columns[0][0].num_rows
+
+
 def _train_rows(proposal: SchemaProposal) -> int:
-    """Return about how many rows the train split has; of a large text file, how many were read."""
-    rows = proposal.num_train_rows or proposal.columns[0][0].num_rows
+    """Return about how many rows the train split has; of a large text file, of those read."""
+    rows = _num_rows(proposal)
     split = proposal.places.get("split") or {}
     if "column" in split:
         column = next(f for f, _ in proposal.columns if f.name == split["column"])

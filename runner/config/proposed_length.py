@@ -29,8 +29,9 @@ WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
 # much again, found .07.
 NEXT_ITEM_ROWS, NEXT_ITEM_STEPS = 32, 3000
 NEXT_ITEM_LENGTH = f"trainer.batch_size={NEXT_ITEM_ROWS} trainer.max_steps={NEXT_ITEM_STEPS}"
-# Validation is judged by recall, which wavers while a model still repeats what is popular.
-NEXT_ITEM_STOP = "trainer.eval_every=500 trainer.early_stop.patience=3"
+# Validation is judged by recall, which wavers while a model still repeats what is popular. Few
+# histories are learnt by heart sooner, so that they are judged once in two passes over them.
+NEXT_ITEM_JUDGED, NEXT_ITEM_PATIENCE, NEXT_ITEM_PASSES = (50, 500), 1500, 2  # updates, and passes
 MOST_WARMUP = 2000  # 2 / (1 - beta2) for Adam's usual beta2 (arXiv:1910.04209)
 
 AUTO = "auto"
@@ -71,6 +72,18 @@ def stop_overrides(length: ProposedLength) -> list[str]:
     if length.max_epochs <= PATIENCE:
         return []
     return [f"trainer.early_stop.patience={PATIENCE}"]
+
+
+def next_item_overrides(train_rows: int) -> list[str]:
+    """Return the words of a command line that train on so many histories that do not overlap."""
+    low, high = NEXT_ITEM_JUDGED
+    every = low * (NEXT_ITEM_PASSES * train_rows // (NEXT_ITEM_ROWS * low))
+    every = min(max(low, every), high)
+    patience = math.ceil(NEXT_ITEM_PATIENCE / every)
+    return [
+        NEXT_ITEM_LENGTH,
+        f"trainer.eval_every={every} trainer.early_stop.patience={patience}",
+    ]
 
 
 def table_overrides(train_rows: int) -> list[str]:

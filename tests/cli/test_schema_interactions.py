@@ -69,7 +69,7 @@ def test_user_item_and_time_are_recognised(propose, names):
     assert proposed["split"] == "leave_one_out" and parse_schema(proposed).interactions
     assert f"task: the next item ({names[1]}) of each user ({names[0]})" in shown
     assert "next: python -m runner dataset=parquet" in shown and "model=sasrec" in shown
-    assert "trainer.eval_every=500 trainer.early_stop.patience=3" in shown
+    assert "trainer.eval_every=50 trainer.early_stop.patience=30" in shown  # of few histories
     assert "model.net.every=true model.net.uniform=0" in shown  # of 70 items none need be drawn
 
 

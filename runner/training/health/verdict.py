@@ -56,13 +56,15 @@ def find_overfitting(
         metrics.get("log_loss", metrics.get("loss", float("nan")))
         for metrics in (best.metrics, last_validation, state.train_metrics)
     )
-    if now > WORSE_LOSS * loss and train < now:
+    of_places = isinstance(job.context.model, NextItemModel)  # whose train loss is a sum over them
+    if now > WORSE_LOSS * loss and (of_places or train < now):
         epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
         place = f"after epoch {epoch:.1f} (step {best.step:,})" if best.step else "before step 1"
+        beside = f", while that of the train rows is {format_number(train)}"
         yield (
             f"overfitting: the model was best on validation {place}; since then the validation "
-            f"loss rose from {format_number(loss)} to {format_number(now)}, while that of the "
-            f"train rows is {format_number(train)}"
+            f"loss rose from {format_number(loss)} to {format_number(now)}"
+            f"{'' if of_places else beside}"
         )
 
 
@@ -161,6 +163,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     best = state.best
     if best is not None and 0 < best.step < state.step and best.examples <= rows / 2:
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
+    elif best is not None and best.step == job.trainer.eval_every and best.step < state.step:
+        yield "it was best when first evaluated: try a smaller trainer.eval_every"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):
         yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"

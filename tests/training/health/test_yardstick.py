@@ -408,6 +408,20 @@ def test_a_model_of_next_items_is_told_the_length_that_schema_proposes_for_it():
     assert said is not None and "; only 2 updates" in said and NEXT_ITEM_LENGTH not in said
 
 
+def test_a_model_of_next_items_below_popularity_is_told_that_it_had_learnt_its_rows_by_heart():
+    of_places = job(800, batch_size=32, max_steps=3000, eval_every=500)
+    of_places.context.model = SASRec.__new__(SASRec)
+    best = BestEvaluation(step=500, examples=16_000, value=0.1, metrics={"loss": 6.5})
+    state = TrainState(step=2000, best=best, train_metrics={"loss": 176.0})  # of all 50 places
+    (found,) = find_overfitting(of_places, state, {"loss": 7.4})
+    assert "after epoch 20.0 (step 500); since then the validation loss rose" in found
+    assert "train rows" not in found
+    yardstick = {"name": "popularity", "metrics": {"test/recall@10": 0.2}}
+    said = explain_below(of_places, state, {"test/recall@10": 0.1}, yardstick, [found])
+    assert said is not None and found in said
+    assert "best when first evaluated: try a smaller trainer.eval_every" in said
+
+
 def test_labels_that_are_all_the_same_have_no_yardstick(monkeypatch):
     ones = make_sample(1)
     ones = replace(ones, labels_NT=np.ones_like(ones.labels_NT))
