@@ -893,6 +893,10 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
     path.write_text("\n".join(["click;thousands", *(f"{n % 2};1,{n:03}" for n in range(30))]))
     written, _ = propose(str(path))
     assert "decimal" not in written and "thousands" in written["categorical"]
+    # thousands have no 0 in front
+    path.write_text("\n".join(["click;rate", *(f"{n % 2};-0,{n:03}" for n in range(30))]))
+    written, _ = propose(str(path))
+    assert written["decimal"] == "," and "rate" in written["numeric"]
 
 
 @pytest.mark.parametrize(
@@ -1160,6 +1164,21 @@ def test_what_other_splits_alone_have_missing_or_wrong_is_known(tmp_path, propos
     assert proposed["numeric"]["x"]["default"] == pytest.approx(np.median(x), rel=1e-5)
     assert "age: 1 of 1,200 sampled rows hold a text that is no number ('old')" in shown
     assert shown.rstrip().endswith("dataset.max_bad_rows=1000000000")
+
+
+@pytest.mark.parametrize("yes", ["ja", "Oui", "sí"])
+def test_yes_in_other_languages_counts_as_1_although_no_is_rarer(tmp_path, propose, yes):
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "\n".join(["age,bought", *(f"{n},{'no' if n % 3 else yes}" for n in range(60))])
+    )
+    written, _ = propose(str(path), "--label", "bought")
+    assert written["labels"]["bought"] == {"positive": [yes]}
+    path.write_text(
+        "\n".join(["age,bought", *(f"{n},{yes if n % 3 else 'no'}" for n in range(60))])
+    )
+    written, _ = propose(str(path), "--label", "bought")
+    assert written["labels"]["bought"] == {"positive": [yes]}
 
 
 def test_a_test_file_without_labels_is_told_with_a_command_for_the_others(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from runner.data.tabular.doubtful_values import describe_thousands
 from runner.data.tabular.propose_schema import propose_schema
+from runner.data.tabular.schema_hints import Hints
 from tests.data.clicks import open_dataset
 
 RANDOM = np.random.default_rng(3)
@@ -194,3 +195,24 @@ def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     columns = propose_schema(str(tmp_path / "rows.parquet")).columns
     [role] = [role for f, role in columns if f.name == "__index_level_0__"]
     assert (role.name, role.reason) == ("", "the index that pandas has written, which numbers rows")
+
+
+@pytest.mark.parametrize(
+    ("values", "is_told"),
+    [
+        (np.exp(1.2 * DEBTS / 900 + 5), True),  # prices
+        (np.exp(1.2 * DEBTS / 900 + 5) * (AGES > 40), False),  # zeros have no logarithm
+        (AGES[::-1].copy(), False),
+        (1e6 - np.exp(1.2 * DEBTS / 900 + 5), False),
+    ],
+)
+def test_a_label_whose_logarithm_is_spread_evenly_is_told(tmp_path, values, is_told):
+    frame = pd.DataFrame({"age": AGES, "price": values})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    hints = Hints(labels=("price",), task="regression")
+    proposal = propose_schema(str(tmp_path / "rows.parquet"), hints=hints)
+    notes = [note for note in proposal.notes if "logarithm is learnt better" in note]
+    assert bool(notes) == is_told
+    if is_told:
+        exec(re.findall("`(.*?)`", notes[0])[0], {"t": frame, "numpy": np})
+        assert np.allclose(frame["log_price"], np.log(values)) and "price" not in frame

@@ -42,6 +42,7 @@ COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mist
 JUDGED_CLASSES = 8  # of a label, by which its features are judged
 FRACTION_SHARE = 0.1  # of rows with fractions beside those with 1: beyond, they are measured
 _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
+_YES |= {"ja", "oui", "si", "sí", "sim", "tak", "evet", "wahr", "vrai"}
 
 
 def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:

@@ -35,12 +35,14 @@ class JudgingSample:
         late_R: which rows are the second half: every other one, or the later ones if rows are split
             by time, since what holds in a week need not hold in the next.
         is_whole: whether these are all rows of the table.
+        seconds_R: the time of each row, NaN where it is missing; None: rows are not split by time.
     """
 
     table: pa.Table
     labels: Sequence[np.ndarray]
     late_R: np.ndarray
     is_whole: bool = False
+    seconds_R: np.ndarray | None = None
 
     def halves(self, known_R: np.ndarray) -> Halves:
         """Return both halves of the rows that are chosen by a mask [R], as numbers among these."""
@@ -84,7 +86,8 @@ def draw_judging_sample(
     late_R = np.arange(table.num_rows) % 2 != 0
     if seconds_R is not None and (later_R := seconds_R > np.nanmedian(seconds_R)).any():
         late_R = later_R  # or most rows have the last time
-    return JudgingSample(table, _read_labels(table, roles), np.asarray(late_R), is_whole)
+    labels = _read_labels(table, roles)
+    return JudgingSample(table, labels, np.asarray(late_R), is_whole, seconds_R)
 
 
 def _read_labels(table: pa.Table, roles: Mapping[str, Role]) -> list[np.ndarray]:

@@ -11,7 +11,9 @@ import pyarrow as pa
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.copied_rows import describe_copied_rows
+from runner.data.tabular.describe_drift import describe_drift
 from runner.data.tabular.doubtful_values import (
+    describe_heavy_tails,
     describe_impressions,
     describe_missing_codes,
     describe_numbered_histories,
@@ -109,6 +111,7 @@ def use_rows(
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
+    notes += describe_heavy_tails(sample.table, roles)
     notes += describe_impressions(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
@@ -136,6 +139,7 @@ def use_rows(
     crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
     notes += found
     roles = {**roles, **propose_words(sample, roles)}
+    notes += describe_drift(sample, roles, time.name) if by_time and time and time.form else []
     ids = {**more_ids, **number_ids, **crosses}
     return Uses(roles, split, ids, more_numbers, None, num_untimed)
 

@@ -265,14 +265,16 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
 def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[str]:
     """Return the names of columns in which every value is a number, and some have a fraction.
 
-    Numbers such as 1,250 may stand for thousands, so that a column of these alone tells nothing.
+    Numbers such as 1,250 may stand for thousands, so that a column of these alone tells nothing;
+    0,250 cannot.
     """
     whole = [row for row in rows[1:] if len(row) == len(rows[0])]
     found = []
     for column, name in enumerate(rows[0] if len(whole) > 1 else ()):
         cells = [row[column].strip() for row in whole if row[column].strip() not in MISSING_NUMBERS]
         if all(re.fullmatch(rf"[+-]?\d*[{decimal}]?\d+", cell) for cell in cells) and any(
-            re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$", cell) for cell in cells
+            re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$|^[+-]?0*[{decimal}]", cell)
+            for cell in cells
         ):
             found.append(name)
     return found

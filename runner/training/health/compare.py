@@ -22,6 +22,7 @@ from runner.training.health.verdict import (
     NAME_OF_NUMBERS,
     explain_below,
     find_overfitting,
+    find_useless,
     select_shown,
 )
 from runner.training.job import Job, Result
@@ -63,7 +64,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     for row in iterate_jsonl(job.run.metrics.path):
         last_validation = row if row.get("split") == "validation" else last_validation
     overfitting = find_overfitting(job, state, numeric_values(last_validation))
-    findings = [*measured.pop("findings"), *overfitting]
+    findings = [*measured.pop("findings"), *overfitting, *find_useless(result.metrics)]
     job.run.perf.append({"step": result.step, "yardstick_s": time.perf_counter() - started})
     result.notes["yardstick"] = measured
     result.notes["findings"] = findings

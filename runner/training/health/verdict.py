@@ -22,6 +22,7 @@ from runner.training.steps import rows_per_update
 
 NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"  # of the yardstick
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
+USELESS = 1.005  # normalized entropy, or share of the label's variance that is left
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
 _ERRORS = ("mse", "mae", "rmse")
 # What is measured of a regression, in the order in which the verdict asks for them: of binary
@@ -65,6 +66,27 @@ def find_overfitting(
             f"overfitting: the model was best on validation {place}; since then the validation "
             f"loss rose from {format_number(loss)} to {format_number(now)}"
             f"{'' if of_places else beside}"
+        )
+
+
+def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
+    """Yield that a constant has less loss on validation or test rows, with what says so.
+
+    Args:
+        metrics: of the result, `split/metric[/task]`.
+    """
+    found = [
+        f"{key} {value:.4f}"
+        for key, value in metrics.items()
+        if key.split("/")[0] in ("validation", "test")
+        if (key.split("/")[1] == "normalized_entropy" and value > USELESS)
+        or (key.split("/")[1] == "r2" and value < 1 - USELESS)
+    ]
+    if found:
+        yield (
+            f"worse than a constant: {', '.join(found)}; the mean label of these rows, predicted "
+            "for each of them, has less loss, so that what the train rows tell does not hold "
+            "there. Of rows split by time, old ones may mislead: try newer ones alone"
         )
 
 

@@ -44,7 +44,12 @@ from runner.training.health.logistic_regression import (
     softmax_losses,
 )
 from runner.training.health.sample import BATCH_ROWS, Ids, Sample, read_sample
-from runner.training.health.verdict import explain_below, find_overfitting, select_shown
+from runner.training.health.verdict import (
+    explain_below,
+    find_overfitting,
+    find_useless,
+    select_shown,
+)
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
 from tests.data.synthetic_settings import small_synthetic
@@ -440,6 +445,19 @@ def test_where_the_auc_is_undefined_that_of_a_task_is_compared_or_the_loss_which
     assert explain_below(job(), state, one_class, yardstick, []) is None
     said = explain_below(job(), state, {**one_class, "test/log_loss": 0.6}, yardstick, [])
     assert said is not None and said.startswith("test/log_loss 0.6000 is above")
+
+
+def test_a_model_worse_than_a_constant_is_told_where_old_rows_may_mislead():
+    good = {
+        "test/normalized_entropy": 0.98,
+        "test/r2/price": 0.1,
+        "train/r2": -1.0,
+        "test/auc": 0.4,
+    }
+    assert not list(find_useless(good))
+    bad = {**good, "test/normalized_entropy": 1.02, "validation/r2/price": -0.2}
+    (found,) = find_useless(bad | {"test/normalized_entropy/click": float("nan")})
+    assert "test/normalized_entropy 1.0200, validation/r2/price -0.2000; the mean" in found
 
 
 def test_overfitting_is_told_with_its_epoch():
