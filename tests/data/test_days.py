@@ -150,6 +150,18 @@ def test_times_before_that_of_the_row_are_proposed_as_days_until_it(tmp_path, fr
     assert found["numeric"]["refunded_at_days"].items() >= {"column": "refunded_at", **days}.items()
 
 
+def test_whole_numbers_that_are_days_are_times_whatever_they_are_called(tmp_path, frame):
+    frame["begun"] = frame.pop("born").dt.strftime("%Y%m%d").astype(int)
+    frame["parcel"] = 20_000_000 + np.random.default_rng(0).integers(0, 400_000, ROWS)
+    path = write(tmp_path, frame.drop(columns=["joined_at", "delivered_at"]), "csv")
+    numeric = propose(tmp_path, path)["numeric"]
+    days = {"encode": "days", "input": "yyyymmdd", "until": "ts", "standardise": True}
+    assert numeric["begun_days"] == {"column": "begun", **days}
+    assert "begun" not in numeric and "parcel_days" not in numeric
+    path = write(tmp_path, frame.assign(begun=frame["begun"] % 20 + 20_200_101), "csv")
+    assert "begun_days" not in propose(tmp_path, path).get("numeric", {})  # a few may be codes
+
+
 def test_without_a_time_of_the_row_days_are_counted_since_1970(tmp_path, frame):
     frame = frame[["user_id", "born", "click"]].sample(frac=1, random_state=0)
     frame.loc[frame.index[:20], "born"] = None

@@ -27,8 +27,8 @@ _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
 FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
 
-# of a label above 0 that is far from symmetric, while its logarithm is nearly so
-HEAVY_SKEW, EVEN_SKEW, FEWEST_SKEWED = 2.0, 1.0, 100
+# of a label from 0 on that is far from symmetric, while its logarithm is nearly so
+HEAVY_SKEW, EVEN_SKEW, FEWEST_SKEWED, MOST_ZEROS = 2.0, 1.0, 100, 0.2
 
 
 def describe_heavy_tails(sample: pa.Table, roles: Mapping[str, Role]) -> list[str]:
@@ -42,16 +42,16 @@ def describe_heavy_tails(sample: pa.Table, roles: Mapping[str, Role]) -> list[st
     for name in [n for n, role in roles.items() if is_number(role)]:
         y_R = read_number_label(sample[name], roles[name])
         y_R = y_R[np.isfinite(y_R)]
-        if len(y_R) < FEWEST_SKEWED or y_R.min() <= 0 or _skew(y_R) < HEAVY_SKEW:
+        if len(y_R) < FEWEST_SKEWED or y_R.min() < 0 or (y_R == 0).mean() > MOST_ZEROS:
             continue
-        if abs(_skew(np.log(y_R))) < EVEN_SKEW:
-            log = f"log_{name}"
+        log, back = ("log", "exp") if y_R.min() > 0 else ("log1p", "expm1")
+        if _skew(y_R) >= HEAVY_SKEW and abs(_skew(getattr(np, log)(y_R))) < EVEN_SKEW:
             notes.append(
                 f"{name}: a few of its numbers are far above the others and rule the squared "
                 "error, while their logarithms are spread evenly; where columns work by factors, "
-                f"as on prices, the logarithm is learnt better. With pandas, `t[{log!r}] = "
-                f"numpy.log(t.pop({name!r}))` makes it the label, and numpy.exp of a score is in "
-                "the middle of what is likely, below the mean"
+                "as on prices and counts, the logarithm is learnt better. With pandas, "
+                f"`t[{f'log_{name}'!r}] = numpy.{log}(t.pop({name!r}))` makes it the label, and "
+                f"numpy.{back} of a score is in the middle of what is likely, below the mean"
             )
     return notes
 

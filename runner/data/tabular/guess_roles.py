@@ -30,7 +30,15 @@ from runner.data.tabular.column_statistics import ColumnStatistics, has_fraction
 from runner.data.tabular.durations import DURATION
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_rows import SAMPLE_ROWS
-from runner.data.tabular.times import EARLIEST_S, LATEST_S, TEXT_DATES, is_seconds, is_temporal
+from runner.data.tabular.times import (
+    DATE_FORMS,
+    EARLIEST_S,
+    FEWEST_DAYS,
+    LATEST_S,
+    TEXT_DATES,
+    is_seconds,
+    is_temporal,
+)
 
 MANY_ROWS = 1000  # of which numbers that differ in each are rather ids than quantities
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
@@ -91,6 +99,9 @@ def is_time(f: ColumnStatistics) -> bool:
     if not f.is_whole:  # seconds with fractions
         return sounds_like_time(f.name) and f.low >= EARLIEST_S and f.high < LATEST_S
     if f.time_form and sounds_like_time(f.name):
+        return True
+    # few whole numbers of 8 digits are days such as 20141021: so many of them are no chance
+    if f.time_form in DATE_FORMS and f.num_distinct >= FEWEST_DAYS and guess_kind(f.name) != "id":
         return True
     # a time from an origin of its own, such as the start of the record
     return TIME.fullmatch(f.name) is not None and f.low >= 0 and f.num_distinct > 200

@@ -19,6 +19,7 @@ DATE_FORMS = {
     "yyyymmddhhmm": (4, 4),
     "yyyymmddhhmmss": (4, 6),
 }
+FEWEST_DAYS = 30  # differing whole numbers that are days of any year, whatever they are called
 # forms of texts that are not ISO 8601, such as 31/12/2019 23:59: the order of day, month and year
 TEXT_DATES = ("dmy", "mdy", "ymd")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -216,7 +217,7 @@ def _parse_dates(numbers_R: np.ndarray, year_digits: int, clock_digits: int) -> 
     years_R, month_days_R = np.divmod(dates_R, 10_000)
     months_R, days_R = np.divmod(month_days_R, 100)
     years_R = years_R + 2000 if year_digits == 2 else years_R
-    fits_R = (whole_R == numbers_R) & (years_R >= 1970)
+    fits_R = (whole_R == numbers_R) & (years_R >= 1900)
     fits_R &= (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
     clock_R = hours_R * 3600 + minutes_R * 60 + seconds_R
     return _count_seconds(years_R, months_R, days_R, clock_R, fits_R)
@@ -289,6 +290,9 @@ def guess_time_form(values: pa.Array) -> str:
         return ""
     # most whole columns of days end in no hour, and most of hours in no day: few fit both
     days = [form for form in ("yymmddhh", "yyyymmdd") if _are_times(parse_times(x, form), 1.0)]
+    if not days and pc.count_distinct(x).as_py() >= FEWEST_DAYS:  # of any year, as of births
+        is_written = _are_times(parse_times(x, "yyyymmdd"), 1.0, EARLIEST_WRITTEN_S)
+        days = ["yyyymmdd"] if is_written else []
     if days:
         return AMBIGUOUS.join(days)
     clocked = ("yyyymmddhh", "yyyymmddhhmm", "yyyymmddhhmmss")
