@@ -22,7 +22,7 @@ from runner.training.steps import rows_per_update
 
 NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"  # of the yardstick
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
-USELESS = 1.005  # normalized entropy, or share of the label's variance that is left
+USELESS = 1.01  # normalized entropy, or share of the label's variance that is left
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
 _ERRORS = ("mse", "mae", "rmse")
 # What is measured of a regression, in the order in which the verdict asks for them: of binary
@@ -61,12 +61,18 @@ def find_overfitting(
     if now > WORSE_LOSS * loss and (of_places or train < now):
         epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
         place = f"after epoch {epoch:.1f} (step {best.step:,})" if best.step else "before step 1"
-        beside = f", while that of the train rows is {format_number(train)}"
-        yield (
-            f"overfitting: the model was best on validation {place}; since then the validation "
-            f"loss rose from {format_number(loss)} to {format_number(now)}"
-            f"{'' if of_places else beside}"
-        )
+        before, after = format_number(loss), format_number(now)
+        if of_places:
+            yield (
+                f"overfitting: the model was best on validation {place}; since then the loss there "
+                f"rose from {before} to {after}"
+            )
+        else:
+            yield (
+                f"overfitting: the model was best on validation {place}; since then the validation "
+                f"loss rose from {before} to {after}, while that of the train rows is "
+                f"{format_number(train)}"
+            )
 
 
 def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:

@@ -419,7 +419,7 @@ def test_a_model_of_next_items_below_popularity_is_told_that_it_had_learnt_its_r
     best = BestEvaluation(step=500, examples=16_000, value=0.1, metrics={"loss": 6.5})
     state = TrainState(step=2000, best=best, train_metrics={"loss": 176.0})  # of all 50 places
     (found,) = find_overfitting(of_places, state, {"loss": 7.4})
-    assert "after epoch 20.0 (step 500); since then the validation loss rose" in found
+    assert "after epoch 20.0 (step 500); since then the loss there rose" in found
     assert "train rows" not in found
     yardstick = {"name": "popularity", "metrics": {"test/recall@10": 0.2}}
     said = explain_below(of_places, state, {"test/recall@10": 0.1}, yardstick, [found])
