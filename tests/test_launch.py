@@ -88,6 +88,28 @@ def test_the_same_command_again_says_that_it_is_done(command):
     assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
 
 
+def test_a_page_that_a_kill_has_taken_is_written_when_the_run_is_done_already(command):
+    command("hydra.run.dir=run", "report=true")
+    page = Path("run/report.html")
+    page.unlink()
+    code, _, err = command("resume", "run")
+    assert code == 0 and "done already" in err
+    assert page.stat().st_size > 1000
+    os.utime(page, ns=(1, 1))  # of before the result
+    command("resume", "run")
+    assert page.stat().st_mtime_ns > Path("run/result.json").stat().st_mtime_ns
+    page.unlink()
+    command("resume", "run", "report=false")
+    assert not page.exists()
+
+
+def test_a_resume_that_is_refused_does_not_say_before_that_it_resumes(command):
+    command("hydra.run.dir=run", "trainer.max_steps=5")
+    for word in ("seed=3", "trainer.batch_size=8", "trainer.log_every=-1"):
+        code, _, err = command("resume", "run", word)
+        assert code == 2 and "resuming" not in err
+
+
 def test_another_run_in_the_same_folder_is_refused_and_what_differs_is_named(command):
     command("hydra.run.dir=run", "seed=5")
     before = {p.name: p.read_bytes() for p in Path("run").iterdir()}

@@ -28,7 +28,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose
     from runner.config.sent_runs import check_sent_places
     from runner.config.targets import allowed_packages
-    from runner.launch import launch, print_status
+    from runner.launch import launch
     from runner.rundir.diff import diff_settings, format_changes
 
     flags = parse_flags(words)
@@ -45,12 +45,18 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     if composed.was_sent:
         check_sent_places(composed.config, flags.overrides)
     changes = diff_settings(composed.source_config, composed.saved_config)
+    notes = []
     if changes:
-        print_status(f"resuming {folder} with\n{format_changes(changes)}")
-        note = describe_schedule_change(composed.saved_config, {key for key, _, _ in changes})
-        if note:
-            print_status(note)
-    return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
+        notes.append(f"resuming {folder} with\n{format_changes(changes)}")
+        keys = {key for key, _, _ in changes}
+        notes += filter(None, [describe_schedule_change(composed.saved_config, keys)])
+    return launch(
+        composed,
+        allowed=allowed_packages(allow),
+        command=sys.orig_argv,
+        resume=folder,
+        notes=notes,
+    )
 
 
 def make_parser() -> VerbParser:

@@ -63,9 +63,10 @@ def launch(
     allowed: Sequence[str],
     command: Sequence[str],
     resume: Path | None = None,
+    notes: Sequence[str] = (),
 ) -> int:
     """Run one job; return its exit code, see `launch_run`."""
-    return launch_run(composed, allowed=allowed, command=command, resume=resume)[0]
+    return launch_run(composed, allowed=allowed, command=command, resume=resume, notes=notes)[0]
 
 
 def launch_run(
@@ -74,6 +75,7 @@ def launch_run(
     allowed: Sequence[str],
     command: Sequence[str],
     resume: Path | None = None,
+    notes: Sequence[str] = (),
 ) -> tuple[int, Path | None]:
     """Run one job.
 
@@ -82,6 +84,7 @@ def launch_run(
         allowed: packages that a `_target_` may lie in.
         command: the words of the command line, for the run's record.
         resume: the run directory to continue.
+        notes: lines that are printed once it is known that the run goes on.
 
     Returns:
         Its exit code, and its run directory; None on ranks that do not open it, and for jobs that
@@ -118,9 +121,13 @@ def launch_run(
         if run.finished_result is not None:
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
+            if _is_page_missing(run.dir) and _is_page_wanted(composed):
+                _write_report(run.dir)
             with mirrored(composed, run) as mirror:
                 pass
             return mirror.code, run.dir
+        for note in notes:
+            print_status(note)
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
         for note in changed_data_note(composed) if loop == EVALUATE_LOOP else ():
@@ -130,9 +137,7 @@ def launch_run(
         with mirrored(composed, run) as mirror:
             code = _execute(composed, run, allowed)
             is_of_nothing = code in (130, 143) and not read_jsonl(run.metrics.path)
-            # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
-            is_wanted = get_key(composed.config, "report") is not False
-            if is_wanted and not is_of_nothing and "RUNNER_SWEEP" not in os.environ:
+            if not is_of_nothing and _is_page_wanted(composed):
                 _write_report(run.dir)
         return code or mirror.code, run.dir
     finally:
@@ -153,6 +158,17 @@ def is_follow_evaluation(composed: ComposedConfig) -> bool:
             f"training's, in {composed.config['run']}/follow"
         )
     return True
+
+
+def _is_page_wanted(composed: ComposedConfig) -> bool:
+    # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
+    return get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ
+
+
+def _is_page_missing(folder: Path) -> bool:
+    """Return whether a run that has completed was killed before its page was written."""
+    page, result = folder / "report.html", folder / "result.json"
+    return not page.exists() or page.stat().st_mtime_ns < result.stat().st_mtime_ns
 
 
 def _write_report(folder: Path) -> None:
