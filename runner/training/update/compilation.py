@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +20,8 @@ from runner.models.layers.update_state import UpdateState
 
 _COMPILERS = ("g++", "clang++", "c++")
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# bytes of a 64-bit ELF head: where the table of sections begins, size and number of its entries
+_SECTION_TABLE = ((40, 48), (58, 60), (60, 62))
 
 
 class CompiledDense:
@@ -106,7 +109,39 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     folder, default = cache_root() / "compiled" / digest, default_cache_dir()
+    remove_torn_code(folder)
     named = os.environ.get(_CACHE, default)  # torch may have set it to its default
     if named == default or Path(named).parent == folder.parent:  # no user has chosen it
         os.environ[_CACHE] = str(folder)
     model.dense = CompiledDense(model, num_rows)  # type: ignore[method-assign]
+
+
+def remove_torn_code(folder: Path) -> None:
+    """Remove files that a kill or a power cut has cut short, in the compiler's cache.
+
+    The compiler takes whatever has the name of its result, and every later run would fail. What
+    another process is writing just now, under its lock, stays.
+    """
+    locks = folder / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    for path in [path for path in folder.rglob("*.*") if path.parent != locks]:
+        with open(locks / f"{path.name.partition('.')[0]}.lock", "ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if path.is_file() and not _is_whole(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file has content, and a library its last part, the table of sections.
+
+    Its head says where that is. A library of macOS has another one.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+    if path.suffix != ".so" or not head.startswith(b"\x7fELF"):
+        return len(head) > 0
+    place, size, count = (int.from_bytes(head[a:b], "little") for a, b in _SECTION_TABLE)
+    return len(head) == 64 and place + size * count <= path.stat().st_size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from functools import partial
 
 import pytest
@@ -11,7 +13,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from runner.errors import ConfigError
 from runner.training.update import compilation
-from runner.training.update.compilation import compile_dense
+from runner.training.update.compilation import compile_dense, remove_torn_code
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.tiny import CPU, make_context, random_batch
@@ -80,6 +82,23 @@ def test_code_is_kept_apart_by_what_it_depends_on(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
     compile_dense(make_context().model, CPU, 64)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/users/own"
+
+
+def test_what_a_kill_has_cut_short_is_compiled_again(tmp_path):
+    head = struct.pack("<4s36xQ10x2H2x", b"\x7fELF", 300, 64, 5)  # five sections' entries at 300
+    whole = head + bytes(300 + 5 * 64 - len(head))
+    sizes = {"whole": len(whole), "empty": 0, "head": 64, "half": len(whole) // 2, "busy": 100}
+    sizes["last"] = len(whole) - 1
+    folder = tmp_path / "ab"
+    folder.mkdir()
+    for name, size in sizes.items():
+        (folder / f"{name}.main.so").write_bytes(whole[:size])
+    (folder / "text.py").touch()  # renamed into place before its content was on the disk
+    (tmp_path / "locks").mkdir()
+    with open(tmp_path / "locks" / "busy.lock", "w") as lock:  # another process writes it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_torn_code(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"whole.main.so", "busy.main.so"}
 
 
 @pytest.mark.slow
