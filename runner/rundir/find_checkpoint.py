@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
 from runner.rundir.checkpoint.folder import step_folders
+from runner.rundir.checkpoint.manifest import DamagedError
 from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.identity import check_belongs
 
@@ -43,12 +44,29 @@ def find_checkpoint(
     if step == "last":
         step = steps[-1]
     if step == "best":
-        newest = check_belongs(open_checkpoint(folder / f"step-{steps[-1]}"), path)
+        newest = _open(path, "last", steps[-1], steps)
         best = newest.values["best"]
         step = best["step"] if best else steps[-1]
     if step not in steps:
         raise ConfigError(_missing(path, asked, step, steps))
-    return check_belongs(open_checkpoint(folder / f"step-{step}"), path)
+    return _open(path, asked, step, steps)
+
+
+def _open(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -> Checkpoint:
+    """Open one of the steps of a run.
+
+    Raises:
+        DamagedError: if it is damaged, with the others that may be taken.
+        UserError: as `open_checkpoint`, and if another run has written it.
+    """
+    try:
+        saved = open_checkpoint(path / "checkpoints" / f"step-{step}")
+    except DamagedError as error:
+        whole = ", ".join(str(number) for number in steps if number != step)
+        if not whole:
+            raise
+        raise DamagedError(f"{_chosen(asked, step)}: {error}; whole are {whole}") from error
+    return check_belongs(saved, path)
 
 
 def why_not_found(path: Path, step: int | str) -> str | None:
@@ -72,7 +90,7 @@ def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]
     folder = path / "checkpoints"
     if not steps:
         return f"{folder}: holds no whole checkpoint; give a run directory that has one"
-    chosen = f"checkpoint.step={asked}" + (f" (step {step})" if asked != step else "")
+    chosen = _chosen(asked, step)
     whole = ", ".join(map(str, steps))
     damaged = step_folders(folder).get(step) if isinstance(step, int) else None
     if damaged is not None:
@@ -81,3 +99,7 @@ def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]
         except UserError as error:
             return f"{chosen}: {error}; whole are {whole}"
     return f"{chosen}: there is no {folder / f'step-{step}'}; whole are {whole}"
+
+
+def _chosen(asked: int | str, step: int | str) -> str:
+    return f"checkpoint.step={asked}" + (f" (step {step})" if asked != step else "")

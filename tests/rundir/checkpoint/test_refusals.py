@@ -128,6 +128,21 @@ def test_a_best_checkpoint_that_is_damaged_or_gone_is_named_with_those_that_are_
         find_checkpoint(tmp_path, 7)
 
 
+def test_a_checkpoint_with_another_byte_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        save(folder, step, best={"step": 1})
+    for step, asked in ((1, "best"), (2, "last")):
+        with (folder / f"step-{step}" / "shard-00001.safetensors").open("r+b") as file:
+            file.write(b"\xff")
+        told = rf"checkpoint.step={asked} \(step {step}\): .*/shard-.* is damaged: .*; whole are "
+        with pytest.raises(DamagedError, match=told):
+            find_checkpoint(tmp_path, asked)
+    shutil.rmtree(folder / "step-1")
+    with pytest.raises(DamagedError, match=r"step-2/shard-\S+ is damaged: .* it was saved with$"):
+        find_checkpoint(tmp_path, "last")
+
+
 def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 1).rename(tmp_path / "step-2")
     with pytest.raises(DamagedError, match="holds step 1"):
