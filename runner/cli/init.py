@@ -36,6 +36,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a name that is no package's, and for a folder that holds something.
         OSError: if a file cannot be written; the folder is then removed again.
+        KeyboardInterrupt: after Ctrl-C, likewise.
     """
     given = make_parser().parse(words)
     if len(given.name) != 1:
@@ -48,7 +49,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         shutil.rmtree(folder, ignore_errors=True)  # it was not there, or empty
         raise
     print(

@@ -74,3 +74,12 @@ def test_a_full_disk_is_told_and_leaves_no_half_of_a_project(tmp_path, monkeypat
     told = capsys.readouterr().err
     assert told.startswith("error: No space left on device: ") and "Traceback" not in told
     assert not any(tmp_path.iterdir())
+
+
+def test_ctrl_c_leaves_no_half_of_a_project(tmp_path, monkeypatch):
+    def interrupt(path, *_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupt)
+    assert main(["init", str(tmp_path / "mine")]) == 130
+    assert not any(tmp_path.iterdir())
