@@ -42,12 +42,12 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             None if only rank 0 knows it.
         allowed: packages that a `_target_` may lie in.
     """
-    job = None
+    job = result = None
+    is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
     try:
         from runner.reporting.console import View
         from runner.training.builder import build_job
 
-        is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
         if is_launched:
             ranks = _join_process_group(composed)
             run = _broadcast_run(run, ranks)
@@ -60,8 +60,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         if is_launched:
             ignore_sigterm()  # another rank may still fail, but this one has a result
         if run is not None and is_main:
-            values = {k: v for k, v in vars(result).items() if k != "notes"}
-            write_result(run, {**values, **result.notes})
+            _write_result(run, result)
         if is_launched:
             if result.status == "failed":
                 ranks.broadcast_object(None)  # torchrun ends rank 0, too, once another one fails
@@ -69,16 +68,25 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")
     except (Exception, KeyboardInterrupt) as error:
+        if is_interruption(error) and result is not None:  # by Ctrl-C, once the loop had ended
+            if run is not None and is_main:
+                _write_result(run, result)
+            return ProcessResult(130, result.status)
         if is_interruption(error):
             return ProcessResult(130, "interrupted", "interrupted before it had begun")
         if isinstance(error, UserError):
-            if run is not None and launched_rank() == 0:
+            if run is not None and is_main:
                 revert_resume(run, mask_secrets(str(error)))
             return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
         told = _describe_error(error, allowed, is_built=job is not None)
         return ProcessResult(1, "failed", told, _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
+
+
+def _write_result(run: Run, result: Any) -> None:
+    values = {k: v for k, v in vars(result).items() if k != "notes"}
+    write_result(run, {**values, **result.notes})
 
 
 def _run_loop(job: Any) -> Any:

@@ -14,6 +14,7 @@ from runner.config.compose import compose
 from runner.errors import DataError, UserError
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
+from runner.rundir.run import write_result
 from runner.rundir.run_files import read_meta, read_result
 from tests.conftest import forget_config_record
 from tests.fake_job import FakeResult
@@ -108,6 +109,18 @@ def test_a_resume_that_is_refused_does_not_say_before_that_it_resumes(command):
     for word in ("seed=3", "trainer.batch_size=8", "trainer.log_every=-1"):
         code, _, err = command("resume", "run", word)
         assert code == 2 and "resuming" not in err
+
+
+def test_ctrl_c_while_the_result_is_written_does_not_lose_it(command, monkeypatch):
+    def interrupt(run, result):
+        monkeypatch.setattr("runner.worker.write_result", write_result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runner.worker.write_result", interrupt)
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 130 and "before it had begun" not in err
+    result = read_result(Path("run"))
+    assert (result["status"], result["metrics"]) == ("completed", {"test/auc": 0.75})
 
 
 def test_another_run_in_the_same_folder_is_refused_and_what_differs_is_named(command):
