@@ -1,16 +1,19 @@
 """Holds values of a configuration, and arguments of code, against their types and `Key`s.
 
-No torch here.
+And YAML against how many values it stands for. No torch here.
 """
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
+
+import yaml
 
 from runner.config_key import UNDECLARED, Key, field_hints
 from runner.errors import ConfigError, raise_combined, unknown_choice
@@ -209,3 +212,37 @@ def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
     for name, hint in field_hints(settings).items():
         if _is_plain(hint) and (p := find_problem(f"{prefix}{name}", getattr(record, name), hint)):
             yield p
+
+
+def compose_yaml(text: str, where: str, *, most_values: int) -> yaml.Node | None:
+    """Return the nodes of a YAML file.
+
+    Args:
+        text: of the file.
+        where: the file's name, for messages.
+        most_values: that the file may stand for, with those that its aliases repeat.
+
+    Raises:
+        ConfigError: if it is no YAML, or is a few lines whose aliases multiply without end.
+    """
+    try:
+        root: yaml.Node | None = yaml.compose(text, Loader=yaml.CSafeLoader)
+        num_values = _count_values(root, {})
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{where}: not a YAML file: {' '.join(str(error).split())}") from error
+    if num_values > most_values:
+        raise ConfigError(
+            f"{where}: refused: its aliases stand for more than {most_values:,} values"
+        )
+    return root
+
+
+def _count_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Count the values that a node stands for, with those that its aliases repeat."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # while it is counted, so that a node in itself has no end
+        items = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_count_values(item, known) for item in items)
+    return known[id(node)]

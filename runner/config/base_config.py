@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.fit_choices import drop_unfit_settings
 from runner.config.groups import ConfigGroups
+from runner.config.hydra_keys import find_hydra_yaml_problems
 from runner.config.interpolation import EnvRead, resolve_interpolations
 from runner.config.overrides import drop_unfit_arguments
 from runner.errors import ConfigError
@@ -54,6 +55,7 @@ def base_of_new_run(
     problems += bad.values()
     good = [str(o.input_line) for o in group_choices if id(o) not in bad]
     base = groups.compose(good) if good else default
+    problems += find_hydra_yaml_problems(default.hydra, base.hydra)
     plain = base
     config = base.copy_config()
     notes: tuple[str, ...] = ()

@@ -1,18 +1,36 @@
-"""Shows Hydra the top-level folder `experiments/` as the group `experiments`, and nothing else.
+"""How Hydra reads the YAML of options: not those whose aliases multiply without end.
 
-If the project's root were an ordinary search path, `outputs/`, `.venv/` and every other folder
-there would become a group, and `--help` would walk through all of them.
+It is shown the top-level folder `experiments/` as the group `experiments`, and nothing else. If the
+project's root were an ordinary search path, `outputs/`, `.venv/` and every other folder there would
+become a group, and `--help` would walk through all of them.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult
+
+from runner.config.options import MOST_OPTION_VALUES
+from runner.config_value import compose_yaml
 
 EXPERIMENTS_GROUP = "experiments"
 
 
-class ExperimentsSource(FileConfigSource):
+class CheckedFileSource(FileConfigSource):
+    """A folder of configurations, of which none is a few lines that stand for millions."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.is_file() and "&" in (text := path.read_text(encoding="utf-8")):
+            compose_yaml(text, os.path.relpath(path), most_values=MOST_OPTION_VALUES)
+        return super().load_config(config_path)
+
+
+class ExperimentsSource(CheckedFileSource):
     """A source of configurations that has the one group `experiments`."""
 
     @staticmethod

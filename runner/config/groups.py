@@ -21,6 +21,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -33,7 +34,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.config import messages
-from runner.config.experiments_source import EXPERIMENTS_GROUP, ExperimentsSource
+from runner.config.experiments_source import (
+    EXPERIMENTS_GROUP,
+    CheckedFileSource,
+    ExperimentsSource,
+)
 from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
 from runner.config.rules.keys import REQUIRED_NODES
@@ -144,6 +149,7 @@ def register_search_path(config_dirs: Sequence[str] = ()) -> None:
             raise ConfigError(f"--config-dir {folder}: no such folder")
     plugins = Plugins.instance()
     plugins.register(ExperimentsSource)
+    SourcesRegistry.instance().types["file"] = CheckedFileSource
     known = plugins.plugin_type_to_subclass_list[SearchPathPlugin]
     known[:] = [
         p for p in known if p.__name__ != Folders.__name__
@@ -246,6 +252,11 @@ def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
             yield
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(messages.hydra_error(error)) from error
+        except RecursionError as error:
+            raise ConfigError(
+                "a YAML file of an option is nested too deeply, or its defaults name each other "
+                "without end"
+            ) from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{_find_undecodable(config_dirs)}: is not UTF-8: {error}") from error
 

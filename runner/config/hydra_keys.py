@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from runner.config_value import wrong_type
 from runner.errors import unknown_choice
+from runner.rundir.diff import flatten
 
 FOLDER_KEYS = ("hydra.run.dir", "hydra.sweep.dir")
 HYDRA_KEYS = (*FOLDER_KEYS, "hydra.mode", "hydra.searchpath")
+_OF_COMMAND = ("runtime.", "overrides.", "job.override_dirname")  # where Hydra notes the command
 OPEN_HYDRA_NODES = ("launcher", "sweeper")  # those of plugins have keys of their own
 
 
@@ -38,6 +42,27 @@ def find_hydra_problem(override: Override) -> str | None:
         return wrong_type(key, value, "list of text")
     missing = [p for p in value if not p.startswith("pkg://") and not _is_folder(p)]
     return f"{text}: no such folder: {', '.join(missing)}" if missing else None
+
+
+def find_hydra_yaml_problems(default: DictConfig, composed: DictConfig) -> Iterator[str]:
+    """Yield a message for each part of Hydra's node that a YAML file sets without an effect.
+
+    Args:
+        default: the node that Hydra composes without any choice.
+        composed: the node that it composes with the chosen options.
+    """
+    before, now = (
+        dict(flatten(OmegaConf.to_container(node, resolve=False))) for node in (default, composed)
+    )
+    changed = [key for key, value in now.items() if before.get(key, "") != value]
+    keys = [k for k in changed if f"hydra.{k}" not in HYDRA_KEYS and not k.startswith(_OF_COMMAND)]
+    for part in dict.fromkeys(key.split(".")[0] for key in keys):
+        launchers = "hydra/launcher=NAME and hydra.launcher.KEY=VALUE"
+        of_command = f"; {launchers} go on the command line" * (part == "launcher")
+        yield (
+            f"hydra.{part}: has no effect in a YAML file, where of Hydra's keys run.dir, sweep.dir "
+            f"and mode have one{of_command}"
+        )
 
 
 def _find_folder_problem(key: str, value: Any) -> str | None:

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from runner.config.declarations import describe_range, read_declarations, settings_of
-from runner.config.options import list_groups
+from runner.config.options import MOST_OPTION_VALUES, list_groups
 from runner.config.part_arguments import read_arguments
 from runner.config_key import Key
-from runner.config_value import type_name
+from runner.config_value import compose_yaml, type_name
 from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
 SPARSE_NODE = "optimizer.sparse"
@@ -60,9 +60,12 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
         path: of the YAML.
         prefix: the node that the option becomes, such as `model.loss`; a YAML that says
             `# @package _global_` counts from the top instead.
+
+    Raises:
+        ConfigError: if it is no YAML, or its aliases multiply without end.
     """
     text = path.read_text(encoding="utf-8")
-    root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    root = compose_yaml(text, str(path), most_values=MOST_OPTION_VALUES)
     if not isinstance(root, yaml.MappingNode):
         return []
     is_global = re.match(r"# @package _global_", text) is not None

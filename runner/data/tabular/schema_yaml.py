@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from runner.config_value import compose_yaml
 from runner.data.core.source_files import nearest_path
 from runner.errors import ConfigError, raise_combined
 
@@ -42,30 +42,15 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
         ConfigError: if it is no YAML, has a key twice, is no mapping, or is a few lines whose
             aliases multiply without end.
     """
+    root = compose_yaml(text, where, most_values=_MOST_VALUES)
+    raise_combined(_find_repeated_keys(root, where, set()))
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
-        if _count_values(root, {}) > _MOST_VALUES:
-            raise ConfigError(
-                f"{where}: refused: its aliases stand for more than {_MOST_VALUES:,} values"
-            )
-        raise_combined(_find_repeated_keys(root, where, set()))
         loaded = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{where}: not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{where}: expected a mapping with `labels:` and other columns")
     return loaded
-
-
-def _count_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """Count the values that a node stands for, with those that its aliases repeat."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = math.inf  # while it is counted, so that a node in itself has no end
-        items = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
-        known[id(node)] = 1 + sum(_count_values(item, known) for item in items)
-    return known[id(node)]
 
 
 def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> Iterator[str]:
