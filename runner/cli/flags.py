@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from runner.config.locations import CONF
 from runner.errors import UserError, nearest_hint, raise_combined
 
 
@@ -75,9 +76,13 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     words, rerun = extract_rerun([w for w in words if w != "--dry-run"])
     try:
         args, unknown = parser.parse_known_intermixed_args(words)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
+    except argparse.ArgumentError as error:  # such as -model, which argparse reads as -m
+        dashed = [i for i, word in enumerate(words) if word.startswith("-")]
+        meant = [hint for i in dashed if (hint := setting_hint(words[i], words[i + 1 :]))]
+        raise UserError(f"{error}{''.join(meant[:1])}") from error
     if unknown:
+        if meant_key := setting_hint(unknown[0], words[words.index(unknown[0]) + 1 :]):
+            raise UserError(f"{unknown[0]}: no such flag{meant_key}")
         known = [*parser._option_string_actions, "--allow", "--dry-run", "--rerun"]
         raise UserError(
             f"{unknown[0]}: no such flag{nearest_hint(unknown[0], known)}; --help lists them"
@@ -106,6 +111,22 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         is_hydra_only=bool(args.hydra_help or args.info or args.shell_completion),
         argv=(*(w for w in words if w not in overrides), *overrides),
     )
+
+
+def setting_hint(word: str, rest: Sequence[str]) -> str:
+    """Return `; a setting is one word: KEY=VALUE` for a word that names a group or a key of one.
+
+    Args:
+        word: such as `--model`, `--model=dcn` or `trainer.max_steps`.
+        rest: the words after it, of which the first may be the value.
+    """
+    key, _, value = word.lstrip("-").partition("=")
+    group = key.split(".")[0]
+    if group not in ("name", "seed") and not (group.isidentifier() and (CONF / group).is_dir()):
+        return ""
+    value = value or next((w.lstrip("=") for w in rest[:2] if w != "="), "")
+    is_value = value and "=" not in value and not value.startswith("-")
+    return f"; a setting is one word: {key}={value if is_value else 'VALUE'}"
 
 
 def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None:

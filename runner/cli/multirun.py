@@ -18,7 +18,13 @@ from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.groups import load_groups
 from runner.config.hydra_keys import find_hydra_problem
-from runner.config.overrides import HIDDEN_WIDTHS, name_hidden_widths, own_key, parse_overrides
+from runner.config.overrides import (
+    HIDDEN_WIDTHS,
+    find_repeated,
+    name_hidden_widths,
+    own_key,
+    parse_overrides,
+)
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings, make_settings
 from runner.config.settings.trainer import LENGTH_KEYS
@@ -69,7 +75,12 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         for o in parsed
         if o.is_interval_sweep()
     ]
-    raise_combined([*empty, *endless])
+    void = [
+        f"{o.input_line}: has no effect, {last.input_line} follows; a key of a sweep is given once"
+        for o, last in find_repeated(parsed)
+        if o.is_sweep_override() or last.is_sweep_override()
+    ]
+    raise_combined([*empty, *endless, *void])
     if (num_jobs := math.prod(counts.values())) > MOST_VALUES:
         raise ConfigError(
             f"{' '.join(counts)}: {num_jobs:,} jobs; a grid has at most {MOST_VALUES:,}, and "

@@ -30,6 +30,7 @@ from runner.config.overrides import (
     describe_displaced_length,
     drop_displaced_length,
     drop_unsupported_arguments,
+    find_repeated,
     name_hidden_widths,
     parse_job_overrides,
     replaces_part,
@@ -188,7 +189,9 @@ def compose(
     """
     from_run = from_run and from_run.absolute()
     problems: list[str] = []
-    parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
+    parsed = parse_job_overrides(overrides)
+    repeated = find_repeated(parsed)
+    parsed, displaced = drop_displaced_length(parsed, problems)
     judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
     problems += [problem for _, problem in judged if problem is not None]
     hydra_overrides = [o for o, problem in judged if problem is None]
@@ -206,7 +209,8 @@ def compose(
             from_run, group_choices, groups, problems, [o.key_or_group for o in job_overrides]
         )
     base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
-    notes = (*base.notes, *describe_displaced_length(displaced, base.config))
+    void = [f"{o.input_line}: has no effect, {last.input_line} follows" for o, last in repeated]
+    notes = (*void, *base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = find_value(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides, problems)
     # nobody knows which keys an option has that does not exist

@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -71,6 +71,22 @@ def parse_job_overrides(overrides: Sequence[str]) -> list[Override]:
         messages.sweep_needs_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
     )
     return parsed
+
+
+def find_repeated(parsed: Sequence[Override]) -> list[tuple[Override, Override]]:
+    """Return each override that a later one of its key makes void, with that one.
+
+    A group of keys is laid over the one before it, and makes nothing void.
+    """
+    last: dict[str, Override] = {}
+    repeated: list[tuple[Override, Override]] = []
+    for override in reversed(parsed):
+        is_whole = override.type is OverrideType.CHANGE and not isinstance(override.value(), dict)
+        if is_whole and override.package is None:
+            later = last.setdefault(override.key_or_group, override)
+            if later.input_line != override.input_line:
+                repeated.insert(0, (override, later))
+    return repeated
 
 
 def drop_displaced_length(

@@ -47,6 +47,10 @@ def test_the_help_of_all_verbs_needs_no_torch():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["apply", "a", "--out", "b", "--out", "c"], "apply --out: is given twice, as b and as c"),
+        (["ls", "--config-dir", "nowhere"], "--config-dir nowhere: no such folder"),
+        (["explain", "seed", "sed=3"], "sed=3: there is no key 'sed'; nearest: 'seed'"),
+        (["serve", "a", "b"], "serve: 'b' is a word too many"),
         (["apply"], "apply: name a model and its deltas in their order: apply MODEL DELTA"),
         (["explain"], "explain: name a key, such as trainer.batch_size"),
         (["--allow"], "--allow: needs a package, such as"),

@@ -8,6 +8,7 @@ from runner.config import groups
 from runner.config.compose import compose
 from runner.config.composed_checks import check_composed
 from runner.config.hydra_text import is_override
+from runner.config.option_fields import read_fields
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
 from runner.rundir.mirror.fetch import local_run
@@ -96,6 +97,15 @@ def test_updates_given_on_the_command_line_displace_epochs_of_a_file_and_it_is_s
         "trainer.max_steps from the command line displaces trainer.max_epochs=1",
     )
     check_composed(composed, ALLOWED_PACKAGES)
+
+
+def test_an_override_that_a_later_one_makes_void_is_told():
+    words = ["seed=1", "optimizer=adam", "optimizer=adam", "optimizer=sgd", "seed=2", "name=a"]
+    assert compose([*words, "checkpoint.monitor={metric: a}", "checkpoint.monitor={}"]).notes == (
+        "seed=1: has no effect, seed=2 follows",
+        "optimizer=adam: has no effect, optimizer=sgd follows",
+        "optimizer=adam: has no effect, optimizer=sgd follows",
+    )
 
 
 def test_nothing_is_displaced_when_the_other_is_given_as_null():
@@ -224,3 +234,41 @@ def test_an_option_of_ones_own_group_is_put_elsewhere_by_a_plus(tmp_path):
     dirs = write_config_folder(tmp_path, nets__small="top: [7]\n")
     composed = compose(["+nets@model.net=small"], config_dirs=dirs)
     assert composed.config["model"]["net"]["top"] == [7]
+
+
+ALIASES = "a: &a [1, 1, 1, 1]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ALIASES, "x.yaml: refused: its aliases stand for more than 100,000 values"),
+        ("a: &a [*a]\n", "x.yaml: refused: its aliases stand for more than 100,000 values"),
+        (f"a: {'[' * 600}{']' * 600}\n", "is nested too deeply, or its defaults"),
+        ("defaults: [x]\n", "is nested too deeply, or its defaults name each other"),
+    ],
+    ids=["aliases", "an alias in itself", "too deep", "itself"],
+)
+def test_yaml_without_end_is_refused_at_once(text, message, tmp_path):
+    dirs = write_config_folder(tmp_path, experiments__x=f"# @package _global_\n{text}")
+    with pytest.raises(ConfigError, match=message):
+        compose(["experiments=x"], config_dirs=dirs)
+    if "aliases" in message:
+        with pytest.raises(ConfigError, match=message):
+            read_fields(tmp_path / "experiments" / "x.yaml", "")
+
+
+def test_what_a_yaml_sets_of_hydra_without_effect_is_told(tmp_path):
+    parts = "callbacks: {x: {_target_: a.B}}, launcher: {_target_: a.C}"
+    text = f"# @package _global_\nhydra: {{{parts}, sweep: {{dir: d}}, run: {{dir: e}}}}\n"
+    dirs = write_config_folder(tmp_path, experiments__x=text)
+    composed = compose(["experiments=x"], config_dirs=dirs)
+    assert [problem.partition(":")[0] for problem in composed.problems] == [
+        "hydra.launcher",
+        "hydra.callbacks",
+    ]
+    assert composed.problems[0].endswith("hydra.launcher.KEY=VALUE go on the command line")
+    assert (composed.run_dir, composed.sweep_dir) == ("e", "d")
