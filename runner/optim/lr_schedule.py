@@ -17,13 +17,14 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 from runner.config_value import find_problem
-from runner.errors import raise_combined
+from runner.errors import ConfigError, raise_combined
 from runner.optim.lr_lengths import ScheduleReader
 from runner.optim.lr_shapes import SCHEDULE_KINDS
 from runner.optim.setting_checks import find_unknown_keys
 
 _KIND = Annotated[str, Key(choices=tuple(SCHEDULE_KINDS))]
 LRFactor = Callable[[int], float]
+_LARGEST_FACTOR = 1e30  # a larger rate is no number of 32 bits
 
 
 def build_schedule(
@@ -48,7 +49,19 @@ def build_schedule(
     factor = _read(reader)
     raise_combined(reader.problems)
     assert factor is not None
+    if total_steps is not None and not _is_within_bounds(factor, total_steps):
+        raise ConfigError(
+            f"{where}: at update {total_steps:,} the rate is over {_LARGEST_FACTOR:.0e} times the "
+            "full one; a gamma, final or factor above 1 makes it grow"
+        )
     return factor
+
+
+def _is_within_bounds(factor: LRFactor, total_steps: int) -> bool:
+    try:
+        return factor(total_steps) <= _LARGEST_FACTOR
+    except OverflowError:
+        return False
 
 
 def check_schedule(settings: Mapping[str, Any]) -> None:

@@ -88,8 +88,8 @@ def _piecewise(reader: ScheduleReader, warmup: int) -> ScheduleShape:
     if lengths is not None and factors is not None and len(factors) != len(at):
         reader.refuse("factors", f"must be as many as `at`, {len(at)}")
     factors = factors or []
-    if not all(isinstance(f, int | float) and f >= 0 for f in factors):
-        reader.refuse("factors", "must be numbers of at least 0")
+    if not all(isinstance(f, int | float) and 0 <= f < math.inf for f in factors):
+        reader.refuse("factors", "must be finite numbers of at least 0")
     return lambda i, n: float(([1.0, *factors])[sum(i + warmup >= done for done in at)])
 
 

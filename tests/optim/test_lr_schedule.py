@@ -211,3 +211,19 @@ def test_settings_and_schedules_import_no_torch():
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert python("-c", code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "exponential", "every": 1, "gamma": 1e300},
+        {"kind": "step", "every": 1, "gamma": 10.0},
+        {"kind": "piecewise", "at": [1], "factors": [1e31]},
+    ],
+)
+def test_a_rate_that_grows_without_bound_is_refused(settings):
+    with pytest.raises(ConfigError, match=r"scheduler: at update 40 the rate is over 1e\+30 times"):
+        build_schedule(settings, 40)
+    assert build_schedule({"kind": "step", "every": 10, "gamma": 10.0}, 40)(40) == 1000
+    with pytest.raises(ConfigError, match="must be finite numbers of at least 0"):
+        build_schedule({"kind": "piecewise", "at": [1], "factors": [float("inf")]}, 40)
