@@ -98,18 +98,22 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     """
     import pyarrow as pa
 
-    from runner.data.flight.server import DataServer
     from runner.data.flight.settings import read_token
     from runner.data.prepare.fingerprint import build_recipe, fingerprint
-    from runner.data.read.parquet_dataset import ParquetDataset
     from runner.data.tabular.table_recipe import TableRecipe
-    from runner.training.builder.instantiate import instantiate
-    from runner.training.builder.part_kinds import KINDS
 
     token = read_token(given.token_env, "--token-env ")
     certificate = None
     if given.tls_cert is not None:
         certificate = (_read("--tls-cert", given.tls_cert), _read("--tls-key", given.tls_key))
+    recipe, table = build_recipe(dataset), {}
+    if isinstance(recipe, TableRecipe):
+        recipe.check()  # before torch is imported, which takes seconds
+    from runner.data.flight.server import DataServer
+    from runner.data.read.parquet_dataset import ParquetDataset
+    from runner.training.builder.instantiate import instantiate
+    from runner.training.builder.part_kinds import KINDS
+
     data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
     if not isinstance(data, ParquetDataset):
         raise UserError(
@@ -117,7 +121,6 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
             "`python -m runner data-serve --schema FILE` serves a table, and dataset=NAME a known "
             "data set"
         )
-    recipe, table = build_recipe(dataset), {}
     if isinstance(recipe, TableRecipe):
         table = {"format": recipe.format, "schema": recipe.schema_content}
     host = f"[{given.host}]" if ":" in given.host.strip("[]") else given.host

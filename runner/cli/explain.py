@@ -15,7 +15,7 @@ from runner.config.option_fields import OptionField, key_of_options, read_fields
 from runner.config.options import list_groups
 from runner.config.overrides import own_key
 from runner.config.signature import signed_as
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, nearest_hint, raise_combined
 from runner.rundir.diff import flatten
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     overrides = [word for word in given.words if word != key]
     groups = dict(list_groups(given.config_dir))
     composed = compose_job(overrides, config_dirs=given.config_dir)
+    raise_combined(composed.problems)
     if (group := key.replace(".", "/")) in groups:
         chosen = composed.choices.get(group)
         print(f"{group} is a group of options; this job has {group}={chosen}")

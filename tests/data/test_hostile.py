@@ -317,3 +317,14 @@ def test_a_url_of_nothing_is_named(server):
     pytest.importorskip("aiohttp", reason="fsspec reads http with it")
     with pytest.raises(UserError, match=r"dataset\.path=http://.*/nothing\.parquet"):
         open_dataset(path=f"{server}/nothing.parquet", schema=SCHEMA)
+
+
+def test_a_damaged_page_is_told_with_its_file_and_row_group(tmp_path):
+    path = tmp_path / "t.parquet"
+    table = pa.table({"a": rng.random(ROWS), "label": [0, 1] * (ROWS // 2)})
+    pq.write_table(table, path, write_page_checksum=True)
+    damaged = bytearray(path.read_bytes())
+    damaged[200:400] = bytes(200)
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match=r"t\.parquet: row group 0: "):
+        propose_schema(str(path))

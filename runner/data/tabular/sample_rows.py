@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
@@ -15,6 +16,7 @@ from runner.data.tabular.read_files import decode_dictionaries, open_parquet_fil
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.text_values import NUMBER_PATTERN
+from runner.errors import DataError, first_line
 
 SAMPLE_ROWS = 200_000
 SAMPLE_PLACES = 100  # files, folders that give columns, and row groups of a file, and a few more
@@ -109,7 +111,11 @@ def _sample_file(
     share: int,
     malformed: list[str],
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows of a file: of texts all, of others at most `share`."""
+    """Yield rows of a file: of texts all, of others at most `share`.
+
+    Raises:
+        DataError: naming a row group that cannot be read.
+    """
     left = share
     if format_ in ARROW_FORMATS:
         for chunk in read_arrow_chunks(file, format_, schema.names):
@@ -132,10 +138,13 @@ def _sample_file(
     with open_parquet_file(file) as opened:
         for group in _spread(opened.num_row_groups):
             num_rows = min(left, -(-share // 3))
-            for batch in opened.iter_batches(num_rows, row_groups=[group]):
+            try:
+                batch = next(opened.iter_batches(num_rows, row_groups=[group]), None)
+            except READ_ERRORS as error:
+                raise DataError(f"{file}: row group {group}: {first_line(error)}") from error
+            if batch is not None:
                 found[group] = unpack_columns(pa.Table.from_batches([batch]))
                 left -= batch.num_rows
-                break
             if not left:
                 break
     yield from ((found[group], {}) for group in sorted(found))

@@ -35,7 +35,8 @@ def read_importance(folder: Path) -> dict[str, Any]:
     for feature in facts.get("features") or ():
         check_shapes(path, {"a feature": feature}, {"a feature": dict})
         check_shapes(path, feature, {"name": str, "kind": str})
-    return facts if facts.get("features") and facts.get("metric") else {}
+    is_whole = all(facts.get(name) for name in ("features", "metric", "split", "rows"))
+    return facts if is_whole and all(f.get("name") for f in facts["features"]) else {}
 
 
 def show_importance(out: Console, facts: Mapping[str, Any]) -> None:

@@ -48,10 +48,10 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
             what = "is a file, not a run directory" if folder.exists() else "no such run directory"
             problems.append(f"{folder}: {what}")
             continue
-        before = len(runs)
+        has_run = False
         for path, row in _walk(folder, sweeps, problems):
             label = _label(path, folder, alone=len(folders) == 1)
-            real = path.resolve()
+            real, has_run = path.resolve(), True
             if real in runs:
                 continue
             try:
@@ -60,7 +60,7 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
                 problems.append(str(error))
             except OSError as error:
                 problems.append(f"{path}: cannot be read: {error.strerror or error}")
-        if len(runs) == before and not any(p.startswith(str(folder)) for p in problems):
+        if not has_run and not any(p.startswith(str(folder)) for p in problems):
             problems.append(_explain_no_runs(folder))
     if not runs:
         raise UserError("; ".join(problems) or "no run")

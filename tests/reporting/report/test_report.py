@@ -338,6 +338,23 @@ def test_mistakes_in_the_command_are_reported(command, tmp_path, words, message)
     assert message in command.refused(*words)
 
 
+@pytest.mark.parametrize("left_out", ["split", "rows", "name"])
+def test_an_importance_without_all_its_values_is_none(command, tmp_path, left_out):
+    make_run(tmp_path / "r")
+    feature = {"name": "a", "kind": "number", "permuted": 0.1}
+    facts = {"features": [feature], "metric": "auc", "split": "test", "rows": 9}
+    for node in (facts, feature):
+        node.pop(left_out, None)
+    (tmp_path / "r" / "importance.json").write_text(json.dumps(facts))
+    assert command("report", "r")[0] == 0
+
+
+def test_a_folder_that_is_named_twice_counts_once(command, tmp_path):
+    make_run(tmp_path / "r")
+    _, out, err = command("report", "r", "r/")
+    assert "note" not in out + err
+
+
 def test_one_run_is_told_in_the_singular(command, tmp_path):
     sweep = tmp_path / "sweep"
     make_run(sweep / "a", status="interrupted")
