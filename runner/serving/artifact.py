@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from runner.data.core.blocks import read_parquet
 from runner.data.core.fitted import FittedTransforms, write_vocabularies
 from runner.data.tabular.column_specs import Declared, IdSpec, NumericSpec
 from runner.errors import DataError, UserError
@@ -155,10 +155,7 @@ def read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], 
     files = {
         n: folder / _checked_name(folder / SCHEMA, f) for n, f in content["vocabularies"].items()
     }
-    vocabularies = {
-        name: np.asarray(pq.read_table(file, page_checksum_verification=True)["value"])
-        for name, file in files.items()
-    }
+    vocabularies = {name: np.asarray(read_parquet(file)["value"]) for name, file in files.items()}
     declared = Declared(
         labels=(),
         numeric=tuple(_make_spec(NumericSpec, values) for values in content["numeric"]),

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from runner.data.core.blocks import read_parquet
 from runner.errors import UserError
 from runner.machine.imports import missing_extra
 from runner.serving.artifact import read_manifest, verify_files
@@ -181,7 +181,7 @@ def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
     """
     folder = Path(path)
     manifest = read_index_manifest(folder, model)
-    table = pq.read_table(folder / ITEMS, page_checksum_verification=True)
+    table = read_parquet(folder / ITEMS)
     ids, rows_I = table["id"].combine_chunks(), table["row"].to_numpy()
     if manifest["kind"] == "exact":
         search: Search = partial(search_exactly, vectors_as_matrix(table["vector"]))

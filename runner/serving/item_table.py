@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.data.core.blocks import read_parquet
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
@@ -93,7 +94,7 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     """
     if (why := why_no_items(artifact)) is not None:
         raise UserError(f"{artifact.path}: {why}")
-    table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
+    table = read_parquet(artifact.path / ITEMS)
     vectors_ID = vectors_as_matrix(table["vector"])
     return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
 
@@ -135,7 +136,7 @@ def read_query_rows(artifact: Artifact) -> pa.Table:
 def _read_listed(artifact: Artifact, name: str) -> pa.Table:
     if name not in artifact.manifest["files"]:
         raise UserError(f"{artifact.path / MANIFEST}: lists no {name}; {EXPORT_AGAIN}")
-    return pq.read_table(artifact.path / name)
+    return read_parquet(artifact.path / name)
 
 
 def vectors_as_lists(vectors_RD: np.ndarray, bad_R: np.ndarray | None = None) -> pa.Array:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.core.blocks import ArrowWriter, open_blocks, read_blocks
+from runner.data.core import blocks
+from runner.data.core.blocks import ArrowWriter, open_blocks, read_blocks, read_parquet
 from runner.errors import DataError
 
 BLOCK_ROWS = 20
@@ -118,3 +119,15 @@ def test_other_files_are_refused_by_name(tmp_path):
         file.write_table(rows())
     with pytest.raises(DataError, match=r"foreign\.arrow: not a readable Arrow file"):
         open_blocks(foreign)
+
+
+def test_a_small_file_of_more_rows_than_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "same.parquet"
+    pq.write_table(
+        pa.table({"id": pa.repeat(7, 1_000_000), "list": pa.repeat([1, 2], 1_000_000)}), path
+    )
+    assert path.stat().st_size < 50_000
+    assert read_parquet(path).num_rows == 1_000_000
+    monkeypatch.setattr(blocks, "available_memory_bytes", lambda: 23e6)
+    with pytest.raises(DataError, match=r"same\.parquet: refused: its 1,000,000 rows take"):
+        read_parquet(path)

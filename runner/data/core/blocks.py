@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 import xxhash
 
 from runner.errors import DataError, first_line
+from runner.machine.free_memory import available_memory_bytes
 
 ARROW_SUFFIX = ".arrow"
 CHECKSUMS_KEY, ROW_COUNTS_KEY = b"checksums", b"rows"  # in the metadata of each block
+_VALUE_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
 # What Arrow raises for damaged files; the last one for column names that are not UTF-8
 READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
@@ -62,6 +64,27 @@ def read_blocks(path: Path, columns: Sequence[str] = ()) -> pa.Table:
     """Return all rows of a file, of the given columns or, without any, of all."""
     with closing(open_blocks(path)) as file:
         return file.read(range(len(file.rows_per_block)), columns or file.schema.names)
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """Return all rows of a Parquet file, if they fit into the memory.
+
+    A small file, which may have been sent, stands for any number of rows where they are equal.
+
+    Raises:
+        DataError: if its values alone take more than the memory that is free.
+        READ_ERRORS: one of them, if it is damaged.
+    """
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = [file.metadata.row_group(g) for g in range(file.metadata.num_row_groups)]
+        chunks = [group.column(c) for group in groups for c in range(group.num_columns)]
+        needed = sum(c.num_values * _VALUE_BYTES.get(c.physical_type, 1) for c in chunks)
+        if needed > (free := available_memory_bytes()):
+            raise DataError(
+                f"{path}: refused: its {file.metadata.num_rows:,} rows take {needed / 1e9:,.1f} "
+                f"GB, and {free / 1e9:,.1f} GB are free"
+            )
+        return file.read()
 
 
 class ParquetBlockFile:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.data.core.blocks import read_parquet
 from runner.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class FittedTransforms:
             vocabularies = {}
             for number, name in enumerate(names):
                 path = folder / f"vocabulary-{number}.parquet"
-                table = pq.read_table(path, page_checksum_verification=True)
+                table = read_parquet(path)
                 vocabularies[name] = table["value"].to_numpy()
             path = folder / FITTED_FILE
             fitted = cls(**values, vocabularies=vocabularies)
