@@ -35,13 +35,19 @@ from runner.config.overrides import (
     parse_job_overrides,
     replaces_part,
 )
-from runner.config.paths import expand_home, find_dirs_elsewhere, make_paths_absolute
+from runner.config.paths import (
+    PATH_KEYS,
+    expand_home,
+    find_dirs_elsewhere,
+    find_empty_paths,
+    make_paths_absolute,
+)
 from runner.config.restart import config_before_restart
 from runner.config.rules.keys import get_key
 from runner.config.sent_runs import find_sent_reads
 from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
-from runner.errors import ConfigError
+from runner.errors import ConfigError, raise_combined
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.find_run import find_run
@@ -110,6 +116,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         UserError: for a folder that is no run directory.
     """
     given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
+    raise_combined(find_empty_paths(given, ["run"]))
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
@@ -191,6 +198,10 @@ def compose(
     problems: list[str] = []
     parsed = parse_job_overrides(overrides)
     repeated = find_repeated(parsed)
+    given = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
+    paths = [".".join(key) for key in PATH_KEYS]
+    problems += find_empty_paths(given, paths)
+    parsed = [o for o in parsed if o.key_or_group not in paths or given.get(o.key_or_group) != ""]
     parsed, displaced = drop_displaced_length(parsed, problems)
     judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
     problems += [problem for _, problem in judged if problem is not None]

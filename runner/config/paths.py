@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.rundir.mirror.fetch import local_run
@@ -22,6 +22,22 @@ PATH_KEYS = (
     ("delivery", "rows_from"),
     ("model", "net", "hard_table"),
 )
+
+
+def find_empty_paths(given: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """Return a message for each key that was given nothing, such as a variable that is not set.
+
+    It would name the folder that the command is in.
+
+    Args:
+        given: dotted key -> value, of the command line.
+        keys: dotted keys of paths.
+    """
+    return [
+        f"{key}=: names no file and no folder; {key}=. is the folder that you are in"
+        for key in keys
+        if given.get(key) == ""
+    ]
 
 
 def make_paths_absolute(
