@@ -13,6 +13,7 @@ from runner.batch import Batch, Prediction
 from runner.config.settings.loops import judged_splits
 from runner.errors import ConfigError
 from runner.metrics.hardest import HardestRows
+from runner.metrics.names import evaluation_name
 from runner.metrics.protocol import Metrics
 from runner.models.layers.retrieval import RetrievalModel
 from runner.training.catalogue import attach_slices, open_catalogue
@@ -85,7 +86,7 @@ def evaluate_split(
     if on_notes is not None:
         on_notes(notes)
     for note in notes:
-        job.view.note(f"{split}: {note}")
+        job.view.note(f"{evaluation_name(split)}: {note}")
     return results
 
 

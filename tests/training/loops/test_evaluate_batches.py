@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -64,6 +65,15 @@ def test_some_batches_and_a_signal_are_as_in_one_thread(job, monkeypatch):
     assert evaluated(job, monkeypatch, stop=stop)[0] is None
     job.context.row_threads = None
     assert few == evaluated(job, monkeypatch, max_batches=3)[0]
+
+
+def test_notes_of_the_train_split_have_the_name_of_its_metrics(job, monkeypatch):
+    module, noted = sys.modules[evaluate_split.__module__], []
+    monkeypatch.setattr(module, "reduce_metrics", lambda *_: ({}, ("auc: undefined",)))
+    monkeypatch.setattr(job.view, "note", noted.append)
+    for split in ("train", "test"):
+        evaluate_split(job, split, max_batches=1)
+    assert noted == ["train_eval: auc: undefined", "test: auc: undefined"]
 
 
 @pytest.mark.parametrize("why", ["operations have two threads", "a task of one's own", "a hook"])
