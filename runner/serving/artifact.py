@@ -77,10 +77,11 @@ class GraphSpec:
 
 @dataclass(frozen=True)
 class Task:
-    """An output: the probability of a binary label, or the value of a regression."""
+    """An output: the probability of a binary label or a class, or the value of a regression."""
 
     name: str
     kind: str
+    one_of: str = ""  # the label of which it is a class
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,15 @@ class Artifact:
     @property
     def formats(self) -> tuple[str, ...]:
         return tuple(self.manifest["formats"])
+
+    @property
+    def classes(self) -> Mapping[str, tuple[int, ...]]:
+        """Label of classes -> the columns of its classes among the tasks."""
+        labels = dict.fromkeys(task.one_of for task in self.tasks if task.one_of)
+        return {
+            label: tuple(t for t, task in enumerate(self.tasks) if task.one_of == label)
+            for label in labels
+        }
 
     @property
     def version(self) -> str:
@@ -125,7 +135,7 @@ def write_schema(
         "fitted": raw.fitted.json_fields(),
         "vocabularies": names,
         "graphs": [{**asdict(graph), "inputs": graph.inputs} for graph in graphs],
-        "tasks": [asdict(task) for task in tasks],
+        "tasks": [{k: v for k, v in asdict(task).items() if v} for task in tasks],
     }
     (folder / SCHEMA).write_text(json.dumps(content, indent=1) + "\n")
 

@@ -279,7 +279,7 @@ class FolderDelivery:
         checkpoint: Path | None,
     ) -> ModelVersion:
         job = self._job
-        tasks = tuple(Task(task.name, task.kind) for task in job.dataset.schema.tasks)
+        tasks = tuple(Task(task.name, task.kind, task.one_of) for task in job.dataset.schema.tasks)
         facts = model_facts(job.config, self._run.meta, self._run.name, step, checkpoint)
         facts |= {name: base.manifest.get(name) for name in ("quantise", "weights")}
         facts |= {"versions": {"torch": version("torch")}}

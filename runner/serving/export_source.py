@@ -44,7 +44,8 @@ class ExportSource:
     @property
     def tasks(self) -> tuple[Task, ...]:
         """The outputs of the model."""
-        return tuple(Task(task.name, task.kind) for task in self.job.dataset.schema.tasks)
+        schema = self.job.dataset.schema
+        return tuple(Task(task.name, task.kind, task.one_of) for task in schema.tasks)
 
     @property
     def rows_from(self) -> Sequence[str]:

@@ -138,7 +138,8 @@ class Scorer:
             skip_bad_rows: give a row that cannot be scored NaN instead of raising an error.
 
         Returns:
-            Task -> [R] float32: the probability of a binary label, or the value of a regression.
+            Task -> [R] float32: the probability of a binary label or a class, or the value of a
+            regression. Of a label of classes also `class_LABEL` -> [R] texts: the most probable.
 
         Raises:
             DataError: naming the column that is missing, or the first bad row and its value.
@@ -158,7 +159,7 @@ class Scorer:
         return encode_rows(artifact.raw, rows, features, skip_bad_rows=skip_bad_rows)
 
     def task_scores(self, logits_RT: np.ndarray, bad_R: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the scores of logits, as `score` does; of bad rows NaN."""
+        """Return the scores of logits, as `score` does; of bad rows NaN, and no class."""
         scores = {}
         for t, task in enumerate(self.artifact.tasks):
             x_R = logits_RT[:, t]
@@ -166,6 +167,11 @@ class Scorer:
                 y_R = 1 / (1 + np.exp(-x_R)) if task.kind == "binary" else x_R.copy()
             y_R[bad_R] = np.nan
             scores[task.name] = y_R.astype(np.float32)
+        for label, columns in self.artifact.classes.items():
+            names = [self.artifact.tasks[t].name.removeprefix(f"{label}.") for t in columns]
+            classes_R = np.array(names, object)[logits_RT[:, columns].argmax(axis=1)]
+            classes_R[bad_R] = None
+            scores[f"class_{label}"] = classes_R
         return scores
 
     def logits(self, rows: EncodedRows) -> np.ndarray:

@@ -72,7 +72,7 @@ def write_artifact(folder: Path, model: Any, schema: Schema, columns: dict[str, 
             save_graph(export_graph(spec, module), spec, path, "pt2", portable=False)
     declared = parse_schema(columns)
     fitted = FittedTransforms(num_rows={s.table or s.name: s.num_rows for s in declared.ids})
-    tasks = tuple(Task(task.name, task.kind) for task in schema.tasks)
+    tasks = tuple(Task(task.name, task.kind, task.one_of) for task in schema.tasks)
     write_schema(folder, tuple(spec for spec, _ in graphs), tasks, Transforms(declared, fitted))
     write_manifest(folder, {"formats": ["pt2"], "quantise": None})
     return folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.errors import DataError
 from runner.serving.scorer import Scorer
 from runner.serving.server import app
 from runner.serving.server.prepared import join
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch
-from runner.serving.server.tensors import InferRequest, Tensor
+from runner.serving.server.tensors import InferRequest, Tensor, write_answer
 from tests.models.scene import from_yaml
 from tests.serving.served import (
     ITEMS,
@@ -126,6 +128,33 @@ def test_a_retrieval_model_gives_scores_and_the_vectors_of_both_halves(items):
         np.testing.assert_array_equal(answer[f"{graph}.vectors"], items.vectors(graph, rows))
     products = np.sum(answer["query.vectors"] * answer["items.vectors"], axis=1)
     np.testing.assert_allclose(answer["click.logit"], products, rtol=1e-5)
+
+
+def test_the_most_probable_class_stands_beside_the_probabilities(tmp_path):
+    columns = {
+        "labels": {"act": {"classes": ["buy", "see", "go"]}, "click": {}},
+        "numeric": ["age"],
+        "categorical": {"user": {"num_rows": 9}},
+    }
+    tasks = [TaskSpec(f"act.{name}", one_of="act") for name in ("buy", "see", "go")]
+    schema = Schema(("age",), (SparseFeature("user", 9),), (*tasks, TaskSpec("click")))
+    scorer = Scorer.load(write_artifact(tmp_path, from_yaml("mlp", schema), schema, columns))
+    rows = pa.table({"age": [*np.linspace(-9, 9, 9), np.nan], "user": [*range(9), 0]})
+    scores = scorer.score(rows, skip_bad_rows=True)
+    probabilities_RK = np.column_stack([scores[f"act.{name}"][:9] for name in ("buy", "see", "go")])
+    best_R = np.array(["buy", "see", "go"])[probabilities_RK.argmax(1)].tolist()
+    assert len(set(best_R)) > 1
+    assert scores["class_act"].tolist() == [*best_R, None]
+    tensors = {
+        "age": Tensor("age", "FP64", (9,), rows["age"][:9].combine_chunks()),
+        "user": Tensor("user", "INT64", (9,), rows["user"][:9].combine_chunks()),
+    }
+    work = make_work(scorer.artifact, replace(asked(), inputs=tensors), 9)
+    (found,) = score_batch(scorer, [work])
+    assert list(found) == ["act.buy", "act.see", "act.go", "click", "class_act"]
+    body, _ = write_answer({}, found, dict.fromkeys(found, False))
+    answer = json.loads(body)["outputs"][-1]
+    assert (answer["datatype"], answer["data"]) == ("BYTES", best_R)
 
 
 def test_a_half_of_a_retrieval_model_needs_its_own_columns_only(items):

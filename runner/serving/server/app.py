@@ -154,6 +154,7 @@ async def _model_metadata(request: Request) -> Response:
     service = _service(request)
     service.check_model(request)
     artifact = service.artifact
+    classes = {f"class_{label}" for label in artifact.classes}
     return JSONResponse(
         {
             "name": service.settings.model_name,
@@ -163,7 +164,7 @@ async def _model_metadata(request: Request) -> Response:
             "outputs": [
                 {
                     "name": name,
-                    "datatype": "FP32",
+                    "datatype": "BYTES" if name in classes else "FP32",
                     "shape": [-1, -1] if name.endswith(".vectors") else [-1],
                 }
                 for name in output_names(artifact)

@@ -74,6 +74,7 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
     if graph is None or names == (graph,):
         for end in ("", LOGIT):
             found |= {f"{task.name}{end}": names for task in artifact.tasks}
+        found |= {f"class_{label}": names for label in artifact.classes}
     if len(names) > 1:
         found |= {f"{name}{VECTORS}": (name,) for name in names if graph in (None, name)}
     if graph in (None, "query") and why_no_items(artifact) is None:
@@ -132,7 +133,8 @@ def make_work(
 
 
 def _default_outputs(artifact: Artifact, known: Mapping[str, Any]) -> list[str]:
-    scores = [task.name for task in artifact.tasks if task.name in known]
+    scores = [*(task.name for task in artifact.tasks), *(f"class_{n}" for n in artifact.classes)]
+    scores = [name for name in scores if name in known]
     return scores or [name for name in known if name not in NEAREST]
 
 
