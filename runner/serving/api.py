@@ -19,7 +19,8 @@ from runner.config.compose import compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.targets import allowed_packages
 from runner.data.tabular.bad_rows import BadRows
-from runner.errors import ConfigError, UserError, raise_combined
+from runner.data.tabular.read_files import RowChunk
+from runner.errors import ConfigError, raise_combined
 from runner.launch import launch_run
 from runner.machine.imports import missing_extra
 from runner.rundir.checkpoint import saved_steps
@@ -31,7 +32,13 @@ from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
 from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import PartEncoder, check_input_types, with_types_of_roles
-from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
+from runner.serving.predict_input import (
+    MEMORY,
+    InputPart,
+    MemoryTable,
+    check_kept_columns,
+    cut_into_parts,
+)
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_plan import compose_for_prediction
 from runner.serving.process_state import process_restored
@@ -322,11 +329,9 @@ class _Scorer:
                 the model cannot give.
         """
         check_kept_columns(keep, outputs.column_names(self.transforms.columns.labels))
-        table = with_types_of_roles(self.transforms, table)
         rows = MemoryTable(table, self.transforms.features, keep)
-        check_input_types(self.transforms, table.schema, str(MEMORY), same_format=True)
-        if not table.num_rows:
-            raise UserError("the table: has no rows")
+        types = with_types_of_roles(self.transforms, table.slice(0, 0)).schema
+        check_input_types(self.transforms, types, str(MEMORY), same_format=True)
         dataset: Mapping[str, Any] = self._config["dataset"]
         skips = dataset.get("on_bad_rows") == "skip"
         bad = BadRows(dataset.get("max_bad_rows", 0) if skips else 0)
@@ -339,7 +344,12 @@ class _Scorer:
                 names_items = bool(outputs.top_k) and outputs.index is None
                 training = find_training_table(dataset, self._run) if names_items else None
                 self._functions[outputs] = self.model.make_scorer(outputs, training)
-            for part in cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True):
+            parts = cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True)
+            if not table.num_rows:  # the columns of the result are those of a row without values
+                nothing = RowChunk(MEMORY, None, 0, 1, None)
+                blank = encoder.encode(InputPart(0, 0, (nothing,)))
+                return self._functions[outputs](blank).slice(0, 0)
+            for part in parts:
                 encoded = encoder.encode(part)
                 if encoded.bad_R.any():
                     bad.add(int(encoded.bad_R.sum()), encoded.messages)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
@@ -20,9 +21,13 @@ from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, Numeri
 from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
+from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries, restore_uuids
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
+
+# true and false as programs write them
+BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"))
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,10 @@ def plain_transforms(columns: Columns) -> Transforms:
 
 
 def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
-    """Give columns in memory that have no value, of which Arrow knows no type, that of their role.
+    """Give columns the types of their roles where their own do not tell what was learnt.
+
+    They are those without any value, of which Arrow knows no type, and booleans that the training's
+    files had as texts, such as `True` in CSV: they become the texts in its vocabulary.
 
     Args:
         transforms: of the run.
@@ -132,11 +140,34 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
             target = pa.list_(plain)
         elif pt.is_null(type_):
             target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
+        elif pt.is_boolean(type_) and name in texts and (words := _known_words(transforms, name)):
+            texts_R = pc.if_else(table.column(name), *words)
+            table = table.set_column(index, name, texts_R)
+            continue
         else:
             continue
         if name in features.columns:
             table = table.set_column(index, name, table.column(index).cast(target))
     return table
+
+
+def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
+    """Return the words for true and false in the vocabulary of a column of ids; None: it has none.
+
+    Where several are known, none is taken, since nobody knows which is meant.
+    """
+    known = [
+        transforms.fitted.vocabularies[spec.table_name]
+        for spec in transforms.features.ids
+        if spec.column == column and spec.encode == "vocabulary" and not spec.is_list
+    ]
+    found = [
+        words
+        for words in BOOLEAN_WORDS
+        for hashes in [hash_texts(pa.array(words))]
+        if any(np.isin(hashes, values).any() for values in known)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def check_input_types(
@@ -203,13 +234,14 @@ class PartEncoder:
         skip_bad_rows: bool,
         with_labels: bool = False,
     ) -> None:
-        self._fitted, self._with_labels = transforms.fitted, with_labels
+        self._transforms, self._fitted = transforms, transforms.fitted
+        self._with_labels = with_labels
         self._features = transforms.features
         if with_labels:
             self._features = replace(transforms.declared, carried=())
         self._declared, self._keep = transforms.declared, list(keep)
         self._skip_bad_rows = skip_bad_rows
-        nothing = RowChunk(MEMORY, None, 0, 0, empty_rows)
+        nothing = RowChunk(MEMORY, None, 0, 0, with_types_of_roles(transforms, empty_rows))
         validator = RowValidator.for_chunk(nothing, skip_bad_rows)
         self._schema = encode_chunk(nothing, self._features, self._fitted, validator).schema
         self.kept_schema = _plain_columns(empty_rows, self._keep).schema
@@ -231,7 +263,8 @@ class PartEncoder:
                 messages.append(piece.problem)
                 continue
             validator = RowValidator.for_chunk(piece, self._skip_bad_rows)
-            rows.append(encode_chunk(piece, self._features, self._fitted, validator))
+            typed = replace(piece, table=with_types_of_roles(self._transforms, piece.table))
+            rows.append(encode_chunk(typed, self._features, self._fitted, validator))
             kept.append(_plain_columns(piece.table, self._keep))
             bad.append(validator.bad_R)
             messages += validator.messages
@@ -249,7 +282,8 @@ class PartEncoder:
         if len(tables) == 1 or len(tables) < len(part.pieces) or invalid:
             return None
         table = pa.concat_tables(tables).combine_chunks()
-        whole = RowChunk(MEMORY, None, part.first_row, table.num_rows, table)
+        typed = with_types_of_roles(self._transforms, table)
+        whole = RowChunk(MEMORY, None, part.first_row, table.num_rows, typed)
         validator = RowValidator.for_chunk(whole, self._skip_bad_rows)
         try:
             rows = encode_chunk(whole, self._features, self._fitted, validator)

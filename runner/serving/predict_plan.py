@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from runner.rundir.run_files import read_meta
 from runner.serving.item_index import read_index_manifest
 from runner.serving.item_texts import find_training_table
 from runner.serving.model_facts import checkpoint_hash
-from runner.serving.predict_encode import Transforms, check_input_types
+from runner.serving.predict_encode import Transforms, check_input_types, with_types_of_roles
 from runner.serving.predict_input import InputTable, check_kept_columns, find_format
 from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_parts import (
@@ -34,6 +34,7 @@ from runner.serving.predict_split import open_split
 from runner.serving.transforms import read_transforms
 
 PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
+_NOT_MADE = ("callbacks", "delivery", "launcher", "remote", "search", "tracker")
 OWN_KEYS = ("run", "loop", "hydra.run.dir")  # settings that a prediction has words for
 
 
@@ -170,6 +171,7 @@ def _open_table(
         table = open_split(dataset, transforms, folder, split, kept)
     path, input_schema = table.first_schema
     same_format = table.format == dataset.get("format", "parquet")
+    input_schema = with_types_of_roles(transforms, input_schema.empty_table()).schema
     check_input_types(transforms, input_schema, path, same_format=same_format)
     check_writable(table.empty_rows().select(list(table.keep)))
     return table
@@ -232,6 +234,9 @@ def compose_for_prediction(
         if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
             raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
     composed = compose(overrides, from_run=run)
+    # what these groups read of the environment goes nowhere, since a prediction makes none of them
+    reads = [read for read in composed.sent_reads if read[0].split(".")[0] not in _NOT_MADE]
+    composed = replace(composed, sent_reads=tuple(reads))
     check_composed(composed, allowed)
     return composed
 

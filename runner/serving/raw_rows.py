@@ -24,6 +24,7 @@ from runner.data.tabular.read_files import RowChunk, flatten_structs, unpack_col
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec
 from runner.serving.predict_encode import Transforms, check_input_types, with_types_of_roles
+from runner.serving.tables import as_arrow
 
 REQUEST = DataFile("the rows")
 
@@ -48,13 +49,14 @@ class EncodedRows:
 
 
 def as_table(
-    rows: pa.Table | pa.RecordBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    rows: Any,
     declared: Declared,
 ) -> pa.Table:
     """Return raw columns as an Arrow table.
 
     Args:
-        rows: a table, a record batch, column -> values, or a list of rows, column -> value each.
+        rows: a DataFrame of pandas or polars, an Arrow table or anything else that offers Arrow's C
+            stream; column -> values; or a list of rows, column -> value each.
         declared: the columns that are read; those that a list of rows may lack are added.
 
     Raises:
@@ -64,13 +66,13 @@ def as_table(
     if is_one or isinstance(rows, str | bytes):
         given = "one row, which goes into a list" if is_one else f"a {type(rows).__name__}"
         raise DataError(
-            f"the rows are {given}; they can be an Arrow table, a mapping from columns to their "
-            "values, or a list of rows"
+            f"the rows are {given}; they can be an Arrow table, a DataFrame, a mapping from "
+            "columns to their values, or a list of rows"
         )
+    if not isinstance(rows, Mapping | Sequence):
+        rows = as_arrow(rows)
     is_list, is_empty = isinstance(rows, Sequence), isinstance(rows, Sequence) and not rows
     try:
-        if isinstance(rows, pa.RecordBatch):
-            rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
             columns: Any = rows
             if isinstance(rows, Sequence):

@@ -73,6 +73,16 @@ def test_a_variable_that_a_sent_run_reads_has_to_be_allowed(begun, elsewhere, wo
     assert SECRET not in message
 
 
+def test_what_only_a_training_would_send_has_not_to_be_allowed_for_a_prediction(begun, elsewhere):
+    settings = {"project": "p", "entity": None, "mode": "offline", "tags": [], "artifact": None}
+    target = "runner.reporting.trackers.wandb.WandB"
+    plant(tracker={"wandb": {"_target_": target, "notes": REFERENCE, **settings}})
+    assert "tracker.wandb.notes: reads the variable" in begun.refused("resume", "run", "name=mine")
+    shown = begun.refused("predict", "run", "rows.csv", "--out", "out", "name=mine")
+    assert "reads the variable" not in shown
+    assert "checkpoints" in shown  # which this run has not
+
+
 @pytest.mark.parametrize(
     "more", [["--allow", "BANK_PASSWORD"], ["name=mine"], [f"name=mine_{REFERENCE}"]]
 )

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,8 @@ from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
 from runner.serving.export_plan import plan_export
+from runner.serving.predict_plan import make_plan
+from runner.serving.predict_run import predict_files
 from tests.conftest import TINY, Zygote, python
 from tests.serving.scene import clicks, train
 
@@ -123,7 +126,18 @@ def test_what_a_first_training_logs_is_not_printed_again_by_a_handler_of_fbgemm(
     assert "told by the view" not in done.stderr
 
 
-def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
+def test_a_table_without_rows_has_a_result_without_rows(trained, rows):
+    """Arrow knows no type of the columns of such a DataFrame."""
+    some = trained.predict(rows, keep=["id"])
+    assert trained.predict(rows.slice(0, 0), keep=["id"]).equals(some.slice(0, 0))
+    frame = trained.predict(rows.to_pandas()[:0].astype(object))
+    assert isinstance(frame, pd.DataFrame) and list(frame) == ["score_click"] and not len(frame)
+    assert trained.embeddings(rows[:0]).shape == (0, trained.embeddings(rows[:1]).shape[1])
+    with pytest.raises(DataError, match="no column 'city'"):
+        trained.predict(rows.slice(0, 0).drop(["city"]))
+
+
+def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows, tmp_path):
     """A DataFrame says no type of it; a column that is kept is named once or twice."""
     places = {name: rows.column_names.index(name) for name in ("words", "user", "price")}
     typed = untyped = rows
@@ -132,6 +146,10 @@ def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows):
         untyped = untyped.set_column(n, name, pa.nulls(150))
     expected = trained.predict(typed, keep=["id"])
     assert trained.predict(untyped, keep=["id", "id"]).equals(expected)
+    pq.write_table(untyped, tmp_path / "rows.parquet")
+    words: dict[str, Any] = {"out": tmp_path / "out", "keep": ["id"]}
+    predict_files(make_plan(trained.dir, [str(tmp_path / "rows.parquet")], **words))
+    assert pq.read_table(tmp_path / "out").equals(expected)
 
 
 def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused(trained, rows, tmp_path):
@@ -167,10 +185,6 @@ def test_bad_input_is_an_exception_with_its_place(trained, rows):
     twice = pd.concat([twice, twice[["city"]]], axis=1)
     with pytest.raises(DataError, match="the table: Duplicate column names"):
         trained.predict(twice)
-    with pytest.raises(UserError, match="has no rows"):  # and Arrow knows no type of its columns
-        trained.predict(rows.to_pandas()[:0].astype(object))
-    with pytest.raises(UserError, match="has no rows"):
-        trained.predict(rows.slice(0, 0))
     with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):
         trained.predict(rows, step=1)
     wrong = rows.set_column(rows.column_names.index("item"), "item", pa.array([*range(149), 1]))

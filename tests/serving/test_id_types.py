@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,18 @@ from sklearn.metrics import roc_auc_score
 import runner as public
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_types import id_types
+from runner.data.tabular.hash_text import hash_texts
+from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import parse_schema
 from runner.errors import DataError
 from runner.serving import Scorer
 from runner.serving.artifact import GraphSpec, LookupGroup
 from runner.serving.item_table import item_ids
-from runner.serving.predict_encode import Transforms
+from runner.serving.predict_encode import PartEncoder, Transforms
+from runner.serving.predict_input import MEMORY, InputPart
 from runner.serving.predict_plan import make_plan
 from runner.serving.predict_run import predict_files
+from runner.serving.raw_rows import encode_rows
 from runner.serving.server.columns import (
     describe_columns,
     example_request,
@@ -183,6 +188,42 @@ def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, t
     wrong = [True] if type_ == pa.string() else ["b"]
     with pytest.raises(DataError, match=f"row 0, column 'user': .*{problem}"):
         scorer.score({**row, "user": wrong})
+
+
+@pytest.mark.parametrize("words", [("true", "false"), ("True", "False"), ("TRUE", "FALSE")])
+def test_a_boolean_is_the_word_or_the_integer_that_the_training_had(words):
+    """pandas writes True into CSV, where JSON and Parquet have a type of booleans."""
+    columns = {"new": {"encode": "vocabulary"}, "both": {"cross": ["new", "shop"], "num_rows": 99}}
+    declared = replace(parse_schema({"labels": ["x"], "categorical": columns}), labels=())
+    texts = pa.array([words[0], None, words[1]])
+
+    def encode(kind: str, known: np.ndarray, values: pa.Array) -> list[list[int]]:
+        fitted = FittedTransforms(
+            num_rows={"new": 4, "both": 99},
+            vocabularies={"new": np.sort(known)},
+            id_types={"new": kind, "shop": "integer"},
+        )
+        rows = pa.table({"new": values, "shop": [5, 5, 6]})
+        transforms = Transforms(declared, fitted)
+        ids = encode_rows(transforms, rows, ["new", "both"]).ids
+        found = [ids[name].values.tolist() for name in columns]
+        encoder = PartEncoder(transforms, ["new"], rows[:0], skip_bad_rows=False)
+        chunk = RowChunk(MEMORY, 0, 0, 3, rows)
+        part = encoder.encode(InputPart(0, 0, (chunk,)))
+        assert [part.rows[name].to_pylist() for name in columns] == found
+        assert part.kept["new"].type == values.type
+        return found
+
+    hashes, booleans = hash_texts(texts.drop_null()), pa.array([True, None, False])
+    as_texts = encode("string", hashes, texts)
+    assert 0 not in as_texts[0]
+    assert encode("string", hashes, booleans) == as_texts
+    as_integers = encode("integer", np.array([0, 1]), booleans)
+    assert as_integers[0] == [3, 1, 2]
+    assert encode("integer", np.array([0, 1]), texts) == as_integers
+    other = hash_texts(pa.array(["yes", "no"]))
+    with pytest.raises(DataError, match="column 'new': value True: not a text, as in the training"):
+        encode("string", other, booleans)
 
 
 def test_unsigned_ids_are_unsigned_in_metadata_examples_and_items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -105,6 +106,18 @@ def test_a_list_of_rows_has_the_scores_of_their_columns(scorer):
     assert scorer.score([])["click"].shape == (0,)
     with pytest.raises(DataError, match="the rows are no table"):
         scorer.score([1, 2])
+
+
+def test_tables_of_all_kinds_have_the_scores_of_their_columns(scorer):
+    expected = scorer.score(rows())["click"].tolist()
+    table = pa.table(rows())
+    (batch,) = table.to_batches()
+    kinds = [table, batch, pa.RecordBatchReader.from_batches(table.schema, [batch])]
+    for kind in (*kinds, table.to_pandas(), pl.from_arrow(table)):
+        assert scorer.score(kind)["click"].tolist() == expected, type(kind)
+    for wrong in (pl.from_arrow(table).lazy(), pl.Series([1]), 3):
+        with pytest.raises(DataError, match="; expected a DataFrame of pandas or polars, or an "):
+            scorer.score(wrong)
 
 
 def test_wrong_columns_are_named(scorer):

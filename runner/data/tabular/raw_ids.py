@@ -75,7 +75,8 @@ def read_ids(
     if spec.cross:
         total = np.zeros(table.num_rows, np.uint64)
         for position, name in enumerate(spec.cross):
-            column = _as_type(single_array(table, name), id_types.get(name), name, validator, None)
+            column, held = single_array(table, name), id_types.get(name)
+            column = _as_type(column, held, name, validator, None, booleans=True)
             values, missing = read_integers(column, name, validator, None)
             values[missing] = np.iinfo(np.int64).min  # a missing value is a value like others
             total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
@@ -189,7 +190,7 @@ def _read_values(
     elif spec.input != "string":
         is_number = spec.encode == "as_is" or spec.input == "integer"
         type_ = "integer" if is_number else None if spec.separator else id_types.get(spec.column)
-        flat = _as_type(flat, type_, spec.column, validator, row_of_value)
+        flat = _as_type(flat, type_, spec.column, validator, row_of_value, booleans=not is_number)
     return read_integers(flat, spec.column, validator, row_of_value)
 
 
@@ -222,10 +223,16 @@ def _as_type(
     name: str,
     validator: RowValidator,
     row_of_value: np.ndarray | None,
+    *,
+    booleans: bool,
 ) -> pa.Array:
-    """Return ids as integers, or as texts: those of integers are their decimal digits."""
+    """Return ids as integers, or as texts: those of integers are their decimal digits.
+
+    Args:
+        booleans: whether texts may be true and false, where the training had integers, or booleans.
+    """
     if type_ in ("integer", "unsigned") and is_text(values.type):
-        return _parse_integers(name, values, validator, row_of_value)
+        return _parse_integers(name, values, validator, row_of_value, booleans=booleans)
     if type_ != "string" or is_text(values.type):
         return values
     if pt.is_boolean(values.type):  # nobody knows how the training's files wrote them
@@ -239,15 +246,27 @@ def _as_type(
 
 
 def _parse_integers(
-    name: str, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
+    name: str,
+    texts: pa.Array,
+    validator: RowValidator,
+    row_of_value: np.ndarray | None,
+    *,
+    booleans: bool = False,
 ) -> pa.Array:
     """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
 
     Unsigned ones above 2^63 wrap around, as those of Parquet do.
+
+    Args:
+        booleans: whether true and false, in any case, are 1 and 0.
     """
     texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
     wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
+    if booleans and wrong.any():
+        texts = pc.replace_substring_regex(texts, r"(?i)^\s*true\s*$", "1")
+        texts = pc.replace_substring_regex(texts, r"(?i)^\s*false\s*$", "0")
+        return _parse_integers(name, texts, validator, row_of_value)
     validator.reject(
         name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer of 64 bits", row_of_value
     )
