@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,26 @@ def test_a_table_without_rows_has_a_result_without_rows(trained, rows):
     assert trained.embeddings(rows[:0]).shape == (0, trained.embeddings(rows[:1]).shape[1])
     with pytest.raises(DataError, match="no column 'city'"):
         trained.predict(rows.slice(0, 0).drop(["city"]))
+
+
+def test_a_schema_that_was_changed_or_deleted_since_the_training_changes_no_score(
+    trained, rows, tmp_path
+):
+    expected = trained.predict(rows)
+    path = Path(trained.config["dataset"]["schema"])
+    text, other = path.read_text(), tmp_path / "other.yaml"
+    changed = json.loads(text)
+    changed["categorical"]["device"]["salt"] = 8
+    changed["numeric"]["price"]["log1p"] = False
+    try:
+        path.write_text(json.dumps(changed))
+        assert public.load(trained.dir).predict(rows).equals(expected)
+        path.rename(other)
+        assert public.load(trained.dir).predict(rows).equals(expected)
+    finally:
+        path.write_text(text)
+    given = [f"dataset.schema={other}"]
+    assert not trained.predict(rows, overrides=given).equals(expected)
 
 
 def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows, tmp_path):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runner.data.core.dataset import Dataset
 
 FITTED_FILE = "learnt.json"
+SCHEMA_FILE = "schema.yaml"  # beside it: the declaration of the columns
 _MAX_BYTES = 1 << 28  # of that file; a vocabulary has a file of its own
 
 
@@ -155,6 +156,21 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
     shutil.copyfile(source / FITTED_FILE, temporary)
     # This file comes last: its presence says that the copy is complete.
     temporary.rename(target / FITTED_FILE)
+
+
+def keep_schema(dataset: Mapping[str, Any], folder: Path) -> None:
+    """Copy the schema file of a training's table to its run directory, unless it is there.
+
+    The file may be changed for the next training, and what this one has learnt is of the columns
+    as they were declared.
+    """
+    source = dataset.get("schema")
+    if not isinstance(source, str) or not Path(source).is_file() or (folder / SCHEMA_FILE).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{SCHEMA_FILE}.{secrets.token_hex(8)}.tmp"
+    shutil.copyfile(source, temporary)
+    temporary.rename(folder / SCHEMA_FILE)
 
 
 def with_fitted_transforms(

@@ -13,6 +13,7 @@ from runner.data.core.dataset_check import check_dataset, is_stream
 from runner.data.core.fitted import (
     FITTED_FILE,
     check_fitted_transforms,
+    keep_schema,
     saved_digest,
     with_fitted_transforms,
 )
@@ -83,6 +84,7 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         )
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
+        keep_schema(node, run.dir / "data")
         digest = saved_digest(run.dir / "data")
         if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)
