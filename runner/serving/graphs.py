@@ -5,6 +5,7 @@ B batch, F features, E width of all pooled embeddings, L sequence length, D widt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -289,7 +290,9 @@ def export_graph(spec: GraphSpec, module: nn.Module) -> torch.export.ExportedPro
         shapes += [values, {1: rows}, *([values] if group.weighted else [])]
     shapes += [{0: rows} for _ in range(2 * len(spec.sequences))]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # the weights of a GRU, which torch lists a second time, and nobody can change that
+            warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights")
             return torch.export.export(
                 module.eval(), example_inputs(spec), dynamic_shapes=(tuple(shapes),)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -309,6 +310,16 @@ def test_retrieval_models_have_two_halves():
         assert isinstance(model, RetrievalModel)
         names = [spec.name for spec, _ in build_graphs(model, schema, TableChoice())]
         assert names == ["query", "items"]
+
+
+def test_torch_does_not_warn_of_the_weights_of_a_gru():
+    model, schema = model_of("gru4rec")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for spec, module in build_graphs(model, schema, TableChoice()):
+            with without_tables(model):
+                export_graph(spec, module)
+    assert [str(w.message) for w in caught if "tensor attributes" in str(w.message)] == []
 
 
 def test_onnxruntime_does_not_warn_of_what_nobody_can_change(capfd):
