@@ -42,7 +42,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed
     from runner.config.paths import drop_places_of_run
     from runner.config.targets import allowed_packages
-    from runner.launch import check_parts, launch, print_status
+    from runner.launch import changed_data_note, check_parts, launch, print_status
 
     flags = parse_flags(words)
     if not flags.overrides or is_override(flags.overrides[0]):
@@ -54,6 +54,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     check_composed(composed, allowed)
     recipe = _find_table(folder, composed.config["dataset"])
     lengths, said = _find_length(folder, composed.config, recipe)
+    notes = [*changed_data_note(composed), said]
     given = {override_key(word) for word in overrides}
     own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
     composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
@@ -64,7 +65,8 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
         values["dataset"] |= changes
     check_composed(composed, allowed)
     check_parts(composed, allowed)
-    print_status(said)
+    for note in notes:
+        print_status(note)
     return launch(composed, allowed=allowed, command=sys.orig_argv)
 
 

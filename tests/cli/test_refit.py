@@ -140,3 +140,8 @@ def test_a_refitted_model_has_seen_the_newest_items_and_is_exported(runner, tmp_
         "export", "final", "--out", "other", "loop.split=train", cwd=tmp_path
     ).check(2)
     assert "stored in random order" in refused.text
+    assert "warning: the data" not in done.text
+    with open("rows.csv", "a") as file:
+        file.write("3,1,9\n")
+    changed = runner.run("refit", "run", "hydra.run.dir=newer", cwd=tmp_path).check()
+    assert "have changed since the run was trained on them" in changed.text
