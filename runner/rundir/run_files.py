@@ -40,6 +40,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: if the folder is not a run directory, with what is missing.
     """
+    if folder.is_file():
+        raise UserError(f"{folder}: is a file, not a run directory")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run directory{_runs_nearby(folder)}")
     path = folder / "meta.json"
@@ -48,6 +50,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
         hint = ""
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
+        elif is_exported(folder):
+            hint = "; it is an exported model: name the run that it was made from"
         elif (folder / "study.db").exists():
             hint = (
                 f"; this is a sweep, whose jobs are runs; `python -m runner resume {folder}` "
@@ -61,6 +65,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     check_run_files(folder)
     return read_signed_meta(folder)
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder is what `export` has written of a run."""
+    return (folder / "manifest.json").exists() and (folder / "score.py").exists()
 
 
 def _runs_nearby(folder: Path) -> str:

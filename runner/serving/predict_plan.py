@@ -94,6 +94,9 @@ def make_plan(
     """
     if bool(inputs) == (split is not None):
         raise UserError("predict: name files to score, or --split for rows of the run's own data")
+    later = [name for name in inputs if (Path(name) / "meta.json").exists()]
+    if later and Path(run).is_file():
+        raise UserError(f"predict: the run is named before its input: predict {later[0]} {run}")
     if rows is not None and rows < 1:
         raise UserError(f"--rows {rows}: a part has at least one row")
     folder, allowed = find_run(run), allowed_packages(allow)

@@ -352,6 +352,21 @@ def test_mistakes_of_one_group_are_told_together(command, words, said):
     assert [part for part in said if part not in message] == [], message
 
 
+def test_an_exported_model_or_a_file_in_place_of_a_run_is_told(command, tmp_path_factory):
+    model = tmp_path_factory.mktemp("exported")
+    for name in ("manifest.json", "score.py"):
+        (model / name).write_text("{}")
+    for words in (["loop=eval", f"run={model}"], ["predict", str(model), "rows.csv"]):
+        assert "it is an exported model: name the run that it" in command.refused(*words)
+    said = command.refused(f"checkpoint.init_from={model}")
+    assert "an exported model, which has no tables to learn on; name the run" in said
+    file, run = str(model / "score.py"), tmp_path_factory.mktemp("run")
+    (run / "meta.json").write_text("{}")
+    assert "is a file, not a run directory" in command.refused("loop=eval", f"run={file}")
+    said = command.refused("predict", file, str(run))
+    assert f"the run is named before its input: predict {run} {file}" in said
+
+
 def test_a_folder_of_runs_is_told_with_its_newest_run(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     for number, name in enumerate(("new/b", "old")):

@@ -22,6 +22,7 @@ from runner.errors import unknown_choice, unknown_keys
 from runner.models.row_scope import loss_row_scope
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.find_checkpoint import why_not_found
+from runner.rundir.run_files import is_exported
 
 STREAM_DATASETS = "runner.data.streaming."
 TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
@@ -197,6 +198,11 @@ def check_warm_start(config: Config) -> Iterator[str]:
         return
     if init is not None and not os.path.isdir(init):
         yield f"checkpoint.init_from={init}: no such folder"
+    elif init is not None and is_exported(Path(init)):
+        yield (
+            f"checkpoint.init_from={init}: an exported model, which has no tables to learn on; "
+            "name the run that it was made from, or one of its checkpoints"
+        )
     names, tables = (
         get_key(config, f"checkpoint.{key}") or {} for key in ("init_names", "init_tables")
     )
