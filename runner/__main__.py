@@ -82,6 +82,12 @@ def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
 
+    if "--version" in words:  # Hydra would name its own alone
+        from runner.rundir.provenance import PACKAGES, package_versions
+
+        versions = package_versions(("runner", *PACKAGES))
+        print(*(f"{name} {version}" for name, version in versions.items()), sep="\n")
+        return 0
     flags = parse_flags(words)
     allowed = allowed_packages(allow)
     if flags.help or flags.cfg or flags.is_hydra_only:

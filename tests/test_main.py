@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -174,6 +175,12 @@ def test_help_names_verbs_flags_and_groups_on_one_screen(command):
         assert part in out
     assert len(out.splitlines()) <= 50
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_version_is_our_own_and_of_what_we_stand_on(command):
+    code, out, _ = command("--version")
+    assert code == 0 and out.startswith("runner 0.")
+    assert f"\ntorch {metadata.version('torch')}\n" in out
 
 
 def test_flags_may_stand_anywhere(command):

@@ -32,6 +32,7 @@ Flags
   -m, --multirun          key=a,b: a job for each; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
+  --version               of runner, and of what it stands on
   --info, --hydra-help, --shell-completion    Hydra's own
 
 Groups

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,10 @@ def collect_provenance(project: Path, command: list[str]) -> dict[str, Any]:
     }
 
 
-def package_versions() -> dict[str, str]:
-    """Return the versions of those of `PACKAGES` that are installed."""
+def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     versions = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
