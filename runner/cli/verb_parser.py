@@ -21,22 +21,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-class _Once(argparse.Action):
-    """Keeps the value of a flag; another one for the same flag is refused."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest)
-        if before not in (self.default, values):
-            raise argparse.ArgumentError(self, f"is given twice, as {before} and as {values}")
-        setattr(namespace, self.dest, values)
-
-
 class VerbParser(argparse.ArgumentParser):
     """An `argparse` parser whose errors are `UserError`s that name the nearest flag.
 
@@ -71,10 +55,8 @@ class VerbParser(argparse.ArgumentParser):
         *,
         default: Any = None,
     ) -> None:
-        """Add a flag with one value; `kind` makes it of the text."""
-        self.add_argument(
-            flag, metavar=metavar, help=about, type=kind, default=default, action=_Once
-        )
+        """Add a flag with a value; `kind` makes it of the text."""
+        self.add_argument(flag, metavar=metavar, help=about, type=kind, default=default)
 
     def add_switch(self, flag: str, about: str) -> None:
         """Add a flag without a value."""

@@ -47,7 +47,6 @@ def test_the_help_of_all_verbs_needs_no_torch():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["apply", "a", "--out", "b", "--out", "c"], "apply --out: is given twice, as b and as c"),
         (["ls", "--config-dir", "nowhere"], "--config-dir nowhere: no such folder"),
         (["explain", "seed", "sed=3"], "sed=3: there is no key 'sed'; nearest: 'seed'"),
         (["serve", "a", "b"], "serve: 'b' is a word too many"),
