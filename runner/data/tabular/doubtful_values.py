@@ -133,7 +133,7 @@ def _may_be_thousands(x_R: np.ndarray) -> bool:
     if not x_R.size or x_R.max() >= 1000:
         return False
     is_whole_R = x_R == np.rint(x_R)
-    thousandths_R = x_R[~is_whole_R] * 1000
+    thousandths_R = x_R[~is_whole_R].astype(np.float64) * 1000
     if not (0.02 < is_whole_R.mean() < 0.95 and thousandths_R.min() > 1000):
         return False
     digits_R = np.rint(thousandths_R)
