@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -143,8 +144,9 @@ def _find_length(
     """
     result = read_result(folder) or {}
     if result.get("status") != "completed":
-        status = result.get("status") or "has no result yet"
-        raise UserError(f"refit: {folder} {status}; `resume {folder}` goes on with it first")
+        status = f"is {result['status']}" if result.get("status") else "has no result yet"
+        command = f"`python -m runner resume {shlex.quote(str(folder))}`"
+        raise UserError(f"refit: {folder} {status}; {command} goes on with it, and refit after")
     best = (result.get("best") or {}).get("step")
     if best is None:
         raise UserError(f"refit: {folder} has no best step: it was not evaluated while it learnt")

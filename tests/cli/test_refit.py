@@ -99,7 +99,7 @@ def test_what_is_set_on_the_command_line_wins(trained):
     ("given", "said"),
     [
         ({"best": None}, "run has no best step"),
-        ({"status": "interrupted"}, "run interrupted; `resume"),
+        ({"status": "interrupted"}, "run is interrupted; `python -m runner resume"),
     ],
 )
 def test_a_run_that_does_not_say_how_long_to_learn_is_refused(trained, given, said):
