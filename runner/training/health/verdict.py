@@ -89,10 +89,16 @@ def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
         or (key.split("/")[1] == "r2" and value < 1 - USELESS)
     ]
     if found:
+        has_learnt = (
+            metrics.get("train/normalized_entropy", 0) < 1 and metrics.get("train/r2", 1) > 0
+        )
+        why = (
+            ", so that what the train rows tell does not hold there. Of rows split by time, old "
+            "ones may mislead: try newer ones alone"
+        )
         yield (
             f"worse than a constant: {', '.join(found)}; the mean label of these rows, predicted "
-            "for each of them, has less loss, so that what the train rows tell does not hold "
-            "there. Of rows split by time, old ones may mislead: try newer ones alone"
+            f"for each of them, has less loss{why if has_learnt else ''}"
         )
 
 

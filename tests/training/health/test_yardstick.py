@@ -458,6 +458,9 @@ def test_a_model_worse_than_a_constant_is_told_where_old_rows_may_mislead():
     bad = {**good, "test/normalized_entropy": 1.02, "validation/r2/price": -0.2}
     (found,) = find_useless(bad | {"test/normalized_entropy/click": float("nan")})
     assert "test/normalized_entropy 1.0200, validation/r2/price -0.2000; the mean" in found
+    assert found.endswith("has less loss"), "it has not learnt the train rows either"
+    (found,) = find_useless({**bad, "train/r2": 0.3, "train/normalized_entropy": 0.9})
+    assert found.endswith("old ones may mislead: try newer ones alone")
 
 
 def test_overfitting_is_told_with_its_epoch():
