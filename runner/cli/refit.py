@@ -42,6 +42,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose
     from runner.config.composed_checks import check_composed
     from runner.config.paths import drop_places_of_run
+    from runner.config.settings.trainer import LENGTH_KEYS
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, check_parts, launch, print_status
 
@@ -55,8 +56,12 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     check_composed(composed, allowed)
     recipe = _find_table(folder, composed.config["dataset"])
     lengths, said = _find_length(folder, composed.config, recipe)
-    notes = [*changed_data_note(composed), said]
+    notes = list(changed_data_note(composed))
     given = {override_key(word) for word in overrides}
+    if given.isdisjoint(LENGTH_KEYS):
+        notes.append(said)
+    else:
+        lengths = []  # nor the rates and the warm-up that belong to them
     own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
     composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)

@@ -70,6 +70,18 @@ def test_a_start_that_was_best_is_not_changed(trained):
     assert command.jobs.last.config["trainer"]["max_steps"] == 1
 
 
+@pytest.mark.parametrize("length", ["trainer.max_steps=9", "trainer.max_epochs=2"])
+def test_a_length_of_ones_own_is_learnt_at_the_rates_of_the_run(trained, length):
+    write_rows("rows.csv")
+    command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}}, best=0)
+    code, _, said = command("refit", "run", length)
+    assert code == 0 and "as often as" not in said
+    config = command.jobs.last.config
+    assert config["optimizer"]["dense"]["lr"] > 0 and config["optimizer"]["sparse"]["lr"] > 0
+    lengths = [f"trainer.{k}={config['trainer'][k]}" for k in ("max_steps", "max_epochs")]
+    assert length in lengths and any(word.endswith("=None") for word in lengths)
+
+
 def test_files_of_splits_are_learnt_together_and_rows_outside_a_split_are_not(trained):
     for name in ("rows.csv", "valid.csv", "test.csv"):
         write_rows(name)
