@@ -147,6 +147,7 @@ class TaskSpec:
     name: str
     kind: Literal["binary", "regression"] = "binary"
     one_of: str = ""  # the label of whose classes it is one: of these one is 1 in every row
+    link: Literal["", "log"] = ""  # log: the logarithm of a prediction is what the layers add up to
 
 
 def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
@@ -168,6 +169,11 @@ def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
 def class_columns(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
     """Return the columns of the classes of each label that has classes."""
     return {n: cols for n, cols in columns_by_label(tasks).items() if tasks[cols.start].one_of}
+
+
+def log_columns(tasks: Sequence[TaskSpec]) -> tuple[int, ...]:
+    """Return the columns of the tasks with a log link."""
+    return tuple(column for column, task in enumerate(tasks) if task.link == "log")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -237,8 +237,9 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += PAIRS + (HISTORY_L2 if is_history else l2)
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
+    links = {f.name for f, role in labels if "link" in role.settings}
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
-        more += _scale_overrides(deviations, alone=len(labels) == 1)
+        more += _scale_overrides(deviations, links, alone=len(labels) == 1)
     num_rows = _train_rows(proposal)
     if num_rows <= FEW_ROWS:
         more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
@@ -261,22 +262,28 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     return f"next: python -m runner {data} {length}{more}"
 
 
-def _scale_overrides(deviations: Mapping[str, float], *, alone: bool) -> str:
+def _scale_overrides(
+    deviations: Mapping[str, float], links: Collection[str], *, alone: bool
+) -> str:
     """Return the scales in which labels that are numbers are learnt, and their parts of the loss.
 
-    A squared error is as large as a label's variance: beside other labels it counts in that unit.
+    A squared error is as large as a label's variance, and a deviance with a log link as the root of
+    the deviation: beside other labels they count in that unit. A logarithm has no unit.
 
     Args:
         deviations: of the labels, by name.
+        links: those with a log link.
         alone: whether there is no other label.
     """
+    scales = {n: float(f"{value:.2g}") for n, value in deviations.items() if n not in links}
     if alone:
-        [deviation] = deviations.values()
-        return f" model.net.scale={float(f'{deviation:.2g}'):g}"
+        return "".join(f" model.net.scale={scale:g}" for scale in scales.values())
+    weights = {
+        n: float(f"{value ** (-0.5 if n in links else -2):.2g}") for n, value in deviations.items()
+    }
     words = ""
-    for key, power in (("model.net.scale", 1), ("model.loss.weights", -2)):
-        by_task = {n: float(f"{value**power:.2g}") for n, value in deviations.items()}
-        words += f" {shlex.quote(f'{key}={hydra_mapping(by_task)}')}"
+    for key, by_task in (("model.net.scale", scales), ("model.loss.weights", weights)):
+        words += f" {shlex.quote(f'{key}={hydra_mapping(by_task)}')}" if by_task else ""
     return words
 
 

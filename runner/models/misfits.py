@@ -11,6 +11,7 @@ from runner.models.requirements import (
     find_candidates,
     find_history_and_item,
     find_item_features,
+    require_log_links,
     require_task_kind,
     require_two_vectors,
 )
@@ -65,6 +66,7 @@ REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
     "runner.models.dlrm.DLRM": lambda schema, _: require_two_vectors(schema),
     **{f"runner.models.losses.{name}": _task_kind("binary", name) for name in _BINARY_LOSSES},
     "runner.models.losses.MSE": _task_kind("regression", "MSE"),
+    "runner.models.losses.Tweedie": lambda schema, _: require_log_links(schema, "Tweedie"),
 }
 
 

@@ -58,6 +58,26 @@ def require_one_binary_task(schema: Schema) -> None:
         )
 
 
+def require_log_links(schema: Schema, loss: str) -> list[str]:
+    """Return the names of the tasks, all of which have a log link.
+
+    Args:
+        schema: the schema with the tasks.
+        loss: name of the loss, for messages.
+
+    Raises:
+        ValueError: if a task has no such link, or if there is no task.
+    """
+    names = require_task_kind(schema, "regression", loss)
+    for task in schema.tasks:
+        if not task.link:
+            raise ValueError(
+                f"loss {loss} needs labels with a log link; {task.name!r} has none: "
+                f"`{task.name}: {{type: regression, link: log}}` in the dataset's schema"
+            )
+    return names
+
+
 def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = False) -> list[str]:
     """Return the names of the tasks.
 

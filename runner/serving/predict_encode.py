@@ -102,7 +102,8 @@ def plain_transforms(columns: Columns) -> Transforms:
     ]
     declared = Declared(
         labels=tuple(
-            LabelSpec(c.name, c.name, c.kind, c.allowed, one_of=c.one_of) for c in columns.labels
+            LabelSpec(c.name, c.name, c.kind, c.allowed, one_of=c.one_of, link=c.link)
+            for c in columns.labels
         ),
         numeric=tuple(numeric),
         ids=(*pooled, *sequences),

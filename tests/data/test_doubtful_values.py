@@ -12,7 +12,6 @@ import pytest
 
 from runner.data.tabular.doubtful_values import describe_thousands
 from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_hints import Hints
 from tests.data.clicks import open_dataset
 
 RANDOM = np.random.default_rng(3)
@@ -195,26 +194,3 @@ def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     columns = propose_schema(str(tmp_path / "rows.parquet")).columns
     [role] = [role for f, role in columns if f.name == "__index_level_0__"]
     assert (role.name, role.reason) == ("", "the index that pandas has written, which numbers rows")
-
-
-@pytest.mark.parametrize(
-    ("values", "log"),
-    [
-        (np.exp(1.2 * DEBTS / 900 + 5), "log"),  # prices
-        (RANDOM.poisson(np.exp(DEBTS / 900 + 1.5)), "log1p"),
-        (np.exp(1.2 * DEBTS / 900 + 5) * (AGES > 40), ""),  # zeros, far from the others
-        (np.exp(1.2 * DEBTS / 900 + 5) * (AGES > 60), ""),  # mostly
-        (AGES[::-1].copy(), ""),
-        (1e6 - np.exp(1.2 * DEBTS / 900 + 5), ""),
-    ],
-)
-def test_a_label_whose_logarithm_is_spread_evenly_is_told(tmp_path, values, log):
-    frame = pd.DataFrame({"age": AGES, "price": values})
-    frame.to_parquet(tmp_path / "rows.parquet")
-    hints = Hints(labels=("price",), task="regression")
-    proposal = propose_schema(str(tmp_path / "rows.parquet"), hints=hints)
-    notes = [note for note in proposal.notes if "logarithm is learnt better" in note]
-    assert bool(notes) == bool(log)
-    if log:
-        exec(re.findall("`(.*?)`", notes[0])[0], {"t": frame, "numpy": np})
-        assert np.allclose(frame["log_price"], getattr(np, log)(values)) and "price" not in frame

@@ -107,12 +107,16 @@ class SequenceColumn:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A target: 0 or 1 if it is binary, else any finite number; `allowed` restricts it further."""
+    """A target: 0 or 1 if it is binary, else any finite number; `allowed` restricts it further.
+
+    With a log link it is 0 or more.
+    """
 
     name: str
     kind: Literal["binary", "regression"] = "binary"
     allowed: tuple[float, ...] | None = None
     one_of: str = ""  # the label of whose classes it is one, see `runner.batch.TaskSpec`
+    link: Literal["", "log"] = ""  # see there
 
     @property
     def allowed_values(self) -> tuple[float, ...] | None:

@@ -44,7 +44,9 @@ def build_schema(columns: Columns) -> Schema:
             )
             for c in (*columns.singles, *columns.lists)
         ),
-        tasks=tuple(TaskSpec(label.name, label.kind, label.one_of) for label in columns.labels),
+        tasks=tuple(
+            TaskSpec(label.name, label.kind, label.one_of, label.link) for label in columns.labels
+        ),
         sequences=tuple(
             SequenceFeature(c.name, c.num_rows, c.max_length, c.table, c.overlaps)
             for c in columns.sequences

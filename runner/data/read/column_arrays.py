@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data.core.columns import CategoricalColumn, SequenceColumn
+from runner.data.core.columns import CategoricalColumn, LabelColumn, SequenceColumn
 from runner.data.core.transforms import as_float32, hash_ids
 from runner.data.growing.settings import NO_ID
 from runner.data.read.arrow_views import view_as_arrow, view_as_numpy
@@ -199,20 +199,20 @@ def _flatten_lists(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]
     return pa.chunked_array(flat, type=lists.type.value_type), offsets_R1
 
 
-def find_forbidden(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:
-    """Return flags of the values that are not allowed; None allows all finite numbers."""
+def find_forbidden(values: np.ndarray, label: LabelColumn) -> np.ndarray:
+    """Return flags of the values that a label may not have."""
     bad: np.ndarray
-    if allowed is None:
+    if label.allowed_values is None:
         bad = ~np.isfinite(as_float32(values))
-        return bad
+        return bad | (values < 0) if label.link else bad
     bad = np.ones(len(values), bool)
-    for value in allowed:
+    for value in label.allowed_values:
         bad &= values != value  # NaN is unequal to everything
     return bad
 
 
-def describe_allowed(allowed: tuple[float, ...] | None) -> str:
-    """Return the allowed values in words, for messages."""
-    if allowed is None:
-        return "a finite number"
-    return " or ".join(f"{value:g}" for value in allowed)
+def describe_allowed(label: LabelColumn) -> str:
+    """Return the values that a label may have in words, for messages."""
+    if label.allowed_values is None:
+        return f"a finite number{' from 0 on, as `link: log` needs' if label.link else ''}"
+    return " or ".join(f"{value:g}" for value in label.allowed_values)

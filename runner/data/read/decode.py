@@ -82,10 +82,9 @@ class BlockReader:
         labels_RT = np.empty((num_rows, len(columns.labels)), np.float32)
         for t, label in enumerate(columns.labels):
             raw = read_numbers(table[label.name], label.name, None, source)
-            bad = find_forbidden(raw, label.allowed_values)
+            bad = find_forbidden(raw, label)
             if bad.any():
-                allowed = describe_allowed(label.allowed_values)
-                source.fail(label.name, raw, bad, f"allowed is {allowed}")
+                source.fail(label.name, raw, bad, f"allowed is {describe_allowed(label)}")
             labels_RT[:, t] = raw
         groups_RG = np.empty((num_rows, len(columns.groups)), np.int64)
         for g, name in enumerate(columns.groups):

@@ -50,6 +50,8 @@ def _label_problems(spec: LabelSpec, where: str) -> Iterator[str]:
             f"{where}.grades: is for `type: regression`, without above, allowed and input, and "
             "names each text once"
         )
+    if spec.link and (is_binary or spec.grades):
+        yield f"{where}.link={spec.link}: is for `type: regression` of numbers from 0 on"
     yield from _amount_problems(spec, where)
     has_more = replace(spec, classes=()) != LabelSpec(spec.name, spec.column)
     once = {text.strip() for text in spec.classes}

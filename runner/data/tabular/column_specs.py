@@ -35,6 +35,7 @@ class LabelSpec:
     one_of: str = ""  # the label of whose `classes` it is one; it is 1 for `positive`
     unit: str = ""  # with `input`, see `Amounts`
     missing: tuple[str, ...] = ()
+    link: str = ""  # log: a regression label from 0 on is predicted by its logarithm
 
     @property
     def amounts(self) -> Amounts | None:
@@ -48,7 +49,7 @@ class LabelSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = ("positive", "default", "input", "grades", "classes", "one_of", *_WRITTEN)
+        later = ("positive", "default", "input", "grades", "classes", "one_of", "link", *_WRITTEN)
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property
@@ -210,6 +211,7 @@ CHOICES = {
     "pooling": ("sum", "mean"),
     "input": ("auto", "integer", "string", *TIME_FORMS, *AMOUNT_FORMS),
     "keep": ("last", "first"),
+    "link": ("log",),
 }
 
 CHOICES_OF_NUMBERS = {

@@ -290,6 +290,7 @@ def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[Lab
             "binary" if s.type == "binary" else "regression",
             (*s.allowed, *more) if s.allowed is not None and s.above is None else None,
             s.one_of,
+            "log" if s.link else "",
         )
         for s in declared.labels
     )

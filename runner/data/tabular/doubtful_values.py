@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from runner.data.tabular.column_names import HISTORY
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import FEATURES, Role
-from runner.data.tabular.judging_sample import is_number, is_single_id, read_number_label
+from runner.data.tabular.judging_sample import is_single_id
 from runner.data.tabular.read_files import is_text, unpacked_type
 
 LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
@@ -26,39 +26,6 @@ FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no n
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
 FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
-
-# of a label from 0 on that is far from symmetric, while its logarithm is nearly so
-HEAVY_SKEW, EVEN_SKEW, FEWEST_SKEWED, MOST_ZEROS = 2.0, 1.0, 100, 0.2
-
-
-def describe_heavy_tails(sample: pa.Table, roles: Mapping[str, Role]) -> list[str]:
-    """Return a note on each label of which a few large values rule the squared error.
-
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
-    """
-    notes = []
-    for name in [n for n, role in roles.items() if is_number(role)]:
-        y_R = read_number_label(sample[name], roles[name])
-        y_R = y_R[np.isfinite(y_R)]
-        if len(y_R) < FEWEST_SKEWED or y_R.min() < 0 or (y_R == 0).mean() > MOST_ZEROS:
-            continue
-        log, back = ("log", "exp") if y_R.min() > 0 else ("log1p", "expm1")
-        if _skew(y_R) >= HEAVY_SKEW and abs(_skew(getattr(np, log)(y_R))) < EVEN_SKEW:
-            notes.append(
-                f"{name}: a few of its numbers are far above the others and rule the squared "
-                "error, while their logarithms are spread evenly; where columns work by factors, "
-                "as on prices and counts, the logarithm is learnt better. With pandas, "
-                f"`t[{f'log_{name}'!r}] = numpy.{log}(t.pop({name!r}))` makes it the label, and "
-                f"numpy.{back} of a score is in the middle of what is likely, below the mean"
-            )
-    return notes
-
-
-def _skew(x_R: np.ndarray) -> float:
-    deviation = x_R.std()
-    return float((((x_R - x_R.mean()) / deviation) ** 3).mean()) if deviation else 0.0
 
 
 def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:

@@ -100,6 +100,8 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     if allowed is None:
         stored = as_float32(raw) if label.above is None else raw
         wrong, rule = ~np.isfinite(stored), "a finite number"
+        if label.link:  # a prediction with a log link is above 0
+            wrong, rule = wrong | (stored < 0), "a finite number from 0 on, as `link: log` needs"
     else:
         wrong = np.logical_and.reduce([raw != value for value in allowed])
         rule = " or ".join(f"{value:g}" for value in allowed)

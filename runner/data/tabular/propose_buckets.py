@@ -94,7 +94,7 @@ def _find_bent(
     y_K = y_R[known_R]
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
-    x_KF = np.stack([_standardise(x_K) for x_K in numbers.values()], axis=1)
+    x_KF = np.stack([standardise(x_K) for x_K in numbers.values()], axis=1)
     buckets = {name: bucket_codes(x_K, BUCKETS) for name, x_K in numbers.items()}
     straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
     gains = []
@@ -109,7 +109,7 @@ def _find_bent(
     return [name for name in own if own[name] >= LEAST_PART * gain]
 
 
-def _standardise(x_K: np.ndarray) -> np.ndarray:
+def standardise(x_K: np.ndarray) -> np.ndarray:
     """Return a number with mean 0 and deviation 1; 0 where it is missing or always the same."""
     finite_K = np.isfinite(x_K)
     found_K = np.where(finite_K, x_K, np.mean(x_K, where=finite_K) if finite_K.any() else 0.0)

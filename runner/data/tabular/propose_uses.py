@@ -13,7 +13,6 @@ from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.describe_drift import describe_drift
 from runner.data.tabular.doubtful_values import (
-    describe_heavy_tails,
     describe_impressions,
     describe_missing_codes,
     describe_numbered_histories,
@@ -29,6 +28,7 @@ from runner.data.tabular.propose_interactions import (
     propose_declaration,
     whole_number_ids,
 )
+from runner.data.tabular.propose_links import propose_log_links
 from runner.data.tabular.propose_matches import propose_matches
 from runner.data.tabular.propose_number_ids import propose_number_ids
 from runner.data.tabular.propose_numbers import propose_numbers_of_ids, settle_doubts
@@ -111,7 +111,9 @@ def use_rows(
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
-    notes += describe_heavy_tails(sample.table, roles)
+    links, found = propose_log_links(sample, roles)
+    roles |= links
+    notes += found
     notes += describe_impressions(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])

@@ -16,6 +16,8 @@ from runner.batch import Batch, Embeddings, Prediction
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 
+MOST_LOG = 40.0  # of a prediction, whose powers in a loss stay finite in float32
+
 
 class Recommender(nn.Module):
     """A model of two halves: table look-ups, then everything else.
@@ -25,6 +27,7 @@ class Recommender(nn.Module):
     """
 
     class_columns: tuple[slice, ...] = ()  # of each label of classes, see `runner.batch`
+    log_columns: tuple[int, ...] = ()  # of the tasks with a log link
 
     @abstractmethod
     def embed(self, batch: Batch) -> Embeddings:
@@ -35,11 +38,19 @@ class Recommender(nn.Module):
         """Compute everything after the look-ups, without reading the batch's ids."""
 
     def predict_tasks(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        """Run the dense half; the sigmoid of the logit of a class is its softmax."""
+        """Run the dense half; the sigmoid of the logit of a class is its softmax.
+
+        The prediction of a task with a log link is the exponential of what the layers add up to.
+        """
         prediction = self.dense(embeddings, batch)
-        if not self.class_columns or not isinstance(prediction, Prediction):
+        changes = self.class_columns or self.log_columns
+        if not changes or not isinstance(prediction, Prediction):
             return prediction
-        logits_BT = one_against_rest(prediction.logits_BT, self.class_columns)
+        logits_BT = prediction.logits_BT
+        if self.class_columns:
+            logits_BT = one_against_rest(logits_BT, self.class_columns)
+        if self.log_columns:
+            logits_BT = exponentials(logits_BT, self.log_columns)
         return replace(prediction, logits_BT=logits_BT)
 
     def forward(self, batch: Batch) -> Prediction:
@@ -82,6 +93,19 @@ def one_against_rest(logits_BT: Tensor, class_columns: Sequence[slice]) -> Tenso
         parts += [logits_BT[:, start : columns.start], _against_rest(logits_BT[:, columns])]
         start = columns.stop
     return torch.cat([*parts, logits_BT[:, start:]], dim=1)
+
+
+def exponentials(logits_BT: Tensor, columns: Sequence[int]) -> Tensor:
+    """Return [B, T] with the exponentials of some columns, which are finite and above 0.
+
+    Args:
+        logits_BT: the logits of a model, in float32.
+        columns: of the tasks with a log link.
+    """
+    logits = list(logits_BT.unbind(1))
+    for column in columns:
+        logits[column] = logits[column].clamp(-MOST_LOG, MOST_LOG).exp()
+    return torch.stack(logits, dim=1)
 
 
 def _against_rest(x_BK: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from runner.models.losses.multitask import Uncertainty as Uncertainty
 from runner.models.losses.pointwise import BCE as BCE
 from runner.models.losses.pointwise import MSE as MSE
 from runner.models.losses.pointwise import Focal as Focal
+from runner.models.losses.pointwise import Tweedie as Tweedie
 from runner.models.losses.protocol import Loss as Loss
 from runner.models.losses.retrieval import BPR as BPR
 from runner.models.losses.retrieval import InBatchSoftmax as InBatchSoftmax

@@ -13,11 +13,13 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema, TaskSpec, columns_by_label
 from runner.models.argument_types import ByTask
-from runner.models.losses.protocol import expand_per_task, softmax_losses
+from runner.models.losses.protocol import expand_per_task, softmax_losses, tweedie_losses
 
 
 class ByKind(nn.Module):
     """The weighted sum of the cross-entropies of labels, and the squared errors of regressions.
+
+    Of a regression with a log link it is the deviance from Tweedie's distribution, p = 1.5.
 
     Args:
         schema: needs at least one task.
@@ -86,7 +88,7 @@ def require_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
 
 
 def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[str, Tensor]:
-    """Return [B] for each label: its cross-entropy, or squared error."""
+    """Return [B] for each label: its cross-entropy, squared error, or deviance with a log link."""
     logits, labels = prediction.logits_BT.unbind(1), prediction.labels_BT.unbind(1)
     losses = {}
     for name, columns in columns_by_label(tasks).items():
@@ -96,6 +98,8 @@ def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[st
             losses[name] = softmax_losses(x_BK, y_BK).sum(1)
         elif task.kind == "binary":
             losses[name] = functional.binary_cross_entropy_with_logits(x_B, y_B, reduction="none")
+        elif task.link:
+            losses[name] = tweedie_losses(x_B, y_B)
         else:
             losses[name] = (x_B - y_B).square()
     return losses

@@ -5,15 +5,24 @@ B batch, T tasks; x logit or prediction, y label, s sigmoid.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema, class_columns, columns_by_label
+from runner.config_key import Key
 from runner.config_value import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
-from runner.models.losses.protocol import expand_per_task, softmax_losses, split_by_task
-from runner.models.requirements import require_task_kind
+from runner.models.losses.protocol import (
+    TWEEDIE_POWER,
+    expand_per_task,
+    softmax_losses,
+    split_by_task,
+    tweedie_losses,
+)
+from runner.models.requirements import require_log_links, require_task_kind
 
 
 class BCE(nn.Module):
@@ -113,4 +122,32 @@ class MSE(nn.Module):
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses_BT = (prediction.logits_BT - prediction.labels_BT).square()
+        return split_by_task(self.names, losses_BT)
+
+
+class Tweedie(nn.Module):
+    """Deviance of each task from Tweedie's distribution with a log link, see `tweedie_losses`.
+
+    For amounts and counts, whose spread grows with their mean (Jorgensen 1987, "Exponential
+    dispersion models"). The mean of the predictions is that of the labels, where that of
+    exponentials of predicted logarithms is below it.
+
+    Args:
+        schema: needs tasks with `link: log`.
+        power: p, from 1, for counts (Poisson), to below 2, for amounts of which few are 0 (gamma).
+
+    Raises:
+        ValueError: if a task has no such link, or if the power is out of range.
+    """
+
+    def __init__(
+        self, schema: Schema, *, power: Annotated[float, Key(ge=1, lt=2)] = TWEEDIE_POWER
+    ) -> None:
+        super().__init__()
+        self.names = require_log_links(schema, "Tweedie")
+        check_arguments(Tweedie.__init__, locals())
+        self.power = power
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        losses_BT = tweedie_losses(prediction.logits_BT, prediction.labels_BT, self.power)
         return split_by_task(self.names, losses_BT)

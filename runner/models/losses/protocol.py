@@ -11,11 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from runner.batch import Prediction
 from runner.errors import nearest_hint
+
+TWEEDIE_POWER = 1.5  # between counts and amounts
 
 
 class Loss(Protocol):
@@ -34,6 +37,23 @@ def softmax_losses(x_BK: Tensor, y_BK: Tensor) -> Tensor:
     -y_k log p_k, where p_k = s(x_k): the logits are those of a class against the rest.
     """
     return y_BK * functional.softplus(-x_BK)
+
+
+def tweedie_losses(m: Tensor, y: Tensor, power: float = TWEEDIE_POWER) -> Tensor:
+    """Return the deviance d of labels from predictions, whose means are equal where d is least.
+
+    d = 2 (y^(2-p) / ((1-p) (2-p)) - y m^(1-p) / (1-p) + m^(2-p) / (2-p)), and for p = 1, which is
+    the limit, d = 2 (y log(y / m) - y + m).
+
+    Args:
+        m: predictions, above 0.
+        y: labels of the same shape, from 0.
+        power: p, from 1 to below 2, by which the variance of labels grows with their mean.
+    """
+    if power == 1:
+        return 2 * (torch.xlogy(y, y) - torch.xlogy(y, m) - y + m)
+    of_y = y.pow(2 - power) / ((1 - power) * (2 - power))
+    return 2 * (of_y - y * m.pow(1 - power) / (1 - power) + m.pow(2 - power) / (2 - power))
 
 
 def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.batch import Schema, class_columns
+from runner.batch import Schema, class_columns, log_columns
 from runner.config.targets import resolve_part
 from runner.errors import ConfigError
 from runner.models.argument_types import MOST_UNIFORM
@@ -42,6 +42,7 @@ def build_model_and_loss(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     model.class_columns = tuple(class_columns(schema.tasks).values())
+    model.log_columns = log_columns(schema.tasks)
     check_extra_state("model.net", model)
     check_extra_state("model.loss", loss)
     return model, loss

@@ -18,11 +18,10 @@ from runner.training.health.popularity import measure_popularity, popularity_key
 from runner.training.health.verdict import (
     MEASURED,
     MEASURED_OF_NUMBERS,
-    NAME,
-    NAME_OF_NUMBERS,
     explain_below,
     find_overfitting,
     find_useless,
+    name_regression,
     select_shown,
 )
 from runner.training.job import Job, Result
@@ -100,9 +99,7 @@ def _get_or_measure(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     Raises:
         DataError: if the cache cannot be written.
     """
-    measure, what, more = _measure_regression, NAME, {}
-    if all(task.kind == "regression" for task in job.dataset.schema.tasks):
-        what = NAME_OF_NUMBERS
+    measure, what, more = _measure_regression, name_regression(job.dataset.schema.tasks), {}
     if _ranking_metrics(job):
         measure, what, more = measure_popularity, "popularity", {"popularity": popularity_key(job)}
     fields = {"version": VERSION, "splits": list(splits), **more}

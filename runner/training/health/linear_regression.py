@@ -1,22 +1,25 @@
 """Linear regression on the columns that a model of numbers sees, or their mean if that is better.
 
+Of labels with a log link it is Tweedie's regression, a generalised linear model.
+
 N rows, C columns of the matrix of `logistic_regression.Columns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.sparse import diags, hstack
 from scipy.sparse.linalg import lsqr
 
-from runner.training.health.logistic_regression import PENALTIES, Columns
+from runner.training.health.logistic_regression import PENALTIES, Columns, Fit, minimise
 from runner.training.health.sample import Floats, Sample
 
 MAX_ITERATIONS = 200
 ACCURACY = 1e-8  # relative, of the least squares
+MOST_LOG = 40.0  # of a prediction with a log link, as in a model
 FREE = 100.0  # of the column of the intercept: its weight is so small that no penalty holds it
 
 
@@ -38,9 +41,49 @@ def fit_linear_regression(
     return found_C[:-1], float(found_C[-1] * FREE)
 
 
+def fit_tweedie_regression(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float) -> Fit:
+    """Return the weights and the intercept that minimise the penalised deviance of `deviances`.
+
+    Args:
+        x_NC: sparse matrix.
+        y_N: labels, from 0, of which one is above it.
+        weights_N: of the rows.
+        l2: half of this times the squares of all weights is added to the sum of half the deviances
+            of labels divided by their mean, so that it means the same in every unit.
+    """
+    transposed_CN, mean = x_NC.T.tocsr(), float(np.average(y_N, weights=weights_N))
+    share_N = y_N / mean
+
+    def objective(point: Floats) -> tuple[float, Floats]:
+        w_C = point[:-1]
+        root_N = np.exp(np.clip(x_NC @ w_C + point[-1], -MOST_LOG, MOST_LOG) / 2)
+        loss = weights_N @ (2 * (share_N / root_N + root_N)) + l2 / 2 * (w_C @ w_C)
+        slope_N = weights_N * (root_N - share_N / root_N)
+        return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
+
+    point = minimise(objective, np.zeros(x_NC.shape[1] + 1), ACCURACY)
+    return point[:-1], float(point[-1]) + float(np.log(mean))
+
+
+def predict_numbers(logits_N: Floats, *, is_log: bool) -> Floats:
+    """Return predictions [N] of what weights and intercept add up to, [N]."""
+    return np.exp(np.clip(logits_N, -MOST_LOG, MOST_LOG)) if is_log else logits_N
+
+
+def deviances(predicted_N: Floats, y_N: Floats, *, is_log: bool) -> Floats:
+    """Return squared errors [N]; with a log link deviances of Tweedie's distribution, p = 1.5."""
+    if not is_log:
+        return (predicted_N - y_N) ** 2
+    return 4 * (np.sqrt(y_N) - np.sqrt(predicted_N)) ** 2 / np.sqrt(predicted_N)
+
+
 def fit_numbers(
-    columns: Columns, train: Sample, judged: Sample, tasks: Sequence[int]
-) -> tuple[list[tuple[Floats, float]], float | None]:
+    columns: Columns,
+    train: Sample,
+    judged: Sample,
+    tasks: Sequence[int],
+    logs: Collection[int] = (),
+) -> tuple[list[Fit], float | None]:
     """Fit each task with the penalty of `PENALTIES` that has the least error on other rows.
 
     Args:
@@ -48,28 +91,33 @@ def fit_numbers(
         train: rows to learn from.
         judged: rows that decide on the penalty; without any, the last one holds.
         tasks: columns of the labels.
+        logs: those of them with a log link.
 
     Returns:
         Weights and intercept of each task, and the penalty; None if the mean of the train rows,
         which has no weights, is the best.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
-    found: list[tuple[float, float | None, list[tuple[Floats, float]]]] = []
+    found: list[tuple[float, float | None, list[Fit]]] = []
     for l2 in (None, *PENALTIES) if judged.num_rows else PENALTIES[-1:]:
-        fits, error = [], 0.0
+        fits: list[Fit] = []
+        error = 0.0
         for index in tasks:
-            y_N = train.labels_NT[:, index]
-            if l2 is None:
-                mean = float(np.average(y_N, weights=train.weights_N))
-                fits.append((np.zeros(train_NC.shape[1]), mean))
+            y_N, is_log = train.labels_NT[:, index], index in logs
+            mean = float(np.average(y_N, weights=train.weights_N))
+            if l2 is None or (is_log and not mean):
+                level = np.log(max(mean, 1e-12)) if is_log else mean
+                fits.append((np.zeros(train_NC.shape[1]), float(level)))
             else:
-                fits.append(fit_linear_regression(train_NC, y_N, train.weights_N, l2))
+                fit = fit_tweedie_regression if is_log else fit_linear_regression
+                fits.append(fit(train_NC, y_N, train.weights_N, l2))
             if judged.num_rows:
                 weights_C, intercept = fits[-1]
-                predicted_N = judged_NC @ weights_C + intercept
-                squared_N = (predicted_N - judged.labels_NT[:, index]) ** 2
-                squared = float(np.average(squared_N, weights=judged.weights_N))
-                error += squared / max(float(y_N.var()), 1e-12)  # tasks have units of their own
+                predicted_N = predict_numbers(judged_NC @ weights_C + intercept, is_log=is_log)
+                errors_N = deviances(predicted_N, judged.labels_NT[:, index], is_log=is_log)
+                of_mean = float(deviances(np.full_like(y_N, mean), y_N, is_log=is_log).mean())
+                # tasks have units of their own
+                error += float(np.average(errors_N, weights=judged.weights_N)) / max(of_mean, 1e-12)
         found.append((error, l2, fits))
     _, l2, fits = min(found, key=lambda one: one[0])
     return fits, l2

@@ -112,13 +112,20 @@ def fit_logistic_regression(
         return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
 
     weights_C, intercept = start or (np.zeros(x_NC.shape[1]), np.log(rate / (1 - rate)))
-    point = _minimise(objective, np.append(weights_C, intercept), least_gain)
+    point = minimise(objective, np.append(weights_C, intercept), least_gain)
     return point[:-1], float(point[-1])
 
 
-def _minimise(
+def minimise(
     objective: Callable[[Floats], tuple[float, Floats]], start: Floats, least_gain: float
 ) -> Floats:
+    """Return the point at which a function is least, by L-BFGS.
+
+    Args:
+        objective: its value and its gradient.
+        start: the point to start from.
+        least_gain: it stops where a step makes the value smaller by less, relative.
+    """
     options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
     # L-BFGS calls BLAS with vectors: its threads gain nothing there, and spin where a core is busy.
     with threadpool_limits(limits=1, user_api="blas"):
@@ -159,7 +166,7 @@ def fit_softmax_regression(
 
     weights_KC, intercepts_K = start or (np.zeros((shape[0], shape[1] - 1)), np.log(rates_K))
     first = np.column_stack([weights_KC, intercepts_K]).ravel()
-    weights_KC, last_K1 = np.split(_minimise(objective, first, least_gain).reshape(shape), [-1], 1)
+    weights_KC, last_K1 = np.split(minimise(objective, first, least_gain).reshape(shape), [-1], 1)
     return weights_KC, last_K1[:, 0]
 
 

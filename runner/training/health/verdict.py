@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.batch import TaskSpec
 from runner.config.proposed_length import (
     FEW_UPDATES,
     NEXT_ITEM_LENGTH,
@@ -20,7 +21,6 @@ from runner.training.job import Job
 from runner.training.state import TrainState
 from runner.training.steps import rows_per_update
 
-NAME, NAME_OF_NUMBERS = "logistic regression", "linear regression"  # of the yardstick
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 USELESS = 1.01  # normalized entropy, or share of the label's variance that is left
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
@@ -31,6 +31,13 @@ MEASURED = ("auc", "log_loss", "pr_auc", "normalized_entropy", "rce", "accuracy"
 MEASURED_OF_NUMBERS = ("mse", "mae", "rmse", "r2")
 _USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown where a run has none of these
 IDS_FINDING = "numbers that act like ids"
+
+
+def name_regression(tasks: Sequence[TaskSpec]) -> str:
+    """Return the name of the yardstick of labels."""
+    if any(task.kind == "binary" for task in tasks):
+        return "logistic regression"
+    return "Tweedie regression" if all(task.link for task in tasks) else "linear regression"
 
 
 def find_overfitting(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runner.batch import TaskSpec, columns_by_label
+from runner.batch import TaskSpec, columns_by_label, log_columns
 from runner.metrics.curves import average_precision, group_by_score, roc_auc
 from runner.metrics.result_keys import (
     ClassLabel,
@@ -26,10 +26,10 @@ from runner.metrics.sums import (
     regression_sums,
 )
 from runner.training.health.findings import find_in_data
-from runner.training.health.linear_regression import fit_numbers
+from runner.training.health.linear_regression import fit_numbers, predict_numbers
 from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, most_train_rows, read_sample
-from runner.training.health.verdict import MEASURED, MEASURED_OF_NUMBERS, NAME, NAME_OF_NUMBERS
+from runner.training.health.verdict import MEASURED, MEASURED_OF_NUMBERS, name_regression
 from runner.training.job import Job
 
 _NO_GAIN = "linear regression predicts validation rows no better than the mean of the train rows"
@@ -79,22 +79,26 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     fits: Sequence[Fit]
     names: Sequence[str]
     l2: float | None
+    logs = log_columns(schema.tasks)
     if is_binary:
         names = MEASURED
         fits, l2 = fit_tasks(matrix_of, train, judge, labels)
     else:
         names = MEASURED_OF_NUMBERS
-        fits, l2 = fit_numbers(matrix_of, train, judge, columns)
+        fits, l2 = fit_numbers(matrix_of, train, judge, columns, logs)
     fit_of = dict(zip(columns, fits))
     for split, x_NC in judged.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
         for indices in labels:
-            found = [x_NC @ fit_of[i][0] + fit_of[i][1] for i in indices]
+            found = [
+                predict_numbers(x_NC @ fit_of[i][0] + fit_of[i][1], is_log=i in logs)
+                for i in indices
+            ]
             values |= _judge(np.column_stack(found), samples[split], indices, schema.tasks)
         values = add_task_means(values, names, schema.tasks)
         metrics |= {f"{split}/{key}": v for key, v in values.items() if not math.isnan(v)}
     return {
-        "name": NAME if is_binary else NAME_OF_NUMBERS,
+        "name": name_regression(schema.tasks),
         "metrics": metrics,
         "penalty": l2,
         "train_rows": train.num_rows,

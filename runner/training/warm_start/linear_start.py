@@ -60,8 +60,8 @@ def start_linear(job: Job) -> str:
     scales = getattr(model, "scales", [1.0] * num_tasks)  # a net of one's own may have none
     fits: list[Fit] = [(np.zeros(0), 0.0)] * num_tasks
     said = []
-    for kind, name in (("binary", "logistic"), ("regression", "linear")):
-        tasks = [number for number, task in enumerate(schema.tasks) if task.kind == kind]
+    for kind, name in (("binary", "logistic"), ("regression", "linear"), ("log", "Tweedie")):
+        tasks = [i for i, task in enumerate(schema.tasks) if (task.link or task.kind) == kind]
         if not tasks:
             continue
         labels = [
@@ -69,7 +69,7 @@ def start_linear(job: Job) -> str:
             for of_label in columns_by_label(schema.tasks).values()
             if of_label.start in tasks
         ]
-        own, penalty = _fit(columns, train, judged, labels, is_binary=kind == "binary")
+        own, penalty = _fit(columns, train, judged, labels, kind)
         mean = f"the mean of {source}, which is better on other rows than weights"
         said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
         for number, (weights_C, intercept) in zip(tasks, own):
@@ -106,19 +106,27 @@ def _fit(
     train: Sample,
     judged: Sample,
     labels: Sequence[Sequence[int]],
-    *,
-    is_binary: bool,
+    kind: str,
 ) -> tuple[Sequence[Fit], str]:
-    """Return weights and intercept of each task, and how they are penalised; empty for a mean."""
+    """Return weights and intercept of each task, and how they are penalised; empty for a mean.
+
+    Args:
+        columns: of the matrix.
+        train: rows to learn from.
+        judged: rows that decide on the penalty.
+        labels: the columns of each label.
+        kind: of all of them: binary, regression, or log for one with a log link.
+    """
+    is_binary = kind == "binary"
     tasks = [index for indices in labels for index in indices]
     fits: Sequence[Fit]
     l2: float | None
     if is_binary:
         fits, l2 = fit_tasks(columns, train, judged, labels)
     else:
-        fits, l2 = fit_numbers(columns, train, judged, tasks)
+        fits, l2 = fit_numbers(columns, train, judged, tasks, tasks if kind == "log" else ())
     said = "" if l2 is None else f"with a penalty of {l2:g}"
-    if judged.num_rows and len(tasks) == len(labels):  # classes have one for all
+    if judged.num_rows and len(tasks) == len(labels) and kind != "log":  # classes have one for all
         apart = refit_lists(columns, train, judged, tasks, fits) if is_binary else None
         if apart:
             fits, said = apart, "with a stronger penalty for the ids of lists"

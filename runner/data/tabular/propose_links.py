@@ -1,0 +1,143 @@
+"""Proposes a log link of labels that are amounts, where factors predict them better than sums.
+
+R rows of the sample, K rows with a label, F numbers, H rows to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from runner.data.tabular.guess_roles import Role
+from runner.data.tabular.judging_sample import (
+    FEWEST_ROWS,
+    JudgingSample,
+    Rows,
+    is_number,
+    is_single_id,
+    read_number_label,
+    read_numbers,
+    value_codes,
+)
+from runner.data.tabular.propose_buckets import standardise
+from runner.data.tabular.propose_crosses import MOST_COLUMNS, PRIOR
+
+# of a label from 0 on that is far from symmetric, while its logarithm is nearly so
+HEAVY_SKEW, EVEN_SKEW, MOST_ZEROS = 2.0, 1.0, 0.2
+# What factors must gain over sums on the half of the rows that did not give them: a share of the
+# squared or of the absolute errors, while the squared ones grow by hardly any.
+SQUARED_GAIN, ABSOLUTE_GAIN, MOST_LOSS = 0.01, 0.02, 0.005
+MOST_LOG = 40.0  # of a prediction, as in a model
+ROUNDS = 10  # in which the factors of all columns settle
+
+
+def propose_log_links(
+    sample: JudgingSample, roles: Mapping[str, Role]
+) -> tuple[dict[str, Role], list[str]]:
+    """Return the roles of labels that get a log link, and a note on each.
+
+    They are those of which a few large values would rule a squared error, and which an additive
+    model of their logarithm predicts better than one of themselves.
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+    """
+    found, notes = {}, []
+    for name, role in roles.items():
+        if not is_number(role) or "grades" in role.settings:
+            continue
+        y_R = read_number_label(sample.table[name], role)
+        if _is_heavy(y_R[np.isfinite(y_R)]) and _are_factors(sample, roles, y_R):
+            found[name] = replace(role, settings={**role.settings, "link": "log"})
+            notes.append(
+                f"{name}: a few of its numbers are far above the others, and factors predict them "
+                "better than sums: `link: log` learns what multiplies it, and predicts means in "
+                "its own unit"
+            )
+    return found, notes
+
+
+def _is_heavy(y_K: np.ndarray) -> bool:
+    """Tell whether labels from 0 on are far from symmetric, and their logarithms are not."""
+    if len(y_K) < FEWEST_ROWS or y_K.min() < 0 or (y_K == 0).mean() > MOST_ZEROS:
+        return False
+    log = np.log if y_K.min() > 0 else np.log1p
+    return _skew(y_K) >= HEAVY_SKEW and abs(_skew(log(y_K))) < EVEN_SKEW
+
+
+def _skew(x_K: np.ndarray) -> float:
+    deviation = x_K.std()
+    return float((((x_K - x_K.mean()) / deviation) ** 3).mean()) if deviation else 0.0
+
+
+def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarray) -> bool:
+    """Tell whether factors of ids and numbers predict a label [R] better than sums of effects."""
+    table, known_R = sample.table, np.isfinite(y_R)
+    y_K, halves = y_R[known_R], sample.halves(known_R)
+    ids = [value_codes(table[name])[known_R] for name, role in roles.items() if is_single_id(role)]
+    numbers = [
+        standardise(read_numbers(table[name], role.settings)[known_R])
+        for name, role in roles.items()
+        if role.name == "numeric" and "size" not in role.settings
+    ]
+    x_KF = np.stack(numbers, axis=1) if numbers else np.zeros((len(y_K), 0))
+    ids = sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS]
+    errors = []
+    for is_log in (False, True):
+        off = [
+            (_predict(ids, x_KF, y_K, fitted, is_log=is_log) - y_K)[judged]
+            for fitted, judged in (halves, halves[::-1])
+        ]
+        off_K = np.concatenate(off)
+        errors.append((float(np.square(off_K).mean()), float(np.abs(off_K).mean())))
+    (squared, absolute), (squared_log, absolute_log) = errors
+    is_better = squared_log <= (1 - SQUARED_GAIN) * squared
+    is_better |= absolute_log <= (1 - ABSOLUTE_GAIN) * absolute
+    return bool(is_better and squared_log <= min((1 + MOST_LOSS) * squared, y_K.var()))
+
+
+def _predict(
+    columns: Sequence[np.ndarray], x_KF: np.ndarray, y_K: np.ndarray, half: Rows, *, is_log: bool
+) -> np.ndarray:
+    """Return what an additive model [K] predicts that is fitted to one half of the rows.
+
+    Each step is one of Newton's: of the squared error, or with a log link of the deviance of
+    Tweedie's distribution with p = 1.5, of labels in units of their deviation or their mean.
+
+    Args:
+        columns: the number of each row's value, [K] each.
+        x_KF: numbers.
+        y_K: labels.
+        half: the rows to learn from.
+        is_log: whether the effects are added up to the logarithm of a prediction.
+    """
+    mean, deviation = float(y_K[half].mean()), float(y_K[half].std())
+    unit = (mean if is_log else deviation) or 1.0
+    share_H, sum_K = (y_K[half] if is_log else y_K[half] - mean) / unit, np.zeros(len(y_K))
+    x_HF = x_KF[half]
+    for _ in range(ROUNDS):
+        slope_H, curve_H = _newton(share_H, sum_K[half], is_log=is_log)
+        curve_FF = (x_HF.T * curve_H) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
+        sum_K = sum_K + x_KF @ np.linalg.solve(curve_FF, x_HF.T @ slope_H)
+        for codes_K in columns:
+            slope_H, curve_H = _newton(share_H, sum_K[half], is_log=is_log)
+            size = int(codes_K.max()) + 1
+            slope = np.bincount(codes_K[half], weights=slope_H, minlength=size)
+            curve = np.bincount(codes_K[half], weights=curve_H, minlength=size)
+            sum_K = sum_K + (slope / (curve + PRIOR))[codes_K]
+    if is_log:
+        return np.asarray(np.exp(np.clip(sum_K, -MOST_LOG, MOST_LOG)) * unit)
+    return np.asarray(mean + sum_K * unit)
+
+
+def _newton(
+    share_H: np.ndarray, sum_H: np.ndarray, *, is_log: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the slope and the expected curvature of each row's loss, with the signs of a step."""
+    if not is_log:
+        return share_H - sum_H, np.ones(len(sum_H))
+    root_H = np.exp(np.clip(sum_H, -MOST_LOG, MOST_LOG) / 2)
+    return share_H / root_H - root_H, root_H
