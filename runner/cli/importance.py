@@ -27,7 +27,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed
     from runner.config.targets import allowed_packages
-    from runner.launch import changed_data_note, print_status
+    from runner.launch import changed_data_note, print_status, with_kept_schema
     from runner.machine.cores import set_thread_environment, usable_cores
     from runner.reporting.report.feature_importance import IMPORTANCE_FILE, show_importance
     from runner.reporting.report.terminal import make_console
@@ -43,6 +43,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
         ["loop=eval", f"run={quote_hydra_value(str(run))}", *_FIXED, *given.overrides]
     )
     check_composed(composed, allowed)
+    composed = with_kept_schema(composed)
     for note in changed_data_note(composed):
         print_status(note)
     config = composed.config

@@ -44,7 +44,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.paths import drop_places_of_run
     from runner.config.settings.trainer import LENGTH_KEYS
     from runner.config.targets import allowed_packages
-    from runner.launch import changed_data_note, check_parts, launch, print_status
+    from runner.launch import changed_data_note, check_parts, launch, print_status, with_kept_schema
 
     flags = parse_flags(words)
     if not flags.overrides or is_override(flags.overrides[0]):
@@ -54,7 +54,9 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     allowed = allowed_packages(allow)
     composed = compose(overrides, config_dirs=flags.config_dirs, from_run=folder)
     check_composed(composed, allowed)
-    recipe = _find_table(folder, composed.config["dataset"])
+    composed = with_kept_schema(composed)
+    dataset = composed.config["dataset"]
+    recipe = _find_table(folder, dataset)
     lengths, said = _find_length(folder, composed.config, recipe)
     notes = list(changed_data_note(composed))
     given = {override_key(word) for word in overrides}
@@ -65,7 +67,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
     composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
-    changes = _take_all_rows(recipe)
+    changes = {"schema": dataset["schema"], **_take_all_rows(recipe)}
     changes = {n: v for n, v in changes.items() if f"dataset.{n}" not in given}
     for values in (composed.config, composed.saved_config):
         values["dataset"] |= changes

@@ -31,7 +31,7 @@ from runner.distributed.world_size import launched_rank, launched_world_size, ma
 from runner.errors import ConfigError, UserError
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
 from runner.launch.mirror import mirror_of, mirrored
-from runner.launch.spec import changed_data_note, run_spec
+from runner.launch.spec import changed_data_note, run_spec, with_kept_schema
 from runner.launch.status import print_status
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
@@ -94,6 +94,10 @@ def launch_run(
         UserError: for mistakes, before the job starts.
     """
     check_composed(with_row_count(composed), allowed)
+    schema = composed.config["dataset"].get("schema")
+    is_gone = isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema))
+    if composed.config.get("run") is not None or is_gone:  # a changed one is a run of its own
+        composed = with_kept_schema(composed)
     if launched_rank() > 0:  # rank 0 counts the rows, and sends what follows from them
         return _execute(composed, None, allowed), None
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig
@@ -15,7 +17,7 @@ from runner.errors import DataError
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import dumps
 from runner.rundir.run import RunSpec
-from runner.rundir.run_files import read_meta
+from runner.rundir.run_files import read_config, read_meta
 
 _fingerprints: dict[str, str] = {}
 
@@ -73,6 +75,27 @@ def _with_own_linear_weights(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "model": {**config["model"], "net": {**net, "linear_weights": "own"}}}
 
 
+def with_kept_schema(composed: ComposedConfig) -> ComposedConfig:
+    """Return a configuration whose table has the columns that the weights of a run fit.
+
+    The schema's file may have been changed or deleted since the training: see `find_kept_schema`.
+    What is saved and signed still names that file.
+
+    Args:
+        composed: of what uses a run, such as an evaluation.
+    """
+    from runner.launch.kept_schema import find_kept_schema
+
+    run = composed.config.get("run") or composed.source_run
+    named = composed.saved_config["dataset"].get("schema")
+    if run is None or named != read_config(Path(run))["dataset"].get("schema"):
+        return composed
+    if (schema := find_kept_schema(composed.config["dataset"], Path(run))) is None:
+        return composed
+    dataset = {**composed.config["dataset"], "schema": schema}
+    return replace(composed, config={**composed.config, "dataset": dataset})
+
+
 def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
     """Return a warning if the data of a run have changed since its training; empty if not.
 
@@ -86,14 +109,21 @@ def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
         UserError: for data that cannot be found or read.
     """
     before, dataset = composed.source_config.get("dataset"), composed.saved_config["dataset"]
+    notes: tuple[str, ...] = ()
+    is_kept = isinstance(composed.config["dataset"].get("schema"), Mapping)
+    if is_kept and not isinstance(dataset.get("schema"), Mapping):  # see `with_kept_schema`
+        notes = (
+            f"{dataset['schema']} was changed or deleted after the training: its copy in the run's "
+            "data/ is used; dataset.schema=FILE takes another",
+        )
     if composed.source_run is None or before != dataset:
-        return ()
+        return notes
     signed = read_meta(composed.source_run).get("identity", {}).get("data")
     now = _fingerprint(composed.config["dataset"])
     if signed in (None, now):
-        return ()
+        return notes
     where = dataset.get("path") or dataset.get("schema") or "the dataset"
-    return (f"warning: the data of {where} have changed since the run was trained on them",)
+    return (*notes, f"warning: the data of {where} have changed since the run was trained on them")
 
 
 def _own_packages(config: Mapping[str, Any]) -> tuple[str, ...]:

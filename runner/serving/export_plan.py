@@ -19,6 +19,8 @@ from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError, already_exists, raise_combined, unknown_choice
+from runner.launch import with_kept_schema
+from runner.launch.kept_schema import find_kept_schema
 from runner.machine.imports import missing_extra
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
@@ -117,6 +119,7 @@ def plan_export(
     source = f"run={quote_hydra_value(str(run))}"
     words = ["loop=eval", source, *_FIXED, *_AVERAGES[settings.weights], *overrides]
     dataset = read_config(run)["dataset"]
+    dataset = {**dataset, "schema": find_kept_schema(dataset, run) or dataset.get("schema")}
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)
     else:
@@ -126,7 +129,7 @@ def plan_export(
                 f"export: {folder} has learnt from a stream, which has no test split to hold the "
                 "artifact against: --rows-from FILE names labelled rows"
             )
-        composed = compose_job(words)
+        composed = with_kept_schema(compose_job(words))
     check_composed(composed, allowed)
     if not settings.rows_from and (rows := _rows_without_split(composed, run, overrides)):
         composed = _compose_with_rows(words, dataset, rows)

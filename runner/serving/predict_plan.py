@@ -10,10 +10,9 @@ from typing import Any
 from runner.config.compose import ComposedConfig, compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
-from runner.data.core.fitted import SCHEMA_FILE
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
-from runner.launch import changed_data_note
+from runner.launch import changed_data_note, with_kept_schema
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run
@@ -237,12 +236,7 @@ def compose_for_prediction(
     for word in overrides:
         if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
             raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
-    composed = compose(overrides, from_run=run)
-    dataset, kept = composed.config["dataset"], run / "data" / SCHEMA_FILE
-    schema, trained = (d.get("schema") for d in (dataset, composed.source_config["dataset"]))
-    is_own = isinstance(schema, str) and schema == trained
-    if is_own and not Path(schema).exists() and kept.exists():
-        dataset["schema"] = str(kept)  # the file was moved or deleted since the training
+    composed = with_kept_schema(compose(overrides, from_run=run))
     # what these groups read of the environment goes nowhere, since a prediction makes none of them
     reads = [read for read in composed.sent_reads if read[0].split(".")[0] not in _NOT_MADE]
     composed = replace(composed, sent_reads=tuple(reads))

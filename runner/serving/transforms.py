@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from runner.data.core.columns import Columns
-from runner.data.core.fitted import SCHEMA_FILE, FittedTransforms
+from runner.data.core.fitted import FittedTransforms
 from runner.data.flight.protocol import TABLE_FILE
 from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
@@ -19,6 +19,7 @@ from runner.data.tabular.column_types import id_types, text_column_types
 from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, UserError
+from runner.launch.kept_schema import find_kept_schema
 from runner.rundir.readers import read_optional_json
 from runner.rundir.run_files import read_config
 from runner.serving.predict_encode import Transforms, load_transforms, plain_transforms
@@ -43,11 +44,10 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
     dataset = {**dataset, **read_optional_json(run / "data" / TABLE_FILE)}
     if dataset.get("schema") is not None:
         fields = {k: v for k, v in dataset.items() if k in TableRecipe.__dataclass_fields__}
+        if dataset["schema"] == read_config(run)["dataset"].get("schema"):
+            fields |= {"schema": find_kept_schema(dataset, run) or dataset["schema"]}
         recipe = TableRecipe(**{"format": "parquet", "path": None, **fields})
-        kept, read = run / "data" / SCHEMA_FILE, recipe
-        if kept.exists() and dataset["schema"] == read_config(run)["dataset"].get("schema"):
-            read = replace(recipe, schema=str(kept))
-        transforms = load_transforms(read.declared, run)
+        transforms = load_transforms(recipe.declared, run)
         return replace(transforms, fitted=with_id_types(transforms.fitted, recipe))
     known = build_recipe(dataset)
     columns: Any = getattr(known, "columns", None)

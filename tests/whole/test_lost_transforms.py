@@ -10,6 +10,7 @@ import yaml
 
 from runner.data.core.fitted import FittedTransforms, check_fitted_transforms
 from runner.errors import DataError
+from tests.conftest import TINY
 from tests.data.clicks import SCHEMA, clicks
 from tests.whole.compare_runs import differences
 from tests.whole.test_edited_run import PAIR, SHORT, again
@@ -87,3 +88,42 @@ def test_transforms_of_another_run_are_refused(runner, table, tmp_path):
         code, told = again(runner, verb, run)
         assert code == 2, told
         assert "learnt.json is damaged, or of another run" in told
+
+
+@pytest.mark.long
+def test_a_schema_that_was_changed_or_deleted_is_the_copy_of_the_run_for_all_that_uses_it(
+    runner, tmp_path
+):
+    home, run = tmp_path / "home", tmp_path / "run"
+    home.mkdir()
+    pq.write_table(clicks(600), home / "x.parquet")
+    split = {"random": {"train": 0.8, "validation": 0.1, "test": 0.1}}
+    columns = {**SCHEMA, "labels": {"click": {}}, "split": split, "path": "x.parquet"}
+    schema = home / "schema.yaml"
+    schema.write_text(json.dumps(columns))
+    mine = [word for word in TINY if not word.startswith("dataset.")]
+    runner.run(*mine, "dataset=parquet", f"dataset.schema={schema}", f"hydra.run.dir={run}").check()
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    expected = {name: value for name, value in metrics.items() if name.startswith("test/")}
+
+    (home / "x.parquet").rename(tmp_path / "x.parquet")  # where files are may be changed
+    changed = json.loads(json.dumps({**columns, "path": "../x.parquet"}))
+    changed["numeric"]["price"]["log1p"] = False
+    changed["split"]["random"] = {"train": 0.5, "validation": 0.2, "test": 0.3}
+    schema.write_text(json.dumps(changed))
+    for number in range(2):
+        if number:
+            schema.unlink()
+            (tmp_path / "x.parquet").rename(home / "x.parquet")
+        out = tmp_path / f"eval{number}"
+        done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={out}")
+        code, told = done.code, done.text
+        assert code == 0 and "its copy in the run's data/ is used" in told, told
+        assert "have changed" not in told
+        assert json.loads((out / "result.json").read_text())["metrics"] == expected
+        runner.run("export", f"{run}", "--out", f"{tmp_path / f'model{number}'}").check()
+        runner.run("importance", f"{run}", "--method", "shark").check()
+        scores = tmp_path / f"scores{number}"
+        runner.run("predict", f"{run}", "--split", "test", "--out", f"{scores}").check()
+        runner.run("refit", f"{run}", f"hydra.run.dir={tmp_path / f'refit{number}'}").check()
+    runner.run("resume", f"{run}", "trainer.max_steps=50").check()

@@ -1,0 +1,52 @@
+"""The schema of a run's table as it was when the run learnt from it. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.data.core.fitted import SCHEMA_FILE
+from runner.data.tabular.schema_file import TEXT_KEYS
+from runner.data.tabular.schema_yaml import read_schema_file
+from runner.data.tabular.table_settings import SPLIT_PATHS, TableSettings
+from runner.errors import ConfigError
+
+_OF_FILES = (*SPLIT_PATHS.values(), *TEXT_KEYS)  # data may be moved after a training
+
+
+def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | None:
+    """Return the schema that a run has learnt by, if the file of it is not what it was.
+
+    The columns and the split are those of the run's copy. Where the files lie, and how they are
+    written, is what the schema's file says now, if it is still there.
+
+    Args:
+        dataset: the group of a configuration whose schema is the run's own.
+        run: its directory.
+
+    Returns:
+        The content, whose paths are absolute; None if the file declares what it did, or the run has
+        no copy.
+    """
+    schema, kept = dataset.get("schema"), run / "data" / SCHEMA_FILE
+    if not isinstance(schema, str) or not kept.is_file():
+        return None
+    then = now = read_schema_file(kept)
+    path = Path(os.path.expanduser(str(schema)))
+    try:
+        now = read_schema_file(path)
+        if _columns(now) == _columns(then):
+            return None
+    except ConfigError:  # it was deleted, or is no schema any more
+        pass
+    places = {key: now[key] for key in _OF_FILES if now.get(key) is not None}
+    table = TableSettings("parquet", None, schema)
+    for key in places.keys() & SPLIT_PATHS.values():
+        places[key] = table.resolve_path(places[key])
+    return {**_columns(then), **places}
+
+
+def _columns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in _OF_FILES}
