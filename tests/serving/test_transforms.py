@@ -122,3 +122,18 @@ def test_lists_and_crosses_are_empty_where_an_object_lacks_their_keys():
     for name in names[1:]:
         assert found.ids[name].values.tolist() == expected.ids[name].values.tolist()
     assert not found.ids["tags"].values.size and not found.ids["seen"].values.size
+
+
+def test_whole_numbers_that_a_float_rounds_are_numbers_in_buckets_and_vectors_too():
+    huge = 2**53 + 1
+    schema = {
+        "labels": ["y"],
+        "numeric": {"a": {}, "v": {"size": 2}},
+        "categorical": {"b": {"column": "a", "encode": "bucketise", "boundaries": [0, 1e9]}},
+    }
+    fitted = FittedTransforms(num_rows={"b": 3}, boundaries={"b": [0.0, 1e9]})
+    transforms = Transforms(Transforms(parse_schema(schema), fitted).features, fitted)
+    rows = {"a": [huge, 5], "v": [[huge, 1], [2, 3]]}
+    found = encode_rows(transforms, rows, ["a", "v[0]", "v[1]", "b"])
+    assert found.dense["a"].tolist() == found.dense["v[0]"].tolist()[:1] + [5] == [2**53, 5]
+    assert found.ids["b"].values.tolist() == [2, 1]

@@ -73,7 +73,7 @@ def read_vectors(
     flat = lists.flatten()
     if is_text(flat.type):
         flat = parse_numbers(flat, spec.column, validator, np.repeat(range(len(lists)), length_R))
-    numbers_V = flat.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    numbers_V = flat.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     missing_V = np.isnan(numbers_V)
     numbers_V = np.where(missing_V, 0.0, numbers_V)
     is_whole_R = length_R == spec.size
