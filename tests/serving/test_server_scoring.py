@@ -18,8 +18,9 @@ from runner.serving.scorer import Scorer
 from runner.serving.server import app
 from runner.serving.server.prepared import join
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch
-from runner.serving.server.tensors import InferRequest, Tensor, write_answer
+from runner.serving.server.tensors import InferRequest, Tensor, parse_request, write_answer
 from tests.models.scene import from_yaml
+from tests.serving.client import json_inputs
 from tests.serving.served import (
     ITEMS,
     ITEMS_COLUMNS,
@@ -185,3 +186,18 @@ def test_a_folder_that_is_not_installed_has_metadata_without_a_version(monkeypat
 
     monkeypatch.setattr(app, "package_version", missing)
     assert json.loads(asyncio.run(app._server_metadata(None)).body)["version"] == "unknown"
+
+
+def test_lists_that_are_texts_of_json_have_the_scores_of_a_table_with_them(clicks):
+    rows = click_rows(6)
+    texts = [json.dumps(x) for x in rows["tags"].to_pylist()]
+    tags = {"name": "tags", "datatype": "BYTES", "shape": [6], "data": texts}
+    inputs = [*json_inputs(rows.drop(["tags"])), tags]
+    request = parse_request(json.dumps({"inputs": inputs}).encode(), None)
+    [found] = score_batch(clicks, [make_work(clicks.artifact, request, 99)])
+    table = rows.set_column(rows.column_names.index("tags"), "tags", pa.array(texts))
+    np.testing.assert_array_equal(found["click"], clicks.score(table)["click"])
+    texts[4] = "a"
+    request = parse_request(json.dumps({"inputs": inputs}).encode(), None)
+    [found] = score_batch(clicks, [make_work(clicks.artifact, request, 99)])
+    assert "row 4, column 'tags': value 'a': not a JSON list" in str(found)

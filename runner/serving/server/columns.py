@@ -174,10 +174,12 @@ def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
         lengths_R = np.full(tensor.shape[0], tensor.shape[1])
     elif tensor.values.null_count == len(tensor.values):  # lists of JSON that are all missing
         return pa.nulls(len(tensor.values), pa.list_(tensor.values.type))
+    elif pa.types.is_string(tensor.values.type):
+        return tensor.values  # JSON, as in files
     else:
         raise DataError(
             f"column {tensor.name!r} holds lists: give {tensor.name + LENGTHS!r} (INT64, a length "
-            "for each row), a shape [rows, length], or nested lists in JSON"
+            "for each row), a shape [rows, length], nested lists in JSON, or texts such as [5]"
         )
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths_R)]), pa.int32())
     return pa.ListArray.from_arrays(offsets, tensor.values)
