@@ -128,6 +128,8 @@ def test_every_mistake_of_the_words_is_told_before_torch_is_imported(
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it would fail
     with pytest.raises(UserError) as error:
         serve_verb([str(clicks_model), "--port", "70000", "--workers", "0", "--name", "a/b"], ())
+    with pytest.raises(UserError, match="--workers 40000: each has a copy of the model; at most"):
+        serve_verb([str(clicks_model), "--workers", "40000"], ())
     for part in ("--port 70000", "--workers 0", "--name 'a/b'", "3 mistakes"):
         assert part in str(error.value)
     with pytest.raises(UserError, match="name a model that `export` has written"):

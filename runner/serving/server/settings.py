@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError, raise_combined
+from runner.machine.cores import usable_cores
 from runner.machine.imports import missing_extra
 
+WORKERS_PER_CORE = 16  # more only take memory, and a slip of the finger would take all of it
 _PACKAGES = ("starlette", "uvicorn")
 # What stands between slashes of an address without being escaped
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -86,6 +88,11 @@ def _find_problems(settings: ServeSettings) -> Iterator[str]:
     for name in ("workers", "max_rows", "max_top_k", "max_body_mb", "queue", "batch_rows"):
         if getattr(settings, name) < 1:
             yield f"--{name.replace('_', '-')} {getattr(settings, name)}: must be at least 1"
+    if settings.workers > (most := WORKERS_PER_CORE * usable_cores()):
+        yield (
+            f"--workers {settings.workers}: each has a copy of the model; at most "
+            f"{WORKERS_PER_CORE} a core, here {most}"
+        )
     if not 0 <= settings.batch_wait_ms <= 1000:
         yield f"--batch-wait-ms {settings.batch_wait_ms:g}: must lie in 0 to 1000"
 
