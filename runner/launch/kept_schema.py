@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,10 @@ from runner.data.core.fitted import SCHEMA_FILE
 from runner.data.tabular.schema_file import TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_settings import SPLIT_PATHS, TableSettings
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import read_bytes
+from runner.rundir.run import SCHEMA_DIGEST
 
 _OF_FILES = (*SPLIT_PATHS.values(), *TEXT_KEYS)  # data may be moved after a training
 
@@ -29,10 +33,14 @@ def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | 
     Returns:
         The content, whose paths are absolute; None if the file declares what it did, or the run has
         no copy.
+
+    Raises:
+        UserError: if the copy cannot be read, or is not what the training has written.
     """
     schema, kept = dataset.get("schema"), run / "data" / SCHEMA_FILE
-    if not isinstance(schema, str) or not kept.is_file():
+    if not isinstance(schema, str) or not kept.exists():
         return None
+    _check_digest(kept, run)
     then = now = read_schema_file(kept)
     path = Path(os.path.expanduser(str(schema)))
     try:
@@ -50,3 +58,21 @@ def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | 
 
 def _columns(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in _OF_FILES}
+
+
+def _check_digest(kept: Path, run: Path) -> None:
+    """Check that a copy is what the training has written; earlier versions recorded no digest.
+
+    Raises:
+        UserError: if it is not, or cannot be read.
+    """
+    recorded = read_optional_json(run / "meta.json").get(SCHEMA_DIGEST)
+    try:
+        digest = hashlib.sha256(read_bytes(kept)).hexdigest()
+    except OSError as error:
+        raise UserError(f"{kept}: cannot be read: {error.strerror}") from error
+    if recorded not in (None, digest):
+        raise UserError(
+            f"{kept}: is not what the training has written. Put the right file back, or remove it: "
+            "the file that dataset.schema names is read then"
+        )

@@ -19,7 +19,7 @@ _META_SHAPES = {
     **dict.fromkeys(("identity", "choices", "git", "own_code", "versions", "source"), dict),
     **dict.fromkeys(("overrides", "resumes", "command"), list),
     **dict.fromkeys(("kind", "name", "created", "host", "platform", "python"), str),
-    **dict.fromkeys(("run_id", "fitted_sha256"), str),
+    **dict.fromkeys(("run_id", "fitted_sha256", "schema_sha256"), str),
     **dict.fromkeys(("seed", "cpus"), int),
 }
 _TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

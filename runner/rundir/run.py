@@ -32,7 +32,8 @@ from runner.rundir.run_files import read_config, read_meta, read_result, to_yaml
 from runner.rundir.saved_config import NEXT_NAMES, config_record, replace_config
 from runner.rundir.secrets import mask_values
 
-FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
+# in meta.json: digests of the transforms in data/learnt.json, and of data/schema.yaml
+FITTED_DIGEST, SCHEMA_DIGEST = "fitted_sha256", "schema_sha256"
 
 
 @dataclass(frozen=True)

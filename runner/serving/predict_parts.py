@@ -23,7 +23,7 @@ from runner.data.tabular.file_list import DataFile
 from runner.errors import DataError, UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, read_json, sync_path, write_json
-from runner.rundir.lock import FolderLock, LockedError, describe_holder
+from runner.rundir.lock import LOCK_FILE, FolderLock, LockedError, describe_holder
 
 FORMAT = 1
 OPENING_S = 600  # within which the ranks of a launcher have all started
@@ -103,6 +103,22 @@ def open_output(folder: Path, manifest: Mapping[str, Any]) -> FolderLock:
         ) from error
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from error
+
+
+def remove_unbegun(folder: Path, *, with_folder: bool) -> None:
+    """Remove what `open_output` has written, if no part has been written since.
+
+    Args:
+        folder: of a prediction that was refused, still locked.
+        with_folder: remove the folder, too.
+    """
+    own = (MANIFEST_FILE, LOCK_FILE)
+    if any(path.name not in own for path in folder.iterdir()):
+        return
+    for name in own:
+        (folder / name).unlink(missing_ok=True)
+    if with_folder:
+        folder.rmdir()
 
 
 def await_output(folder: Path, manifest: Mapping[str, Any]) -> None:

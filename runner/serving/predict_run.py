@@ -42,6 +42,7 @@ from runner.serving.predict_parts import (
     await_output,
     check_parts,
     open_output,
+    remove_unbegun,
     summarize_parts,
     write_part,
     write_summary,
@@ -70,7 +71,7 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
         RuntimeError: if a rank has failed.
         KeyboardInterrupt: if it was interrupted.
     """
-    lock = None
+    lock, had_folder = None, plan.folder.exists()
     if launched_rank() == 0:
         lock = open_output(plan.folder, plan.manifest)
     else:
@@ -79,6 +80,10 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
         if lock is not None:
             check_parts(plan.folder)
         return _predict(plan)
+    except UserError:
+        if lock is not None:
+            remove_unbegun(plan.folder, with_folder=not had_folder)
+        raise
     finally:
         if lock is not None:
             lock.release()

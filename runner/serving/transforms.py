@@ -39,6 +39,7 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
 
     Raises:
         ConfigError: for a dataset that declares no columns.
+        UserError: if the run's copy of the schema is damaged.
     """
     # of a table that data servers have read
     dataset = {**dataset, **read_optional_json(run / "data" / TABLE_FILE)}

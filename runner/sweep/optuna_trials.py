@@ -35,6 +35,7 @@ from runner.sweep.space import Space
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 _RETRY_OF = "again_of"  # attribute of a trial: the number of the trial whose job failed first
+_ANSWER = "runner:answer"  # attribute of a trial: the last evaluation, and whether the job stops
 _TRIAL_STATES = {
     "completed": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
@@ -154,6 +155,8 @@ class Trials:
     def report(self, number: int, evaluation: int, value: float) -> bool:
         """Take a value that a job has measured, and decide whether the job should stop.
 
+        A job that was killed before it had the answer asks again, and is given the same.
+
         Args:
             number: of the trial.
             evaluation: of the job, counted from 1.
@@ -172,8 +175,16 @@ class Trials:
         should_stop = bool(
             self.pruner.prune(self._memory_study, self._memory_storage.get_trial(trial_id))
         )
+        answered, was_stopped = trial.system_attrs.get(_ANSWER, (0, False))
+        if evaluation <= answered:
+            should_stop = was_stopped and evaluation == answered
+        else:
+            answer = (evaluation, should_stop)
+            self._memory_storage.set_trial_system_attr(trial_id, _ANSWER, answer)
         with database_errors(self._path):  # keep what the pruner noted, such as a rung reached
-            for key, note in self._memory_storage.get_trial(trial_id).system_attrs.items():
+            # the answer first: a pruner that has noted a rung would give another the next time
+            notes = self._memory_storage.get_trial(trial_id).system_attrs.items()
+            for key, note in sorted(notes, key=lambda item: item[0] != _ANSWER):
                 if trial.system_attrs.get(key) != note:
                     self._disk_storage.set_trial_system_attr(self._disk_id(number), key, note)
         return should_stop

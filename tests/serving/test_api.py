@@ -158,6 +158,20 @@ def test_a_schema_that_was_changed_or_deleted_since_the_training_changes_no_scor
     assert not trained.predict(rows, overrides=given).equals(expected)
 
 
+def test_a_damaged_copy_of_the_schema_is_refused_by_name_and_may_be_removed(trained, rows):
+    kept, expected = trained.dir / "data" / "schema.yaml", trained.predict(rows)
+    whole = kept.read_bytes()
+    try:
+        for text in (whole.replace(b"salt", b"salf"), whole[: len(whole) // 2], b""):
+            kept.write_bytes(text)
+            with pytest.raises(UserError, match=r"schema\.yaml: is not what the training has writ"):
+                public.load(trained.dir).predict(rows)
+        kept.unlink()
+        assert public.load(trained.dir).predict(rows).equals(expected)
+    finally:
+        kept.write_bytes(whole)
+
+
 def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows, tmp_path):
     """A DataFrame says no type of it; a column that is kept is named once or twice."""
     places = {name: rows.column_names.index(name) for name in ("words", "user", "price")}

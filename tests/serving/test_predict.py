@@ -193,6 +193,7 @@ def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
     assert "name a run" in refused(runner, run)
     embeddings = refused(runner, run, test, "--embeddings", "user,pooled", "--out", tmp_path / "x")
     assert "--embeddings user: DLRM scores rows and has no vector" in embeddings
+    assert not (tmp_path / "x").exists()  # it is known late, once the model is there
     assert "has no vector of a user" in refused(
         runner, run, test, "--top-k", 3, "--out", tmp_path / "x"
     )

@@ -1,10 +1,12 @@
 """Stopping poor jobs early, on real trainings of the synthetic set."""
 
 import json
+import signal
 import time
 
 import pytest
 
+from runner.rundir.json_files import write_json
 from tests.sweep.forked import sweep
 from tests.sweep.test_sweep import board
 
@@ -60,6 +62,32 @@ def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
     [twin] = [r for r in board(whole) if r["signature"] == stopped[0]["signature"]]
     assert ended["status"] == "completed"
     assert ended["metrics"]["test/auc"] == float(twin["test/auc"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_ends_before_it_has_its_answer_asks_again_when_it_is_resumed(
+    runner, tmp_path, number
+):
+    run, env = tmp_path / "run", {"RUNNER_PRUNING": "1"}
+    words = [*SMALL, "trainer.max_steps=8", "trainer.eval_every=4", f"hydra.run.dir={run}"]
+
+    def ask(*args):
+        process = runner.start(*args, env=env)
+        until = time.monotonic() + 30
+        while not (run / ".evaluated.json").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert json.loads((run / ".evaluated.json").read_text()) == {"step": 4}, process.text
+        return process
+
+    process = ask(*words)
+    process.kill(number)
+    assert process.wait() != 0
+    (run / ".evaluated.json").unlink(missing_ok=True)
+    process = ask("resume", str(run))
+    write_json(run / ".answer.json", {"step": 4, "stop": True})
+    process.finish().check()
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["step"]) == ("pruned", 4)
 
 
 @pytest.mark.slow

@@ -9,7 +9,11 @@ from contextlib import closing
 import optuna
 import pytest
 
+from runner.config.settings import SearchSettings
 from runner.errors import UserError
+from runner.sweep.database import SweepDatabase
+from runner.sweep.optuna_trials import Trials
+from runner.sweep.space import read_space
 from tests.sweep.driver import search_run
 from tests.sweep.test_killed import PATIENCE_S, begin, until
 from tests.sweep.test_sweep import board, starts
@@ -191,6 +195,32 @@ def test_a_poor_job_is_stopped_early_and_the_best_is_found_all_the_same(tmp_path
     before = starts(tmp_path / "short")
     assert search_run(tmp_path / "short", space, pruner=pruner, **request) == 0
     assert starts(tmp_path / "short") == before  # what was stopped is done
+
+
+@pytest.mark.parametrize("pruner", ["asha", "median"])
+def test_a_question_that_is_asked_again_has_the_same_answer_also_from_another_process(
+    tmp_path, pruner
+):
+    """A job that was killed before it had the answer, or after it, asks again."""
+    settings = SearchSettings(space=SPACE, sampler="random", pruner=pruner, pruner_after=1)
+    dimensions, _ = read_space(settings.space, [])
+    SweepDatabase(tmp_path, print).close()
+
+    def opened():
+        goals = {"validation/auc": "max"}
+        return closing(Trials(tmp_path, dimensions, settings, goals, slots=1))
+
+    with opened() as trials:
+        for number, values in enumerate(((0.9, 0.95), (0.8, 0.7), (0.1,))):
+            trials.ask()
+            given = [trials.report(number, place, value) for place, value in enumerate(values, 1)]
+            if number == 0:
+                trials.tell(number, "completed", values[-1:])
+        assert given == [True]
+        assert trials.report(2, 1, 0.1)
+    with opened() as trials:
+        assert trials.report(2, 1, 0.1)
+        assert not trials.report(0, 1, 0.9)
 
 
 def test_asha_lets_one_in_three_go_on_at_each_rung(tmp_path):

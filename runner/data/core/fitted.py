@@ -158,19 +158,24 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
     temporary.rename(target / FITTED_FILE)
 
 
-def keep_schema(dataset: Mapping[str, Any], folder: Path) -> None:
+def keep_schema(dataset: Mapping[str, Any], folder: Path) -> str | None:
     """Copy the schema file of a training's table to its run directory, unless it is there.
 
     The file may be changed for the next training, and what this one has learnt is of the columns
     as they were declared.
+
+    Returns:
+        The digest of the copy, if it was made.
     """
     source = dataset.get("schema")
     if not isinstance(source, str) or not Path(source).is_file() or (folder / SCHEMA_FILE).exists():
-        return
+        return None
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{SCHEMA_FILE}.{secrets.token_hex(8)}.tmp"
     shutil.copyfile(source, temporary)
+    digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
     temporary.rename(folder / SCHEMA_FILE)
+    return digest
 
 
 def with_fitted_transforms(

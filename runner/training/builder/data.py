@@ -23,7 +23,7 @@ from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
 from runner.errors import ConfigError
 from runner.rundir.readers import read_optional_json
-from runner.rundir.run import FITTED_DIGEST, record_in_meta
+from runner.rundir.run import FITTED_DIGEST, SCHEMA_DIGEST, record_in_meta
 from runner.training.builder.inputs import JobInputs
 from runner.training.builder.model import finds_items
 
@@ -84,7 +84,8 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         )
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
-        keep_schema(node, run.dir / "data")
+        if schema_digest := keep_schema(node, run.dir / "data"):
+            record_in_meta(run, SCHEMA_DIGEST, schema_digest)
         digest = saved_digest(run.dir / "data")
         if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)

@@ -46,6 +46,8 @@ def _train(job: Job, stop: StopSignal) -> Result:
         if state.evaluation_due:
             recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
             evaluate_and_save(job, state, recorder, stop)
+        elif state.validation_step == state.step:  # a signal may have come before the answer
+            _ask_whether_to_go_on(job, state, stop)
         updates = steps(job, state, stop, before_update=recorder.callback_runner.call_update_start)
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
@@ -107,6 +109,11 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
         recorder.log()  # the evaluation has ended the run
     if improved:
         recorder.save()
+    _ask_whether_to_go_on(job, state, stop)
+
+
+def _ask_whether_to_go_on(job: Job, state: TrainState, stop: StopSignal) -> None:
+    """Let the sweep of this run, if there is one, stop it after an evaluation."""
     if (
         state.validation_metrics
         and not is_finished(job, state)
