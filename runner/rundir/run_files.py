@@ -120,11 +120,17 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / "result.json"
     if not os.path.lexists(path):
         return None
-    result = read_json(path)
-    if not isinstance(result, dict):
-        raise UserError(f"{path}: damaged: it is no mapping")
-    check_shapes(path, result, _RESULT_SHAPES)
-    check_shapes(path, result.get("best") or {}, {"step": int})
+    try:
+        result = read_json(path)
+        if not isinstance(result, dict):
+            raise UserError(f"{path}: damaged: it is no mapping")
+        check_shapes(path, result, _RESULT_SHAPES)
+        check_shapes(path, result.get("best") or {}, {"step": int})
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        again = f"after `rm {path}` a resume writes it anew from the checkpoints"
+        raise UserError(f"{error}; {again}") from error
     return result
 
 

@@ -284,7 +284,8 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text())
         version, files = (manifest[k] for k in ("format_version", "files"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / MANIFEST}: cannot be read: {error!r}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{folder / MANIFEST}: cannot be read: {why}; {_WRITE_ANEW}") from error
     if version != FORMAT_VERSION:
         raise UserError(
             f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {again}"

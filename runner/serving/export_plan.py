@@ -118,7 +118,9 @@ def plan_export(
     run = find_run(folder)
     source = f"run={quote_hydra_value(str(run))}"
     words = ["loop=eval", source, *_FIXED, *_AVERAGES[settings.weights], *overrides]
-    dataset = read_config(run)["dataset"]
+    dataset = read_config(run).get("dataset")
+    if dataset is None:
+        raise UserError(f"{run / 'config.yaml'}: damaged: it has no dataset")
     dataset = {**dataset, "schema": find_kept_schema(dataset, run) or dataset.get("schema")}
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)

@@ -26,6 +26,7 @@ from runner.rundir.provenance import (
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
 from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.rundir.saved_config import unedited_config
+from runner.serving.export_plan import ExportSettings, plan_export
 from runner.sweep.run_index import RunDirectory
 from runner.sweep.sweep_state import drop_runs_of_other_code
 
@@ -119,7 +120,7 @@ def _edited(run: Path, **changes) -> None:
         (
             lambda run: (run / "result.json").write_text("[1]"),
             read_result,
-            "result.json: damaged: it is no mapping",
+            "result.json: damaged: it is no mapping; after `rm {run}/result.json` a resume writes it",
         ),
         (
             lambda run: _edited(run),
@@ -140,6 +141,11 @@ def _edited(run: Path, **changes) -> None:
             lambda run: None,
             lambda run: compose([], from_run=run),
             "config.yaml: damaged: it has no model",
+        ),
+        (
+            lambda run: None,
+            lambda run: plan_export(str(run), str(run / "out"), ExportSettings(), (), ()),
+            "config.yaml: damaged: it has no dataset",
         ),
         (
             lambda run: None,

@@ -311,6 +311,10 @@ def test_a_damaged_file_and_a_path_that_leads_elsewhere_are_refused(model, tmp_p
         (copy / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
         with pytest.raises(UserError, match="does not lie in the folder"):
             open_artifact(copy)
+    for damage in (b'{"format_version": 1}', b"\xff{}", b'{"format_version"'):
+        (copy / "manifest.json").write_bytes(damage)
+        with pytest.raises(UserError, match=r"manifest\.json: cannot be read: [^{]*; copy the fo"):
+            open_artifact(copy)
     (copy / "manifest.json").write_text(json.dumps({**manifest, "format_version": 9}))
     with pytest.raises(UserError, match="format version 9"):
         open_artifact(copy)
