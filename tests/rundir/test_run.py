@@ -120,7 +120,7 @@ def _edited(run: Path, **changes) -> None:
         (
             lambda run: (run / "result.json").write_text("[1]"),
             read_result,
-            "result.json: damaged: it is no mapping; after `rm {run}/result.json` a resume writes it",
+            "result.json: damaged: it is no mapping; after `rm {run}/result.json` a resume writes",
         ),
         (
             lambda run: _edited(run),
