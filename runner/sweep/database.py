@@ -283,9 +283,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         with closing(_connect_to_read(folder)) as db:
             return {key: json.loads(value) for key, value in db.execute(query)}
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
-        raise SweepDatabaseError(
-            f"{path}: cannot be read: {error}; the command that began the sweep goes on with it"
-        ) from error
+        again = "the command that began the sweep goes on with it"
+        if not os.access(folder, os.W_OK):  # SQLite needs files beside it also to read
+            again = "the folder cannot be written; a copy of it elsewhere can be resumed"
+        raise SweepDatabaseError(f"{path}: cannot be read: {error}; {again}") from error
 
 
 def read_job_states(folder: Path) -> list[tuple[str, str]]:

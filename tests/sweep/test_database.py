@@ -1,11 +1,12 @@
 """The database: its content, and what happens when it is damaged, locked, or the disk is full."""
 
+import os
 import shutil
 import sqlite3
 
 import pytest
 
-from runner.sweep.database import SweepDatabaseError
+from runner.sweep.database import SweepDatabaseError, read_facts
 from tests.sweep.driver import grid, run
 from tests.sweep.test_sweep import board, starts
 
@@ -35,6 +36,17 @@ def test_a_database_with_a_column_of_an_earlier_version_goes_on(tmp_path):
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
     found = rows(tmp_path, "SELECT status, tries, seconds FROM runner_jobs")
     assert found == [("completed", 1, 0), ("completed", 1, 0)]
+
+
+def test_a_sweep_that_cannot_be_read_where_nothing_can_be_written_is_to_be_copied(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "study.db").write_bytes(b"no database at all, and long enough to be read as one")
+    with pytest.raises(SweepDatabaseError, match="the command that began the sweep goes on with"):
+        read_facts(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(SweepDatabaseError, match="cannot be written; a copy of it elsewhere can"):
+        read_facts(tmp_path)
 
 
 @pytest.mark.parametrize("harm", ["cut", "overwritten", "flipped"])

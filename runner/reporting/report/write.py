@@ -84,7 +84,10 @@ def write_page(page: Page, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, mask_secrets(page.render()))
     except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise UserError(
+            f"{target}: cannot be written: {why}; --html FILE names another place"
+        ) from error
 
 
 def _default_target(folders: Sequence[Path]) -> Path | None:
