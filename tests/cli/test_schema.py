@@ -639,6 +639,20 @@ def test_tables_of_different_widths_without_names_are_told_to_name_one(tmp_path,
     assert propose(str(tmp_path))[0]["column_names"] == ["c0", "c1", "c2"]
 
 
+def test_a_column_that_another_table_of_the_folder_has_is_not_said_to_be_one_of_a_near_name(
+    tmp_path, propose
+):
+    for name, columns in (
+        ("submission", ("id", "response")),
+        ("test", ("id", "region_code")),
+        ("train", ("id", "region_code", "response")),
+    ):
+        rows = "".join(",".join(str(n % 7) for _ in columns) + "\n" for n in range(60))
+        (tmp_path / f"{name}.csv").write_text(f"{','.join(columns)}\n{rows}")
+    with pytest.raises(DataError, match=r"test.csv: no column 'response', as .*of two tables"):
+        propose(str(tmp_path))
+
+
 def test_headings_between_rows_are_told_with_a_command_that_makes_a_column_of_them(
     tmp_path, propose
 ):
@@ -1305,6 +1319,19 @@ def test_numbers_that_only_move_one_way_with_the_time_of_the_split_are_left_out(
     assert list(proposed["numeric"]) == ["year_part", "days_left", "price"]
     path = write(click=binary(), year_part=2016 + hours / 8766)  # whose rows are split at random
     assert list(propose(path)[0]["numeric"]) == ["year_part"]
+
+
+def test_numbers_of_a_table_with_many_rows_a_day_do_not_go_with_its_days(write, propose):
+    rng, days = np.random.default_rng(0), np.arange(20_000) * 14 // 20_000
+    path = write(
+        click=rng.integers(0, 2, 20_000),
+        user=rng.integers(0, 50, 20_000),
+        item=rng.integers(0, 50, 20_000),
+        dt=pa.array(days.astype("int32"), pa.date32()),
+        price=rng.normal(size=20_000),
+        rows_before=np.arange(20_000) + 0.5,
+    )
+    assert list(propose(path)[0]["numeric"]) == ["price"]
 
 
 def test_a_file_that_cannot_be_written_whole_is_not_left(tmp_path):

@@ -115,6 +115,29 @@ def test_dates_that_may_have_the_day_or_the_month_first_are_asked_about(tmp_path
         propose(path, tmp_path / "x.yaml", "--time", "event_time=milliseconds")
 
 
+def test_how_long_it_took_until_an_event_is_no_time_that_splits(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    table = {"age": rng.normal(size=ROWS), "time": rng.integers(0, 3000, ROWS)}
+    for label, splits in (("event", False), ("died", False), ("click", True)):
+        path = str(tmp_path / f"{label}.parquet")
+        pq.write_table(pa.table(table | {label: (table["time"] < 900).astype(int)}), path)
+        proposed = propose(path, tmp_path / f"{label}.yaml")
+        assert ("time" in proposed["split"]) is splits
+        assert "time" not in proposed["numeric"]
+        note = "time: may be how long it took until the label"
+        assert (note in capsys.readouterr().out) is not splits
+    proposed = propose(str(tmp_path / "event.parquet"), tmp_path / "x.yaml", "--time", "time")
+    assert proposed["split"]["time"] == "time"
+
+
+def test_times_of_day_are_no_times_that_could_split(tmp_path):
+    (tmp_path / "x.csv").write_text(
+        "time,user,click\n" + "".join(f"{n % 24:02}:30,u{n % 5},{n % 2}\n" for n in range(200))
+    )
+    with pytest.raises(UserError, match="--time time: has no times; forms are seconds"):
+        propose(str(tmp_path / "x.csv"), tmp_path / "x.yaml", "--time", "time")
+
+
 def test_a_split_in_the_wrong_form_is_refused_with_what_to_write(tmp_path):
     path, _ = write(tmp_path, FORMS["dmy"])
     proposed = propose(path, tmp_path / "s.yaml")
@@ -155,6 +178,7 @@ MAY_BE_TIMES = {
     "hours": ("hour", lambda s: s // 3600 % 24, ""),
     "seconds of play": ("play_time", lambda s: s % 999, ""),
     "births": ("birth_date", lambda s: s, ""),
+    "times of day": ("time", lambda s: [f"{x // 3600 % 24:02}:{x // 60 % 60:02}" for x in s], ""),
 }
 
 

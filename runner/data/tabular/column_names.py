@@ -39,6 +39,7 @@ _OTHER_TIMES = _words(
     update updated modified delivery delivered shipping shipped closed resolved completed paid
     returned refunded cancelled canceled due"""
 )
+_EVENTS = _words("event death dead died deceased censored censor cens")  # of studies of survival
 RATING_WORDS = _words("rating ratings stars overall")
 _GRADES = _words("relevance relevancy rel esci judgement judgment")
 _BESIDE_GRADES = _words("label grade level score graded human median mean query doc document is")
@@ -156,6 +157,12 @@ def is_outcome(name: str) -> bool:
     name = last if guess_kind(around) != "id" else name
     words = set(_plain_words(name))
     return bool(_OUTCOMES & words) and words <= _OUTCOMES | _BESIDE_OUTCOMES
+
+
+def is_event_in_time(name: str) -> bool:
+    """Tell whether a name is that of what ends a time until it, such as `event` or `died`."""
+    words = set(_plain_words(name))
+    return bool(_EVENTS & words) and words <= _EVENTS | _BESIDE_OUTCOMES
 
 
 def is_coordinate(name: str, names: Collection[str], *, beside: str = "x") -> bool:

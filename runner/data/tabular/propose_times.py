@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from runner.data.tabular.column_names import (
     TIME,
     guess_kind,
+    is_event_in_time,
     is_time_of_row,
     sounds_like_time,
 )
@@ -80,6 +81,8 @@ def choose_time(
     times = [f for f in times if is_time_of_row(f.name)]
     if given:
         times = [f for f in columns if f.name == given]
+    else:
+        times = [f for f in times if not _may_be_until_event(f, roles)]
     # one that is called a time comes before one that may be that of a delivery
     for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
         own = form or f.time_form or ("" if f.low is not None else "text")
@@ -97,7 +100,8 @@ def choose_time(
             if not given:
                 continue
             known = ", ".join(TIME_FORMS)
-            raise UserError(f"--time {f.name}: has no times in the form {own}; forms are {known}")
+            in_form = f" in the form {own}" if own else ""
+            raise UserError(f"--time {f.name}: has no times{in_form}; forms are {known}")
         if len(known_R) < 0.99 * len(seconds_R) and not given:
             continue
         starts = np.quantile(known_R, [0.8, 0.9], method="higher")
@@ -142,7 +146,14 @@ def describe_possible_times(
             sounds_like_time(f.name) and not guess_kind(f.name)
         )
         is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
+        if is_other and _may_be_until_event(f, roles):
+            notes.append(
+                f"{f.name}: may be how long it took until the label, which is not known before, and "
+                f"is left out; if it is when a row came about, --time {f.name} splits the rows by it"
+            )
         if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
+            continue
+        if f.amounts:  # such as a time of day, which no split can go by
             continue
         if f.low is None:
             if not (is_text(f.type) and f.num_distinct > MOST_DAYS) or f.time_form:
@@ -174,6 +185,17 @@ def describe_possible_times(
             "does on later rows"
         )
     return notes
+
+
+def _may_be_until_event(f: ColumnStatistics, roles: Mapping[str, Role]) -> bool:
+    """Tell whether a time without a date may be that until the label, as in studies of survival.
+
+    A split by it would test on the rows that were watched longest, which have seen no event.
+    """
+    has_date = f.low is None or f.time_form or f.low >= EARLIEST_S
+    if has_date or roles[f.name].reason != TIME_REASON:
+        return False
+    return any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items())
 
 
 def _are_of_some_form(texts: Sequence[str]) -> bool:
@@ -247,8 +269,10 @@ def drop_times_in_disguise(
             continue
         for sign in (1, -1):
             x_K = sign * x_R[known_R]
-            in_time = x_K[np.lexsort((x_K, seconds_R[known_R]))]
-            if (np.diff(in_time) < 0).mean() <= MOST_BACK:
+            order_K = np.lexsort((x_K, seconds_R[known_R]))
+            # rows of one time, such as a day, have no order: only steps to another time tell
+            is_later = np.diff(seconds_R[known_R][order_K]) > 0
+            if is_later.any() and (np.diff(x_K[order_K])[is_later] < 0).mean() <= MOST_BACK:
                 found.append(name)
                 break
     num_features = sum(role.name in FEATURES for role in roles.values())
