@@ -148,8 +148,8 @@ def describe_possible_times(
         is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
         if is_other and _may_be_until_event(f, roles):
             notes.append(
-                f"{f.name}: may be how long it took until the label, which is not known before, and "
-                f"is left out; if it is when a row came about, --time {f.name} splits the rows by it"
+                f"{f.name}: may be how long it took until the label, which is not known before, "
+                f"and is left out; if it is when rows came about, --time {f.name} splits them by it"
             )
         if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
             continue
