@@ -177,6 +177,11 @@ MAY_BE_TIMES = {
     "ids": ("order_id", lambda s: s, ""),
     "hours": ("hour", lambda s: s // 3600 % 24, ""),
     "seconds of play": ("play_time", lambda s: s % 999, ""),
+    "starts": (
+        "start_time",
+        lambda s: pa.array(s, pa.timestamp("s")),
+        "start_time: may be when a row came about; --time start_time splits the rows by it",
+    ),
     "births": ("birth_date", lambda s: s, ""),
     "times of day": ("time", lambda s: [f"{x // 3600 % 24:02}:{x // 60 % 60:02}" for x in s], ""),
 }
