@@ -60,6 +60,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
         return 130
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         error = UserError(f"{error.filename}: no file or folder may have a name this long")
+    if isinstance(error, FileNotFoundError) and _is_folder_gone():
+        error = UserError("the folder in which this command was started is gone; cd to another")
     if isinstance(error, PermissionError) and error.filename:
         error = UserError(f"{error.filename}: {error.strerror}")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -76,6 +78,14 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     else:
         print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
     return 2 if is_users else 1
+
+
+def _is_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:

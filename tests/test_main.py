@@ -147,6 +147,20 @@ def test_a_character_that_the_terminal_lacks_is_printed_otherwise(tmp_path):
     assert "gr\\xf6\\xdfe" in done.stdout
 
 
+def test_a_character_that_a_plain_locale_lacks_is_printed_otherwise():
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    code = "from runner.__main__ import *; mask_standard_streams(); print(chr(252))"
+    assert python("-c", code, **plain).stdout == "\\xfc\n"
+
+
+def test_a_folder_that_is_gone_is_told_without_a_traceback(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["trainer.max_steps=1"]) == 2
+    assert capsys.readouterr().err.endswith("started is gone; cd to another\n")
+
+
 def test_a_message_finds_a_closed_output(tmp_path):
     shown = f"{sys.executable} -m runner optimizer=adm >&-"
     done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)

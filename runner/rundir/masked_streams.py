@@ -18,6 +18,8 @@ from runner.rundir.secrets import known_spellings, mask_secrets
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _PLAIN = re.compile(_CONTROLS)
 _COLOURED = re.compile(rf"(?P<kept>\x1b\[[\d;]*m)|{_CONTROLS}")
+# handlers that refuse what an encoding lacks; the second is that of locales such as C
+_RAISING = ("strict", "surrogateescape")
 _DRAWN = re.compile(rf"(?P<kept>\r|\x1b\[[0-?]*[ -/]*[@-~])|{_CONTROLS}")  # views move the cursor
 
 
@@ -135,7 +137,7 @@ def mask_standard_streams() -> Callable[[], None]:
             buffer,
             encoding=stream.encoding,
             # a name that the terminal's encoding lacks is no reason for a run to fail
-            errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+            errors="backslashreplace" if stream.errors in _RAISING else stream.errors,
             newline="",  # the stream below has no line breaks of its own left to translate
             line_buffering=stream.line_buffering or name == "stderr",
         )

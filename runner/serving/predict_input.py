@@ -10,14 +10,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 
 import pyarrow as pa
 
 from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import text_column_types
 from runner.data.tabular.file_columns import check_same_schema
-from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, names_in
 from runner.data.tabular.read_files import RowChunk, unpack_columns
 from runner.data.tabular.split_setting import Split
 from runner.data.tabular.table_files import TableFiles
@@ -257,7 +256,7 @@ def _formats_of(path: str) -> set[str]:
     if found := find_binary_format(path):
         return {found}
     if "://" not in path and os.path.isdir(path):
-        names = [p.name for p in Path(path).rglob("*") if not p.name.startswith((".", "_"))]
+        names = names_in(path)
     return {
         format_
         for name in names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,19 +27,48 @@ def fingerprint_path(path: Path) -> list[Any]:
     Raises:
         DataError: naming what is not there or cannot be read.
     """
-    if path.is_dir():
-        below = sorted((p.relative_to(path), p) for p in path.rglob("*") if p.is_file())
-        return [
-            [str(name), *fingerprint_path(file)[1:]]
-            for name, file in below
-            if not any(part.startswith(".") for part in name.parts)
-        ]
     try:
+        if path.is_dir():
+            files = [Path(file) for file in files_below(path) if os.path.exists(file)]
+            below = sorted((file.relative_to(path), file) for file in files)
+            return [[str(name), *fingerprint_path(file)[1:]] for name, file in below]
         return [path.name, path.stat().st_size, hash_file(path)]
     except FileNotFoundError:
         raise DataError(f"dataset.path={path}: no such path{nearest_path(path)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def files_below(
+    folder: str | os.PathLike[str], above: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield the files of a folder and of those below it, without hidden ones.
+
+    Links are followed, as by a glob. One that leads nowhere is yielded, too, since the rows behind
+    it would be missing without a word: whoever opens it says so.
+
+    Args:
+        above: the real paths of the folders that led here; a link to one of them is left out.
+
+    Raises:
+        OSError: for a folder that cannot be read.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if name.startswith("."):
+            continue
+        if os.path.isdir(path):
+            yield from files_below(path, above | {real})
+        elif is_file_or_broken_link(path):
+            yield path
+
+
+def is_file_or_broken_link(path: str) -> bool:
+    """Tell whether opening a path gives a file or an error; it is no folder, pipe or device."""
+    return os.path.isfile(path) or not os.path.exists(path)
 
 
 def hash_ends(file: IO[bytes], size: int) -> str:
@@ -85,10 +114,15 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], download
 
 
 def nearest_path(path: Path) -> str:
-    """Return a hint with the deepest folder of a path that exists, and the nearest name in it."""
+    """Return a hint with the deepest folder of a path that exists, and the nearest name in it.
+
+    Of a link that leads nowhere the hint is where it leads.
+    """
     parent, name = path.parent, path.name
     while not parent.is_dir() and parent != parent.parent:
         parent, name = parent.parent, parent.name
+    if (link := parent / name).is_symlink():
+        return f" ({link} is a link to {os.readlink(link)}, which leads to no file)"
     names = [p.name for p in parent.iterdir()] if parent.is_dir() else []
     alike = [n for n in names if Path(n).suffix == Path(name).suffix]
     close = nearest_hint(name, alike) or nearest_hint(name, names)

@@ -61,7 +61,7 @@ def _write(folder: Path, source: Path, splits: Mapping[str, Sequence[str]], sche
             path = (folder / split / name).with_suffix(".parquet")
             rows = read_blocks(source / name)
             pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
-    (folder / SCHEMA_FILE).write_text(schema)
+    (folder / SCHEMA_FILE).write_text(schema, encoding="utf-8")
 
 
 def _is_written(folder: Path, schema: str) -> bool:
@@ -73,7 +73,7 @@ def _is_written(folder: Path, schema: str) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     path = folder / SCHEMA_FILE
-    if path.is_file() and path.read_text() == schema:
+    if path.is_file() and path.read_text(encoding="utf-8") == schema:
         return True
     raise ConfigError(
         f"dataset.write_to={folder}: is not empty; nothing was written. Name another folder"

@@ -11,7 +11,13 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from runner.data.core.file_hashes import hash_file
-from runner.data.core.source_files import hash_ends, nearest_path, path_setting
+from runner.data.core.source_files import (
+    files_below,
+    hash_ends,
+    is_file_or_broken_link,
+    nearest_path,
+    path_setting,
+)
 from runner.data.tabular.remote_files import RemoteFiles, find_remote, system_reason
 from runner.errors import DataError
 from runner.object_store import StoreError
@@ -120,7 +126,33 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
         given = path.partition("://")[2] if is_remote else os.path.abspath(os.path.expanduser(path))
         for file in (_find_remote if is_remote else _find_local)(path, format_, key):
             by_path[str(file)] = replace(file, partitions=_parse_partitions(file.path, given))
-    return sorted(by_path.values(), key=lambda file: (file.name, str(file)))
+    files = _without_links_to_others(list(by_path.values()))
+    return sorted(files, key=lambda file: (file.name, str(file)))
+
+
+def _without_links_to_others(files: Sequence[DataFile]) -> list[DataFile]:
+    """Leave out links such as `latest` to files that were found, too: their rows would count twice.
+
+    Several links to a file elsewhere all stay, as stores of contents make them for equal files.
+    """
+    by_target: dict[str, list[DataFile]] = {}
+    for file in files:
+        target = str(file) if file.remote else os.path.realpath(file.path)
+        by_target.setdefault(target, []).append(file)
+    kept = []
+    for same in by_target.values():
+        num_links = [_count_links(Path(file.path)) if len(same) > 1 else 0 for file in same]
+        kept += [file for file, num in zip(same, num_links) if num == min(num_links)]
+    return kept
+
+
+def _count_links(path: Path) -> int:
+    """Return how many links lead to a file that exists."""
+    for part in (*reversed(path.parents), path):
+        if part.is_symlink():
+            target = part.parent / os.readlink(part) / path.relative_to(part)
+            return 1 + _count_links(Path(os.path.normpath(target)))
+    return 0
 
 
 def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
@@ -150,7 +182,7 @@ def describe_other_formats(path: str, format_: str) -> list[str]:
         return []
     endings = {e for endings in SUFFIXES.values() for e in endings}
     others = {e for e in endings - {*SUFFIXES[format_]} if not is_rather_note(e)}
-    found = [name for name in _names_in(path) if name.lower().endswith(tuple(others))]
+    found = [name for name in names_in(path) if name.lower().endswith(tuple(others))]
     if not found:
         return []
     count = "a file" if len(found) == 1 else f"{len(found):,} files"
@@ -165,12 +197,12 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
     if os.path.isfile(path):
         return [DataFile(os.path.abspath(path))]
     if os.path.isdir(path):
-        return _select_format(_names_in(path), format_, path_setting(key, path))
+        return _select_format(names_in(path), format_, path_setting(key, path))
     if any(c in path for c in "*?["):
-        names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        names = [name for name in glob.glob(path, recursive=True) if is_file_or_broken_link(name)]
         if not names:
             raise DataError(f"{path_setting(key, path)}: no file matches{nearest_path(Path(path))}")
-        return [DataFile(os.path.abspath(name)) for name in names]
+        return _check_links(names, path_setting(key, path))
     if os.path.exists(path):
         raise DataError(
             f"{path_setting(key, path)}: is a pipe or a device, and rows are read more than once; "
@@ -179,13 +211,9 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
     raise DataError(f"{path_setting(key, path)}: no such path{nearest_path(Path(path))}")
 
 
-def _names_in(folder: str) -> list[str]:
-    return [str(p) for p in Path(folder).rglob("*") if p.is_file() and not _is_hidden(p, folder)]
-
-
-def _is_hidden(path: Path, root: str) -> bool:
-    """Tell whether it is a file such as `_SUCCESS` or `.crc`, which writers leave with the data."""
-    return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
+def names_in(folder: str) -> list[str]:
+    """Return the files of a folder, without `_SUCCESS` and the like, which writers leave there."""
+    return [name for name in files_below(folder) if "/_" not in name[len(folder.rstrip("/")) :]]
 
 
 def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataFile]:
@@ -197,7 +225,19 @@ def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataF
             f"{where}: has no file that ends in {endings} (there are: {listed}); "
             "`python -m runner ls dataset` lists the other formats"
         )
-    return [DataFile(os.path.abspath(name)) for name in selected]
+    return _check_links(selected, where)
+
+
+def _check_links(names: Sequence[str], where: str) -> list[DataFile]:
+    """Return local files.
+
+    Raises:
+        DataError: for a link that leads nowhere, since its rows would be missing.
+    """
+    for name in names:
+        if not os.path.exists(os.path.realpath(name)):  # a glob may go around in a circle of links
+            raise DataError(f"{where}: {name}: cannot be read{nearest_path(Path(name))}")
+    return [DataFile(os.path.abspath(name)) for name in names]
 
 
 def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
 from runner.data.tabular.file_columns import check_same_schema, promote_types
-from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, is_rather_note
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, is_rather_note, names_in
 from runner.data.tabular.partitions import is_partition, with_partitions
 from runner.data.tabular.read_files import read_parquet_schema
 from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_guesses
@@ -49,7 +49,7 @@ def detect_format(path: str) -> str:
     if "://" in path:
         names = find_remote(path, endings, "")[1]
     elif os.path.isdir(path):
-        names = [name for _, _, inside in sorted(os.walk(path)) for name in sorted(inside)]
+        names = [os.path.basename(name) for name in names_in(path)]
     else:  # raises with the nearest name, if there is none
         return detect_format(find_files(path, "csv", key="")[0].path)
     if known := sorted(name for name in names if name.lower().endswith(endings)):
