@@ -97,7 +97,7 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
     try:
         return int(getattr(_import_module(word), word.replace("-", "_"))(rest, allow))
     except UserError as error:
-        text = str(error)
+        text = str(error).removesuffix("; --help says more")
         if not text.startswith(f"{word}:") or "python -m runner" in text:
             raise
         raise UserError(f"{text}; `python -m runner {word} --help` has examples") from error

@@ -44,6 +44,8 @@ from runner.config.locations import CONF, PROJECT
 from runner.config.rules.keys import REQUIRED_NODES
 from runner.errors import ConfigError
 
+SEVERAL_OPTIONS = ("callbacks", "tracker")  # groups of which a job takes any number of options
+
 
 @dataclass(frozen=True)
 class GroupComposition:
@@ -118,7 +120,16 @@ class ConfigGroups:
                 files = [Path(folder, group, f"{option}.yml") for folder in self.config_dirs]
                 near = "".join(f"{f}: must be named .yaml; " for f in files if f.is_file())
                 return near + messages.unknown_option(group, option, options, config)
+        if isinstance(value, list) and group not in SEVERAL_OPTIONS:
+            # one in a folder of the user's may lie over one of ours; two of ours would be mixed
+            ours = [option for option in value if not self._is_in_config_dir(group, option)]
+            if len(ours) > 1:
+                listed = ",".join(ours)
+                return f"{text}: {group} takes one option; -m {group}={listed} runs a job for each"
         return None
+
+    def _is_in_config_dir(self, group: str, option: str) -> bool:
+        return any(Path(folder, group, f"{option}.yaml").is_file() for folder in self.config_dirs)
 
     def suggest_group_option(self, override: Override) -> str:
         """Return a hint if an override of a key was meant for a group inside another group."""

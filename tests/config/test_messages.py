@@ -36,6 +36,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["seed=-1"], ["seed=-1: must be at least 0 and below 2**63"]),
         (["seed=null"], ["seed=null: expected whole number, got null"]),
         (["trainer.batch_size=0"], ["trainer.batch_size=0: must be at least 1"]),
+        (["optimizer=[adam,sgd]"], ["optimizer takes one option", "-m optimizer=adam,sgd runs"]),
+        (["model=[dcn,dlrm]"], ["model takes one option", "-m model=dcn,dlrm runs"]),
         (["checkpoint=best"], ["checkpoint=best: no such option", "checkpoint.step=best"]),
         (["trainer=cuda"], ["perhaps trainer.device=cuda"]),
         (["trainer=5"], ["a value goes to one of its keys"]),

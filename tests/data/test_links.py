@@ -65,3 +65,10 @@ def test_a_folder_that_may_not_be_read_is_refused(data):
     (data.parent / "elsewhere").chmod(0)
     with pytest.raises(PermissionError):
         found(data)
+
+
+def test_a_run_directory_is_no_data(data):
+    for name in ("config.yaml", "meta.json"):
+        (data / name).touch()
+    with pytest.raises(DataError, match="data: is a run directory, no data"):
+        found(data)

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_file import expand_pattern, parse_schema
 from runner.data.tabular.schema_yaml import read_schema_yaml
 from runner.data.tabular.split_setting import parse_split
 from runner.errors import ConfigError
@@ -140,6 +140,11 @@ def test_what_is_no_schema_is_refused_in_one_line(text):
     with pytest.raises(ConfigError) as refused:
         read_schema_yaml(text, "s.yaml")
     assert str(refused.value).startswith("s.yaml: ") and "\n" not in str(refused.value)
+
+
+def test_a_pattern_of_a_flag_is_told_without_a_place():
+    with pytest.raises(ConfigError, match=r"^C\{3\.\.1\}: stands for one column at least"):
+        expand_pattern("C{3..1}")
 
 
 def test_aliases_lead_to_the_same_settings():

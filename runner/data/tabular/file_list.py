@@ -212,7 +212,13 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the files of a folder, without `_SUCCESS` and the like, which writers leave there."""
+    """Return the files of a folder, without `_SUCCESS` and the like, which writers leave there.
+
+    Raises:
+        DataError: if it is a run directory, whose files are no rows.
+    """
+    if all(os.path.isfile(os.path.join(folder, name)) for name in ("config.yaml", "meta.json")):
+        raise DataError(f"{folder}: is a run directory, no data; name the files or their folder")
     return [name for name in files_below(folder) if "/_" not in name[len(folder.rstrip("/")) :]]
 
 

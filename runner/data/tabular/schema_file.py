@@ -209,7 +209,7 @@ def expand_pattern(pattern: str, where: str = "") -> list[str]:
     are_short = len(first) < 10 and len(last) < 10  # Python refuses to read a very long number
     if not are_short or not 1 <= int(last) - int(first) + 1 <= MAX_COLUMNS:
         raise ConfigError(
-            f"{where}.{pattern[:80]}: stands for one column at least and {MAX_COLUMNS:,} at most, "
+            f"{where and f'{where}.'}{pattern[:80]}: stands for one column at least and {MAX_COLUMNS:,} at most, "
             "from the lower number to the higher one"
         )
     return [f"{head}{n}{tail}" for n in range(int(first), int(last) + 1)]

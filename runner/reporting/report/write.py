@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from runner.errors import UserError
+from runner.reporting.report.columns import monitored_metric, sort_runs
 from runner.reporting.report.find import RunSelection, find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import Overview, make_overview
@@ -64,6 +65,7 @@ def _overview(
 ) -> Overview | None:
     """Return what is shown of several runs, or of a sweep; None for a run alone."""
     if len(selection.runs) == 1 and not selection.sweeps:
+        sort_runs(selection.runs, sort, monitored_metric(selection.runs))  # refuses unknown keys
         return None
     return make_overview(selection, _title(folders, selection), sort=sort)
 

@@ -24,6 +24,7 @@ from runner.reporting.report.importance import (
 from runner.reporting.report.leaderboard import group_by_settings
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
+from runner.reporting.report.write import make_report
 from tests.reporting.report.run_directories import make_grid, make_run
 
 
@@ -126,6 +127,13 @@ def test_runs_can_be_sorted_by_a_setting_and_an_unknown_key_names_the_nearest(gr
     assert rates == sorted(rates)
     with pytest.raises(UserError, match=r"optimizer\.dense\.lt.*nearest: 'optimizer\.dense\.lr'"):
         sort_runs(grid, "optimizer.dense.lt", monitored_metric(grid))
+
+
+def test_a_key_that_one_run_lacks_is_refused_as_one_that_all_lack(tmp_path):
+    make_run(tmp_path / "run")
+    make_report([tmp_path / "run"], sort="validation/auc")
+    with pytest.raises(UserError, match="--sort validation/acu: no run has it; nearest"):
+        make_report([tmp_path / "run"], sort="validation/acu")
 
 
 def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
