@@ -208,8 +208,9 @@ def expand_pattern(pattern: str, where: str = "") -> list[str]:
     head, first, last, tail = match.groups()
     are_short = len(first) < 10 and len(last) < 10  # Python refuses to read a very long number
     if not are_short or not 1 <= int(last) - int(first) + 1 <= MAX_COLUMNS:
+        place = f"{where}.{pattern[:80]}" if where else pattern[:80]
         raise ConfigError(
-            f"{where and f'{where}.'}{pattern[:80]}: stands for one column at least and {MAX_COLUMNS:,} at most, "
+            f"{place}: stands for one column at least and {MAX_COLUMNS:,} at most, "
             "from the lower number to the higher one"
         )
     return [f"{head}{n}{tail}" for n in range(int(first), int(last) + 1)]
