@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -44,6 +45,7 @@ from runner.config.locations import CONF, PROJECT
 from runner.config.rules.keys import REQUIRED_NODES
 from runner.errors import ConfigError
 
+_ONE_THREAD = threading.RLock()  # Hydra's state is that of the process
 SEVERAL_OPTIONS = ("callbacks", "tracker")  # groups of which a job takes any number of options
 
 
@@ -258,7 +260,7 @@ def _compose(
 @contextmanager
 def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
     register_search_path(config_dirs)
-    with initialize_config_dir(str(CONF), job_name="runner", version_base="1.3"):
+    with _ONE_THREAD, initialize_config_dir(str(CONF), job_name="runner", version_base="1.3"):
         try:
             yield
         except (HydraException, OmegaConfBaseException, YAMLError) as error:

@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 
 PR_SET_PDEATHSIG = 1
 
@@ -38,8 +39,12 @@ def become_job(parent: int) -> None:
 
 
 def stop_with_terminal() -> None:
-    """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+    """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that.
+
+    Only the main thread of a process may say so; in another one this does nothing.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ import pyarrow as pa
 
 from runner.machine.cores import set_thread_environment
 
+_ONE_THREAD = threading.RLock()
 _LOGGERS = ("runner", "runner.reporting.console", "torch.fx._symbolic_trace")
 
 
@@ -20,9 +23,15 @@ def process_restored() -> Iterator[None]:
     """Put back, when the block ends, what it sets for the whole process.
 
     That is the environment, torch's threads, precision and determinism, the random generators of
-    torch, NumPy and Python, logging, warnings, and Arrow's memory. Signal handlers and the working
-    directory are put back by whatever sets them.
+    torch, NumPy and Python, logging, warnings, Arrow's memory, and what SIGHUP does. Other signal
+    handlers and the working directory are put back by whatever sets them. Of several threads one
+    enters at a time, since all of that is theirs together.
     """
+    with _ONE_THREAD:
+        yield from _restore_process()
+
+
+def _restore_process() -> Iterator[None]:
     root = logging.getLogger()
     handlers = list(root.handlers)
     # With a handler here FBGEMM adds none, which would print again what a view has printed.
@@ -38,7 +47,7 @@ def process_restored() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     raises, show = logging.raiseExceptions, warnings.showwarning
-    pool = pa.default_memory_pool()
+    pool, on_hangup = pa.default_memory_pool(), signal.getsignal(signal.SIGHUP)
     # a deprecation notice that TorchRec's classes cause, as in a training
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     try:
@@ -58,3 +67,5 @@ def process_restored() -> Iterator[None]:
         if warnings.showwarning is not show:
             logging.captureWarnings(False)
         pa.set_memory_pool(pool)
+        if signal.getsignal(signal.SIGHUP) != on_hangup:
+            signal.signal(signal.SIGHUP, on_hangup)

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,7 +92,8 @@ def stop_on_signals() -> Iterator[StopSignal]:
     """Turn SIGINT and SIGTERM into a request; a second SIGINT exits at once with code 130.
 
     That is safe: a checkpoint that is being written has no manifest yet, so the one before it is
-    the newest.
+    the newest. Signals reach the main thread alone: a training in another one is not stopped by
+    them.
     """
     stop = StopSignal(current_ranks())
 
@@ -102,7 +104,8 @@ def stop_on_signals() -> Iterator[StopSignal]:
             os._exit(EXIT_CODES[signal.SIGINT])
         stop.request(number)
 
-    handlers = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
+    numbers = EXIT_CODES if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield stop
     finally:

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def process_facts() -> list:
         torch.get_rng_state().tolist(),
         random.getstate(),
         np.random.get_state()[1].tolist(),
-        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
         list(root.handlers),
         root.level,
         logging.getLogger("runner").level,
@@ -315,6 +316,17 @@ def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_pat
     ):
         with pytest.raises(ConfigError, match=message):
             public.train(more)
+
+
+def test_trainings_in_threads_are_those_of_the_main_one(tmp_path):
+    before = process_facts()
+    words = [*TINY, "trainer.max_steps=2", "report=false"]
+    with ThreadPoolExecutor(2) as threads:
+        folders = [[f"hydra.run.dir={tmp_path / name}"] for name in ("a", "b")]
+        runs = list(threads.map(lambda folder: public.train([*words, *folder]), folders))
+    assert process_facts() == before
+    expected = public.train([*words, f"hydra.run.dir={tmp_path / 'main'}"]).metrics
+    assert [run.metrics for run in runs] == [expected] * 2
 
 
 @pytest.mark.long
