@@ -178,13 +178,33 @@ MAY_BE_TIMES = {
     "hours": ("hour", lambda s: s // 3600 % 24, ""),
     "seconds of play": ("play_time", lambda s: s % 999, ""),
     "starts": (
-        "start_time",
-        lambda s: pa.array(s, pa.timestamp("s")),
-        "start_time: may be when a row came about; --time start_time splits the rows by it",
+        "start_date",
+        lambda s: pa.array(s // DAY_S * DAY_S, pa.timestamp("s")),
+        "start_date: may be when a row came about; --time start_date splits the rows by it",
     ),
     "births": ("birth_date", lambda s: s, ""),
     "times of day": ("time", lambda s: [f"{x // 3600 % 24:02}:{x // 60 % 60:02}" for x in s], ""),
 }
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["start_time"], "start_time"),
+        (["start_time", "end_time"], "start_time"),
+        (["start_time", "viewed_at"], "viewed_at"),
+        (["start_time", "membership_start"], None),  # which of the two?
+    ],
+)
+def test_a_start_is_the_time_of_the_rows_if_nothing_else_is(names, found, tmp_path):
+    rng = np.random.default_rng(0)
+    seconds = int(START.timestamp()) + rng.integers(0, 40 * DAY_S, ROWS)
+    times = {name: pa.array(seconds + 60 * n, pa.timestamp("s")) for n, name in enumerate(names)}
+    table = {"user": rng.integers(0, 50, ROWS), **times, "click": rng.integers(0, 2, ROWS)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    proposed = propose(str(tmp_path / "x.parquet"), tmp_path / "s.yaml")
+    assert proposed["split"].get("time") == found
+    assert (f"{found}_hour" in proposed["categorical"]) == bool(found)
 
 
 @pytest.mark.parametrize("what", MAY_BE_TIMES)

@@ -201,6 +201,11 @@ def is_time_of_row(name: str) -> bool:
     return not _OTHER_TIMES & set(split_words(name))
 
 
+def is_start(name: str) -> bool:
+    """Tell whether a time is that at which something began: the row's, if there is no other."""
+    return _OTHER_TIMES & set(split_words(name)) == {"start"}
+
+
 def family_of(name: str) -> str:
     """Return what names such as C1 to C26 have in common; empty for others."""
     match = _NUMBERED.fullmatch(name)

@@ -14,6 +14,7 @@ from runner.data.tabular.column_names import (
     TIME,
     guess_kind,
     is_event_in_time,
+    is_start,
     is_time_of_row,
     sounds_like_time,
     split_words,
@@ -68,7 +69,8 @@ def choose_time(
 ) -> SplitTime | None:
     """Return the column of times by which rows are split: the finest of those without gaps.
 
-    One whose whole name says that it is a time, such as `ts`, comes before all others.
+    One whose whole name says that it is a time, such as `ts`, comes before all others. A start with
+    times of day, such as `start_time`, is taken where there is nothing else.
 
     Args:
         given: the column that the user has named.
@@ -79,7 +81,8 @@ def choose_time(
             the given one.
     """
     times = [f for f in columns if roles[f.name].reason == TIME_REASON and f.zero_share < 0.001]
-    times = [f for f in times if is_time_of_row(f.name)]
+    starts = [f for f in times if is_start(f.name)]
+    times = [f for f in times if is_time_of_row(f.name)] or (starts if len(starts) == 1 else [])
     if given:
         times = [f for f in columns if f.name == given]
     else:
@@ -105,8 +108,10 @@ def choose_time(
             raise UserError(f"--time {f.name}: has no times{in_form}; forms are {known}")
         if len(known_R) < 0.99 * len(seconds_R) and not given:
             continue
-        starts = np.quantile(known_R, [0.8, 0.9], method="higher")
-        in_train, in_validation = (known_R < starts[0]).mean(), (known_R < starts[1]).mean()
+        if not given and is_start(f.name) and not np.ptp(known_R % SECONDS_OF_DAY):
+            continue  # of a membership, or the like
+        ends = np.quantile(known_R, [0.8, 0.9], method="higher")
+        in_train, in_validation = (known_R < ends[0]).mean(), (known_R < ends[1]).mean()
         fits = 0.5 < in_train < in_validation - 0.02 and in_validation < 0.98
         if fits or given or not splits:
             num_missing = len(seconds_R) - len(known_R)
