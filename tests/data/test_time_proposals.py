@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
+from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -205,6 +206,25 @@ def test_a_start_is_the_time_of_the_rows_if_nothing_else_is(names, found, tmp_pa
     proposed = propose(str(tmp_path / "x.parquet"), tmp_path / "s.yaml")
     assert proposed["split"].get("time") == found
     assert (f"{found}_hour" in proposed["categorical"]) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("clicks_2026-01-{:02}.csv", "from 2026-01-01 to 2026-01-12"),
+        ("202601{:02}.csv", "from 2026-01-01 to 2026-01-12"),
+        ("dt=2026-01-{:02}/x.csv", ""),  # a column by which rows are split
+        ("part-20260{:02}99.csv", ""),
+    ],
+)
+def test_files_that_are_named_by_days_are_told_where_no_column_is_a_time(name, told, tmp_path):
+    for day in range(1, 13):
+        path = tmp_path / name.format(day)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("user,click\n" + "".join(f"{n % 7},{n % 2}\n" for n in range(40)))
+    notes = [n for n in propose_schema(str(tmp_path)).notes if "named by days" in n]
+    assert len(notes) == bool(told)
+    assert told in "".join(notes) and ("dt=2026-01-01/" in "".join(notes)) == bool(told)
 
 
 @pytest.mark.parametrize("what", MAY_BE_TIMES)

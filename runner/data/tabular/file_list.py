@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,10 @@ SUFFIXES = {
     "orc": (".orc",),
     "avro": (".avro",),
 }
+# such as clicks_2026-01-31.csv, 20260131.parquet
+_DAY_OF_NAME = re.compile(
+    r"(?<!\d)((?:19|20)\d\d)[-_]?(0[1-9]|1[0-2])[-_]?(0[1-9]|[12]\d|3[01])(?!\d)"
+)
 MISSING_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -173,6 +178,18 @@ def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
 def is_rather_note(name: str) -> bool:
     """Tell whether a text or an object in a folder is as often a note on the data beside it."""
     return name.lower().endswith((".txt", ".json"))
+
+
+def describe_days_of_names(files: Sequence[DataFile]) -> list[str]:
+    """Return a note if each file of a table without a time is named by a day."""
+    found = [_DAY_OF_NAME.search(os.path.basename(file.path)) for file in files]
+    days = ["-".join(match.groups()) for match in found if match]
+    if len(days) < len(files) or len({*days}) < 2:
+        return []
+    return [
+        f"the files are named by days, from {min(days)} to {max(days)}, of which no column tells: "
+        f"in folders such as dt={min(days)}/ the day is a column, by which rows are split"
+    ]
 
 
 def describe_other_formats(path: str, format_: str) -> list[str]:

@@ -19,7 +19,12 @@ from runner.data.tabular.choose_roles import (
 )
 from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
-from runner.data.tabular.file_list import DataFile, describe_other_formats, find_files
+from runner.data.tabular.file_list import (
+    DataFile,
+    describe_days_of_names,
+    describe_other_formats,
+    find_files,
+)
 from runner.data.tabular.find_splits import find_split_paths
 from runner.data.tabular.guess_roles import FEATURES, Role
 from runner.data.tabular.propose_interactions import (
@@ -139,6 +144,8 @@ def propose_schema(
         )
         queries = [name for name, role in roles.items() if role.name == "groups"]
         split = by_column.split or propose_split(time, missing, *queries)
+        if time is None and "random" in split.get("split", {}):
+            notes += describe_days_of_names(files)
         if time and is_by_time(split):
             notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
         uses = use_rows(
