@@ -107,7 +107,7 @@ RANDOM = np.random.default_rng(2)
     [
         (lambda spend, expected: spend, "log"),
         (lambda spend, expected: RANDOM.poisson(expected / 10), "log"),
-        (lambda spend, expected: spend * (RANDOM.random(4000) < 0.6), None),  # many zeros
+        (lambda spend, expected: spend * (RANDOM.random(4000) < 0.6), "log"),  # many zeros
         (lambda spend, expected: np.log(expected) + RANDOM.normal(size=4000), None),
         (lambda spend, expected: 1e5 - spend, None),
         (lambda spend, expected: RANDOM.permutation(spend), None),  # of which nothing tells

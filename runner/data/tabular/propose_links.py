@@ -24,8 +24,7 @@ from runner.data.tabular.judging_sample import (
 from runner.data.tabular.propose_buckets import standardise
 from runner.data.tabular.propose_crosses import MOST_COLUMNS, PRIOR
 
-# of a label from 0 on that is far from symmetric, while its logarithm is nearly so
-HEAVY_SKEW, EVEN_SKEW, MOST_ZEROS = 2.0, 1.0, 0.2
+HEAVY_SKEW = 2.0  # of a label from 0 on, whose few large values would rule a squared error
 # What factors must gain over sums on the half of the rows that did not give them: a share of the
 # squared or of the absolute errors, while the squared ones grow by hardly any.
 SQUARED_GAIN, ABSOLUTE_GAIN, MOST_LOSS = 0.01, 0.02, 0.005
@@ -61,16 +60,10 @@ def propose_log_links(
 
 
 def _is_heavy(y_K: np.ndarray) -> bool:
-    """Tell whether labels from 0 on are far from symmetric, and their logarithms are not."""
-    if len(y_K) < FEWEST_ROWS or y_K.min() < 0 or (y_K == 0).mean() > MOST_ZEROS:
+    """Tell whether labels are from 0 on, and far from symmetric."""
+    if len(y_K) < FEWEST_ROWS or y_K.min() < 0 or not (deviation := y_K.std()):
         return False
-    log = np.log if y_K.min() > 0 else np.log1p
-    return _skew(y_K) >= HEAVY_SKEW and abs(_skew(log(y_K))) < EVEN_SKEW
-
-
-def _skew(x_K: np.ndarray) -> float:
-    deviation = x_K.std()
-    return float((((x_K - x_K.mean()) / deviation) ** 3).mean()) if deviation else 0.0
+    return float((((y_K - y_K.mean()) / deviation) ** 3).mean()) >= HEAVY_SKEW
 
 
 def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarray) -> bool:
