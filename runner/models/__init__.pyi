@@ -34,6 +34,7 @@ from .losses import Loss as Loss
 from .losses import SampledBCE as SampledBCE
 from .losses import SampledSoftmax as SampledSoftmax
 from .losses import SelfDistillation as SelfDistillation
+from .losses import Tweedie as Tweedie
 from .losses import Uncertainty as Uncertainty
 from .masknet import MaskNet as MaskNet
 from .mlp import MLP as MLP

@@ -11,7 +11,7 @@ import yaml
 from torch import Tensor
 from torch.nn import functional
 
-from runner.batch import Schema, TaskSpec
+from runner.batch import Schema, TaskSpec, log_columns
 from runner.models.losses import check_loss_inputs
 from runner.optim.dense import build_dense_optimizer
 from runner.training.builder.threads import LEAST_WORK_OF_PART, thread_rows
@@ -24,6 +24,7 @@ from tests.models.sequence_scene import SCHEMA, batch_of
 from tests.tiny import make_context, snapshot
 
 REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
+WITH_LOG_LINK = replace(SCHEMA, tasks=(TaskSpec("click", "regression", link="log"),))
 NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
 NEED_BLOCKS = {"self_distillation"}
 NEED_DRAWN = {"auxiliary_bce"}
@@ -46,7 +47,7 @@ def default_loss(model: str) -> str:
 
 def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
-    others = {"mse"} if model in RETRIEVAL else set(NEED_CANDIDATES)
+    others = {"mse", "tweedie"} if model in RETRIEVAL else set(NEED_CANDIDATES)
     others |= {"in_batch_softmax"} if model in NEXT_ITEM else set()
     others |= set() if model == "finalnet" else NEED_BLOCKS
     others |= set() if model == "dien" else NEED_DRAWN
@@ -62,8 +63,9 @@ def make_loss(name: str, schema: Schema) -> torch.nn.Module:
 
 
 def build(model_name: str, loss_name: str, optimizer: str) -> Context:
-    schema = REGRESSION if loss_name == "mse" else SCHEMA
+    schema = {"mse": REGRESSION, "tweedie": WITH_LOG_LINK}.get(loss_name, SCHEMA)
     model = from_yaml(model_name, schema, **MORE.get(model_name, {}))
+    model.log_columns = log_columns(schema.tasks)
     loss = make_loss(loss_name, schema)
     check_loss_inputs(model, loss)
     node = yaml.safe_load((CONF.parent / "optimizer" / f"{optimizer}.yaml").read_text())
