@@ -135,16 +135,21 @@ def add_effects(
     return logits_K
 
 
+def _sigmoid(logits_K: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # of logits far below 0, whose sigmoid is 0
+        return np.asarray(1 / (1 + np.exp(-logits_K)))
+
+
 def _line(x_KF: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
     """Return one Newton step of the line of numbers [K], from one half of the rows."""
-    x_HF, p_H = x_KF[half], 1 / (1 + np.exp(-logits_K[half]))
+    x_HF, p_H = x_KF[half], _sigmoid(logits_K[half])
     curve_FF = (x_HF.T * (p_H * (1 - p_H))) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
     return np.asarray(x_KF @ np.linalg.solve(curve_FF, x_HF.T @ (y_K[half] - p_H)))
 
 
 def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
     """Return one Newton step of the effect of each row's value [K], from one half of the rows."""
-    p_H = 1 / (1 + np.exp(-logits_K[half]))
+    p_H = _sigmoid(logits_K[half])
     size = int(codes_K.max()) + 1
     slope = np.bincount(codes_K[half], weights=y_K[half] - p_H, minlength=size)
     curve = np.bincount(codes_K[half], weights=p_H * (1 - p_H), minlength=size)
@@ -157,7 +162,7 @@ def _left_over(
     """Return how alike both halves leave over labels in the cells, in standard errors."""
     size = int(cells_K.max()) + 1
     sums = [
-        np.bincount(cells_K[half], weights=(y_K - 1 / (1 + np.exp(-x_K)))[half], minlength=size)
+        np.bincount(cells_K[half], weights=(y_K - _sigmoid(x_K))[half], minlength=size)
         for half, x_K in zip(halves, logits_by_half)
     ]
     products = sums[0] * sums[1]
