@@ -7,6 +7,7 @@ E width of all pooled embeddings side by side, V values of a jagged tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -147,7 +148,8 @@ class TaskSpec:
     name: str
     kind: Literal["binary", "regression"] = "binary"
     one_of: str = ""  # the label of whose classes it is one: of these one is 1 in every row
-    link: Literal["", "log"] = ""  # log: the logarithm of a prediction is what the layers add up to
+    link: Literal["", "log"] = ""  # log: a prediction is `scale` times exp of what layers add up to
+    scale: float = 1.0
 
 
 def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
@@ -171,9 +173,9 @@ def class_columns(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
     return {n: cols for n, cols in columns_by_label(tasks).items() if tasks[cols.start].one_of}
 
 
-def log_columns(tasks: Sequence[TaskSpec]) -> tuple[int, ...]:
-    """Return the columns of the tasks with a log link."""
-    return tuple(column for column, task in enumerate(tasks) if task.link == "log")
+def log_columns(tasks: Sequence[TaskSpec]) -> dict[int, float]:
+    """Return the column of each task with a log link, and the logarithm of its scale."""
+    return {c: math.log(task.scale) for c, task in enumerate(tasks) if task.link == "log"}
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ def plain_transforms(columns: Columns) -> Transforms:
     ]
     declared = Declared(
         labels=tuple(
-            LabelSpec(c.name, c.name, c.kind, c.allowed, one_of=c.one_of, link=c.link)
+            LabelSpec(
+                c.name, c.name, c.kind, c.allowed, one_of=c.one_of, link=c.link, scale=c.scale
+            )
             for c in columns.labels
         ),
         numeric=tuple(numeric),

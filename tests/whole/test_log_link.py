@@ -55,8 +55,8 @@ def test_by_kind_takes_it_for_labels_with_the_link_alone():
 
 def test_predictions_are_exponentials_within_what_losses_can_take():
     x_BT = torch.tensor([[0.5, 1.0, -2.0], [0.5, 1e4, -1e4]], requires_grad=True)
-    found_BT = exponentials(x_BT, (1, 2))
-    expected = [[0.5, np.exp(1), np.exp(-2)], [0.5, np.exp(MOST_LOG), np.exp(-MOST_LOG)]]
+    found_BT = exponentials(x_BT, {1: 0.0, 2: np.log(4)})
+    expected = [[0.5, np.exp(1), 4 * np.exp(-2)], [0.5, np.exp(MOST_LOG), np.exp(-MOST_LOG)]]
     torch.testing.assert_close(found_BT, torch.tensor(expected).float(), rtol=1e-5, atol=0)
     tweedie_losses(found_BT[:, 1:], torch.tensor([[1e6, 0.0], [0.0, 1e6]])).sum().backward()
     assert x_BT.grad.isfinite().all()
@@ -131,7 +131,7 @@ def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path
     command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "spend")
     assert not any(word.startswith("model.net.scale") for word in command)
     text = (tmp_path / "s.yaml").read_text()
-    assert '"spend": {type: "regression", link: "log"}' in text
+    assert '"spend": {type: "regression", link: "log", scale: ' in text
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["yardstick"]["name"] == "Tweedie regression"
     assert metrics["test/mae"] <= 1.01 * yardstick["test/mae"]
@@ -157,6 +157,8 @@ def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path
     [
         ({"link": "log"}, "link=log: is for `type: regression` of numbers from 0 on"),
         ({"type": "regression", "grades": ["a", "b"], "link": "log"}, "link=log"),
+        ({"type": "regression", "scale": 4}, "scale=4: is for a label with `link: log`"),
+        ({"type": "regression", "link": "log", "scale": 0}, "scale=0.0: must be above 0"),
         ({"type": "regression", "link": "logit"}, "link='logit': expected one of log"),
     ],
 )

@@ -117,6 +117,7 @@ class LabelColumn:
     allowed: tuple[float, ...] | None = None
     one_of: str = ""  # the label of whose classes it is one, see `runner.batch.TaskSpec`
     link: Literal["", "log"] = ""  # see there
+    scale: float = 1.0  # of a label with a log link
 
     @property
     def allowed_values(self) -> tuple[float, ...] | None:

@@ -45,7 +45,8 @@ def build_schema(columns: Columns) -> Schema:
             for c in (*columns.singles, *columns.lists)
         ),
         tasks=tuple(
-            TaskSpec(label.name, label.kind, label.one_of, label.link) for label in columns.labels
+            TaskSpec(label.name, label.kind, label.one_of, label.link, label.scale)
+            for label in columns.labels
         ),
         sequences=tuple(
             SequenceFeature(c.name, c.num_rows, c.max_length, c.table, c.overlaps)

@@ -52,6 +52,8 @@ def _label_problems(spec: LabelSpec, where: str) -> Iterator[str]:
         )
     if spec.link and (is_binary or spec.grades):
         yield f"{where}.link={spec.link}: is for `type: regression` of numbers from 0 on"
+    if spec.scale is not None and not spec.link:
+        yield f"{where}.scale={spec.scale:g}: is for a label with `link: log`"
     yield from _amount_problems(spec, where)
     has_more = replace(spec, classes=()) != LabelSpec(spec.name, spec.column)
     once = {text.strip() for text in spec.classes}

@@ -36,6 +36,7 @@ class LabelSpec:
     unit: str = ""  # with `input`, see `Amounts`
     missing: tuple[str, ...] = ()
     link: str = ""  # log: a regression label from 0 on is predicted by its logarithm
+    scale: float | None = None  # of a label with a link: its usual size, from which learning begins
 
     @property
     def amounts(self) -> Amounts | None:
@@ -49,7 +50,17 @@ class LabelSpec:
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = ("positive", "default", "input", "grades", "classes", "one_of", "link", *_WRITTEN)
+        later = (
+            "positive",
+            "default",
+            "input",
+            "grades",
+            "classes",
+            "one_of",
+            "link",
+            "scale",
+            *_WRITTEN,
+        )
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property

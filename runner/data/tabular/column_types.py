@@ -291,6 +291,7 @@ def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[Lab
             (*s.allowed, *more) if s.allowed is not None and s.above is None else None,
             s.one_of,
             "log" if s.link else "",
+            s.scale or 1.0,
         )
         for s in declared.labels
     )

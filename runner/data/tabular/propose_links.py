@@ -50,7 +50,9 @@ def propose_log_links(
             continue
         y_R = read_number_label(sample.table[name], role)
         if _is_heavy(y_R[np.isfinite(y_R)]) and _are_factors(sample, roles, y_R):
-            found[name] = replace(role, settings={**role.settings, "link": "log"})
+            scale = float(f"{np.nanmean(y_R):.2g}")
+            link = {"link": "log", "scale": scale}
+            found[name] = replace(role, settings={**role.settings, **link})
             notes.append(
                 f"{name}: a few of its numbers are far above the others, and factors predict them "
                 "better than sums: `link: log` learns what multiplies it, and predicts means in "

@@ -37,6 +37,7 @@ RANGES: Mapping[type, Mapping[str, Key]] = {
         "allowed": Key(min_items=1),
         "above": Key(),
         "default": Key(),
+        "scale": Key(gt=0),
         "classes": Key(min_items=2, max_items=MOST_CLASSES),
     },
     NumericSpec: {

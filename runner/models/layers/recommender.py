@@ -6,8 +6,9 @@ B batch, T tasks, K classes of one label.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ class Recommender(nn.Module):
     """
 
     class_columns: tuple[slice, ...] = ()  # of each label of classes, see `runner.batch`
-    log_columns: tuple[int, ...] = ()  # of the tasks with a log link
+    log_columns: Mapping[int, float] = MappingProxyType({})  # see `runner.batch`
 
     @abstractmethod
     def embed(self, batch: Batch) -> Embeddings:
@@ -40,7 +41,7 @@ class Recommender(nn.Module):
     def predict_tasks(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         """Run the dense half; the sigmoid of the logit of a class is its softmax.
 
-        The prediction of a task with a log link is the exponential of what the layers add up to.
+        The prediction of a task with a log link is an exponential of what the layers add up to.
         """
         prediction = self.dense(embeddings, batch)
         changes = self.class_columns or self.log_columns
@@ -95,16 +96,16 @@ def one_against_rest(logits_BT: Tensor, class_columns: Sequence[slice]) -> Tenso
     return torch.cat([*parts, logits_BT[:, start:]], dim=1)
 
 
-def exponentials(logits_BT: Tensor, columns: Sequence[int]) -> Tensor:
+def exponentials(logits_BT: Tensor, columns: Mapping[int, float]) -> Tensor:
     """Return [B, T] with the exponentials of some columns, which are finite and above 0.
 
     Args:
         logits_BT: the logits of a model, in float32.
-        columns: of the tasks with a log link.
+        columns: of the tasks with a log link, and the logarithms of their scales.
     """
     logits = list(logits_BT.unbind(1))
-    for column in columns:
-        logits[column] = logits[column].clamp(-MOST_LOG, MOST_LOG).exp()
+    for column, log_scale in columns.items():
+        logits[column] = (logits[column] + log_scale).clamp(-MOST_LOG, MOST_LOG).exp()
     return torch.stack(logits, dim=1)
 
 

@@ -73,6 +73,7 @@ def start_linear(job: Job) -> str:
         mean = f"the mean of {source}, which is better on other rows than weights"
         said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
         for number, (weights_C, intercept) in zip(tasks, own):
+            intercept -= np.log(schema.tasks[number].scale)
             fits[number] = weights_C / scales[number], intercept / scales[number]
     weights_SC = np.stack([weights_C for weights_C, _ in fits])
     if linear.num_sums == 1:
