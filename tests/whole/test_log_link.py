@@ -80,6 +80,13 @@ def test_the_yardstick_is_the_regression_of_scikit_learn_in_any_unit():
     assert l2 is not None and r2_score(test.labels_NT[:, 0], predicted_N) > 0.9
 
 
+def test_labels_that_are_all_0_have_their_mean():
+    train, test = make_sample(1), make_sample(2)
+    train.labels_NT[:] = test.labels_NT[:] = 0
+    [(weights_C, intercept)], l2 = fit_numbers(Columns(train), train, test, [0], [0])
+    assert l2 is None and not weights_C.any() and np.exp(intercept) < 1e-9
+
+
 def draw_spending(num_rows: int) -> dict[str, np.ndarray]:
     """Draw what users spend on items: three factors, and noise with the same share of each mean."""
     rng = np.random.default_rng(1)

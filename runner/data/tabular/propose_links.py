@@ -49,9 +49,9 @@ def propose_log_links(
         if not is_number(role) or "grades" in role.settings:
             continue
         y_R = read_number_label(sample.table[name], role)
-        if _is_heavy(y_R[np.isfinite(y_R)]) and _are_factors(sample, roles, y_R):
-            scale = float(f"{np.nanmean(y_R):.2g}")
-            link = {"link": "log", "scale": scale}
+        y_K = y_R[np.isfinite(y_R)]
+        if _is_heavy(y_K) and _are_factors(sample, roles, y_R):
+            link = {"link": "log", "scale": float(f"{y_K.mean():.2g}")}
             found[name] = replace(role, settings={**role.settings, **link})
             notes.append(
                 f"{name}: a few of its numbers are far above the others, and factors predict them "

@@ -105,9 +105,11 @@ def fit_numbers(
         for index in tasks:
             y_N, is_log = train.labels_NT[:, index], index in logs
             mean = float(np.average(y_N, weights=train.weights_N))
-            if l2 is None or (is_log and not mean):
-                level = np.log(max(mean, 1e-12)) if is_log else mean
-                fits.append((np.zeros(train_NC.shape[1]), float(level)))
+            if is_log:
+                mean = max(mean, 1e-12)
+            if l2 is None or not y_N.any():
+                level = float(np.log(mean)) if is_log else mean
+                fits.append((np.zeros(train_NC.shape[1]), level))
             else:
                 fit = fit_tweedie_regression if is_log else fit_linear_regression
                 fits.append(fit(train_NC, y_N, train.weights_N, l2))
