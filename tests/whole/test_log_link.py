@@ -141,6 +141,7 @@ def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path
     assert '"spend": {type: "regression", link: "log", scale: ' in text
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["yardstick"]["name"] == "Tweedie regression"
+    assert next(k for k in yardstick if k.startswith("test/")) == "test/mae"  # it is judged by it
     assert metrics["test/mae"] <= 1.01 * yardstick["test/mae"]
     first = read_rows(tmp_path / "run", "validation")[0]
     assert first["step"] == 0

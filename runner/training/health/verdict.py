@@ -29,6 +29,7 @@ _ERRORS = ("mse", "mae", "rmse")
 # labels, and of numbers. Calibration is not, since it is fitted to the validation rows.
 MEASURED = ("auc", "log_loss", "pr_auc", "normalized_entropy", "rce", "accuracy")
 MEASURED_OF_NUMBERS = ("mse", "mae", "rmse", "r2")
+MEASURED_OF_LOGS = ("mae", "mse", "rmse", "r2")  # whose squared errors are those of a few rows
 _USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown where a run has none of these
 IDS_FINDING = "numbers that act like ids"
 

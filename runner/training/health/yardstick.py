@@ -29,7 +29,12 @@ from runner.training.health.findings import find_in_data
 from runner.training.health.linear_regression import fit_numbers, predict_numbers
 from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, most_train_rows, read_sample
-from runner.training.health.verdict import MEASURED, MEASURED_OF_NUMBERS, name_regression
+from runner.training.health.verdict import (
+    MEASURED,
+    MEASURED_OF_LOGS,
+    MEASURED_OF_NUMBERS,
+    name_regression,
+)
 from runner.training.job import Job
 
 _NO_GAIN = "linear regression predicts validation rows no better than the mean of the train rows"
@@ -84,7 +89,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         names = MEASURED
         fits, l2 = fit_tasks(matrix_of, train, judge, labels)
     else:
-        names = MEASURED_OF_NUMBERS
+        names = MEASURED_OF_LOGS if len(logs) == len(schema.tasks) else MEASURED_OF_NUMBERS
         fits, l2 = fit_numbers(matrix_of, train, judge, columns, logs)
     fit_of = dict(zip(columns, fits))
     for split, x_NC in judged.items():
