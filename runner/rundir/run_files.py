@@ -129,7 +129,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except UserError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        again = f"after `rm {path}` a resume writes it anew from the checkpoints"
+        again = f"after `rm {shlex.quote(str(path))}` a resume writes it anew from the checkpoints"
         raise UserError(f"{error}; {again}") from error
     return result
 

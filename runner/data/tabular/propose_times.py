@@ -17,7 +17,6 @@ from runner.data.tabular.column_names import (
     is_start,
     is_time_of_row,
     sounds_like_time,
-    split_words,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import read_binary_labels
@@ -157,7 +156,7 @@ def describe_possible_times(
                 f"{f.name}: may be how long it took until the label, which is not known before, "
                 f"and is left out; if it is when rows came about, --time {f.name} splits them by it"
             )
-        elif is_other and "start" in split_words(f.name) and AMBIGUOUS not in f.time_form:
+        elif is_other and is_start(f.name) and AMBIGUOUS not in f.time_form:
             notes.append(
                 f"{f.name}: may be when a row came about; --time {f.name} splits the rows by it, "
                 "and makes features of its hour and its day of the week, where they differ"

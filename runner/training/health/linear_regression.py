@@ -14,12 +14,12 @@ import numpy as np
 from scipy.sparse import diags, hstack
 from scipy.sparse.linalg import lsqr
 
+from runner.models.layers.recommender import MOST_LOG
 from runner.training.health.logistic_regression import PENALTIES, Columns, Fit, minimise
 from runner.training.health.sample import Floats, Sample
 
 MAX_ITERATIONS = 200
 ACCURACY = 1e-8  # relative, of the least squares
-MOST_LOG = 40.0  # of a prediction with a log link, as in a model
 FREE = 100.0  # of the column of the intercept: its weight is so small that no penalty holds it
 
 
