@@ -44,4 +44,5 @@ from .ple import Extraction as Extraction
 from .sasrec import SASRec as SASRec
 from .two_tower import TwoTower as TwoTower
 from .wide_and_deep import WideAndDeep as WideAndDeep
+from .wukong import Wukong as Wukong
 from .xdeepfm import XDeepFM as XDeepFM

@@ -37,6 +37,17 @@ SMALL: dict[str, tuple[str, dict]] = {
     ),
     "masknet": ("masknet", {"blocks": [6, 5], "top": [7]}),
     "masknet serial": ("masknet", {"blocks": [6, 5], "top": [], "structure": "serial"}),
+    # the second layer has as many vectors as it gives, and needs no map of what it keeps
+    "wukong": (
+        "wukong",
+        {"bottom": [7], "num_layers": 2, "num_interacted": 3, "num_linear": 2}
+        | {"num_compressed": 3, "interaction": [6], "top": [8]},
+    ),
+    "wukong one layer": (
+        "wukong",
+        {"bottom": [7], "num_layers": 1, "num_interacted": 2, "num_linear": 1}
+        | {"num_compressed": 2, "interaction": [], "top": [8, 5]},
+    ),
     "finalmlp": ("finalmlp", {"streams": [[8, 6], [4]], "num_heads": 2}),
     "finalmlp contexts": (
         "finalmlp",

@@ -206,6 +206,8 @@ REFUSED = {
         {"structure": "odd"},
         "structure=odd: ",
     ),
+    "no layer of FMs": (["wukong"], SCHEMA, {"num_layers": 0}, "num_layers=0"),
+    "no map of numbers": (["wukong"], SCHEMA, {"bottom": []}, r"bottom=\[\]"),
     "no maps": (["xdeepfm"], SCHEMA, {"cin": []}, r"cin=\[\]"),
     "heads of attention": (["autoint"], SCHEMA, {"num_heads": 5}, "attention_dim=32.*num_heads=5"),
     "a top that is ignored": (["masknet"], SCHEMA, {"structure": "serial"}, r"top=\[64\]"),
@@ -242,7 +244,7 @@ def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema,
         from_yaml(name, schema, **settings)
 
 
-@pytest.mark.parametrize("name", ["gdcn", "edcn", "afn", "dcn", "masknet"])
+@pytest.mark.parametrize("name", ["gdcn", "edcn", "afn", "dcn", "masknet", "wukong"])
 def test_one_feature_is_enough_where_nothing_is_joined(name):
     context = make_context(model=from_yaml(name, ONE))
     [output] = train(context, [one_feature(batch_of(SCHEMA))])

@@ -168,6 +168,14 @@ COUNTS = {
     + (layers(WIDTH, 10, WIDTH) + WIDTH * 6 + 2 * 6)
     + (layers(WIDTH, 10, 6) + 6 * 5 + 2 * 5)
     + layers(5, 1),
+    # bottom; of each layer projection, norm, MLP, compression, map of what it keeps, norm; top
+    "wukong": layers(NUMBERS, 7, D)
+    + (4 * 3 + 2 * 12 + layers(12, 6, 12) + 4 * 2 + 4 * 5 + 2 * D)
+    + (5 * 3 + 2 * 15 + layers(15, 6, 12) + 5 * 2 + 2 * D)
+    + layers(5 * D, 8, 1),
+    "wukong one layer": layers(NUMBERS, 7, D)
+    + (4 * 2 + 2 * 8 + layers(8, 8) + 4 * 1 + 4 * 3 + 2 * D)
+    + layers(3 * D, 8, 5, 1),
     "finalmlp": 2 * FLAT + layers(FLAT, 8, 6) + layers(FLAT, 4) + 7 + 4 + 2 * 3 * 2,
     "finalmlp contexts": layers(4, 5, FLAT)
     + layers(8, 5, FLAT)

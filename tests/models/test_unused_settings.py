@@ -28,7 +28,7 @@ NETS = [
     ("masknet", ("top",)),
     ("masknet serial", ("top",)),
     *((name, ("tower",)) for name in ("mmoe", "ple")),
-    *((name, ("top",)) for name in ("dlrm", "bst", "dien", "din")),
+    *((name, ("top",)) for name in ("dlrm", "wukong", "bst", "dien", "din")),
     ("din", ("attention",)),
     ("din", ("top", "attention")),
     ("two_tower", ("user_tower", "item_tower")),

@@ -170,6 +170,28 @@ def masknet(p, e, first, x, serial=False):
     return mlp(p, "top", hidden, last_linear=True)
 
 
+def sums(p: Weights, name: str, vectors: Sequence[Tensor]) -> list[Tensor]:
+    return [sum(w * one for w, one in zip(row, vectors)) for row in p[f"{name}.weight"]]
+
+
+def wukong(p, e, first, x):
+    """Each number of a product is a sum of dot products of two vectors."""
+    v, layer = [*([mlp(p, "bottom", x)] if x.shape[1] else []), *e], 0
+    while f"layers.{layer}.norm.weight" in p:
+        name = f"layers.{layer}"
+        projected = sums(p, f"{name}.project", v)
+        products = torch.stack([dot(one, y) for one in v for y in projected], dim=1)
+        gain, bias = (p[f"{name}.norm_of_products.{part}"] for part in ("weight", "bias"))
+        normed = norm(products, gain, bias)
+        made = mlp(p, f"{name}.interaction", normed, last_linear=True).split(e[0].shape[1], dim=1)
+        kept = sums(p, f"{name}.residual", v) if f"{name}.residual.weight" in p else v
+        outs = [*made, *sums(p, f"{name}.compress", v)]
+        gain, bias = p[f"{name}.norm.weight"], p[f"{name}.norm.bias"]
+        v = [norm(out + one, gain, bias) for out, one in zip(outs, kept, strict=True)]
+        layer += 1
+    return mlp(p, "top", torch.cat(v, dim=1), last_linear=True)
+
+
 def finalmlp(p, e, first, x, contexts=((), ())):
     x = flat(e, x)
     outs = []
@@ -424,6 +446,8 @@ TWINS: dict[str, Twin] = {
     "autoint deep": lambda *given: autoint(*given, num_heads=1),
     "autoint_plus": lambda *given: autoint(*given, num_heads=1),
     "masknet": masknet,
+    "wukong": wukong,
+    "wukong one layer": wukong,
     "masknet serial": lambda *given: masknet(*given, serial=True),
     "finalmlp": finalmlp,
     "finalmlp contexts": lambda *given: finalmlp(*given, contexts=((1,), (2, 0))),

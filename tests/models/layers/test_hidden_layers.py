@@ -112,6 +112,8 @@ BATCH_NORMS = {  # in the small models of tests/models/scene.py, by hand
     "autoint_plus": 2,
     "masknet": 1,
     "masknet serial": 0,
+    "wukong": 1 + 2 * 1 + 1,
+    "wukong one layer": 1 + 2,
     "finalmlp": 3,
     "finalmlp contexts": 2,
     "finalnet": 2 + 1,
