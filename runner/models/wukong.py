@@ -15,7 +15,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.config_value import check_arguments
 from runner.models.argument_types import Count, SomeWidths, Width, Widths
 from runner.models.layers.deep_model import DeepModel
-from runner.models.layers.linear import Linear
+from runner.models.layers.linear import Linear, linear
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.small_products import multiply_pairs
 
@@ -128,12 +128,19 @@ class WukongLayer(nn.Module):
 
     def forward(self, x_BND: Tensor, weights_B: Tensor) -> Tensor:
         """Return [B, M, D]."""
-        x_BDN = x_BND.transpose(1, 2)
-        products_BNK = multiply_pairs(x_BND, self.project(x_BDN))
+        maps = [self.project, self.compress]
+        if self.residual is not None:
+            maps.append(self.residual)
+        weights = [map.weight for map in maps]
+        # One product of rows that lie as it takes them, since copies would cost more than products
+        x_BDN = x_BND.transpose(1, 2).contiguous()
+        mapped_BD = linear(x_BDN, torch.cat(weights))
+        parts = torch.split(mapped_BD, [len(weight) for weight in weights], dim=2)
+        products_BNK = multiply_pairs(x_BND, parts[0])
         products_B = self.norm_of_products(products_BNK.flatten(1))
         interacted_B = self.interaction(products_B, weights_B)
         interacted_BMD = torch.unflatten(interacted_B, 1, (-1, self.dim))
-        linear_BMD = self.compress(x_BDN).transpose(1, 2)
-        kept_BMD = x_BND if self.residual is None else self.residual(x_BDN).transpose(1, 2)
+        linear_BMD = parts[1].transpose(1, 2)
+        kept_BMD = x_BND if self.residual is None else parts[2].transpose(1, 2)
         normed_BMD: Tensor = self.norm(torch.cat((interacted_BMD, linear_BMD), dim=1) + kept_BMD)
         return normed_BMD
