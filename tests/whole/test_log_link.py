@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.linear_model import TweedieRegressor
-from sklearn.metrics import mean_tweedie_deviance, r2_score
+from sklearn.metrics import mean_tweedie_deviance, r2_score, roc_auc_score
 
 from runner.batch import Schema, TaskSpec
 from runner.data.tabular.propose_schema import propose_schema
@@ -158,6 +158,24 @@ def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path
     scorer = Scorer.load(tmp_path / "model")
     served = scorer.score({n: c[:50] for n, c in columns.items() if n != "spend"})
     np.testing.assert_allclose(served["spend"], score_R[:50], rtol=1e-5)
+
+
+@pytest.mark.long
+def test_a_click_beside_an_amount_is_learnt_and_served_as_it_is_alone(tmp_path, runner):
+    columns = draw_spending(20_000)
+    expected = columns.pop("expected")
+    chance = 1 / (1 + np.exp(4 - np.log(expected)))  # who spends more clicks more often
+    columns["click"] = (np.random.default_rng(3).random(20_000) < chance).astype(int)
+    _, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "click,spend")
+    assert metrics["test/auc/click"] >= yardstick["test/auc/click"] - 0.002
+    assert metrics["test/r2/spend"] > 0.5
+    env = {"RUNNER_CACHE": str(tmp_path / "cache")}
+    words = ("export", str(tmp_path / "run"), "--out", str(tmp_path / "model"))
+    assert "the same exported" in runner.run(*words, env=env).check().text
+    rows = {n: c[:2000] for n, c in columns.items() if n not in ("click", "spend")}
+    served = Scorer.load(tmp_path / "model").score(rows)
+    assert roc_auc_score(columns["click"][:2000], served["click"]) > 0.75
+    assert r2_score(np.log(expected[:2000]), np.log(served["spend"])) > 0.95
 
 
 @pytest.mark.parametrize(
