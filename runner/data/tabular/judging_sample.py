@@ -5,9 +5,9 @@ R rows of the sample, K rows with a label.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,22 @@ FEWEST_ROWS = 100  # with a label
 
 Rows = np.ndarray  # their numbers, each below K
 Halves = tuple[Rows, Rows]
+
+
+class JudgedLabel(NamedTuple):
+    """A label by which a proposal is judged, of the rows that have one."""
+
+    known_R: np.ndarray  # which rows these are
+    y_K: np.ndarray
+    halves: Halves
+
+    def mean_both_ways(self, judge: Callable[[Rows, Rows], float]) -> float:
+        """Return the mean of what either half is judged to be, learnt from the other.
+
+        Args:
+            judge: of the rows to learn from, and those to judge.
+        """
+        return float(np.mean([judge(*order) for order in (self.halves, self.halves[::-1])]))
 
 
 @dataclass(frozen=True)
@@ -49,17 +65,17 @@ class JudgingSample:
         late_K = self.late_R[known_R]
         return np.flatnonzero(~late_K), np.flatnonzero(late_K)
 
-    def label_halves(self, y_R: np.ndarray) -> Halves | None:
-        """Return both halves of the rows with a label; None where they are too few, or all alike.
+    def judged_labels(self, x_R: np.ndarray | None = None) -> Iterator[JudgedLabel]:
+        """Yield each label that can judge: one with rows enough, that differs in both halves.
 
         Args:
-            y_R: a label, 0 or 1, NaN where it is missing.
+            x_R: a number, without which a row is left out; None: there is none.
         """
-        known_R = ~np.isnan(y_R)
-        y_K, halves = y_R[known_R], self.halves(known_R)
-        if len(y_K) < FEWEST_ROWS or any(not 0 < y_K[half].sum() < len(half) for half in halves):
-            return None
-        return halves
+        for y_R in self.labels:
+            known_R = np.isfinite(y_R) if x_R is None else np.isfinite(x_R) & np.isfinite(y_R)
+            y_K, halves = y_R[known_R], self.halves(known_R)
+            if len(y_K) >= FEWEST_ROWS and all(len(half) and y_K[half].std() for half in halves):
+                yield JudgedLabel(known_R, y_K, halves)
 
 
 def draw_judging_sample(

@@ -12,13 +12,18 @@ import numpy as np
 
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
+    JudgedLabel,
     JudgingSample,
     is_single_id,
     read_numbers,
     value_codes,
 )
-from runner.data.tabular.label_leaks import rank_auc
-from runner.data.tabular.propose_crosses import MOST_COLUMNS, add_effects, gain_of_cells
+from runner.data.tabular.propose_crosses import (
+    MOST_COLUMNS,
+    add_effects,
+    auc_gain,
+    gain_of_cells,
+)
 from runner.data.tabular.propose_number_ids import (
     BUCKETS,
     CHANCE_GAIN,
@@ -59,8 +64,8 @@ def propose_buckets(
     x_by_name = {name: read_numbers(table[name], given) for name, given in numeric.items()}
     found = {
         bent
-        for y_R in sample.labels
-        for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], y_R, sample)
+        for label in sample.judged_labels()
+        for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], label)
     }
     bent = [name for name in numeric if name in found and f"{name}_bucket" not in taken]
     if not bent:
@@ -75,34 +80,26 @@ def propose_buckets(
 
 
 def _find_bent(
-    x_by_name: Mapping[str, np.ndarray],
-    codes: Sequence[np.ndarray],
-    y_R: np.ndarray,
-    sample: JudgingSample,
+    x_by_name: Mapping[str, np.ndarray], codes: Sequence[np.ndarray], label: JudgedLabel
 ) -> list[str]:
     """Return the numbers whose buckets tell a label beside lines and ids; none, if hardly.
 
     Args:
         x_by_name: the numbers, [R] each.
         codes: of the ids, [R] each.
-        y_R: the label, 0 or 1, or NaN.
-        sample: the rows.
+        label: 0 or 1, of the rows that have one.
     """
-    if (halves := sample.label_halves(y_R)) is None:
-        return []
-    known_R = ~np.isnan(y_R)
-    y_K = y_R[known_R]
+    known_R, y_K, halves = label
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
     x_KF = np.stack([standardise(x_K) for x_K in numbers.values()], axis=1)
     buckets = {name: bucket_codes(x_K, BUCKETS) for name, x_K in numbers.items()}
     straight = [add_effects(ids, y_K, half, x_KF) for half in halves]
-    gains = []
-    for fitted, judged, logits_K in zip(halves, halves[::-1], straight):
-        more_K = add_effects([*buckets.values()], y_K, fitted, logits_K=logits_K)
-        before, after = (rank_auc(scores_K[judged], y_K[judged]) for scores_K in (logits_K, more_K))
-        gains.append(after - before)
-    gain = float(np.mean(gains))
+    more = [
+        add_effects([*buckets.values()], y_K, half, logits_K=logits_K)
+        for half, logits_K in zip(halves, straight)
+    ]
+    gain = auc_gain(straight, more, y_K, halves)
     if gain < max(LEAST_GAIN, CHANCE_GAIN / len(y_K) ** 0.5):
         return []
     own = {name: gain_of_cells(codes_K, y_K, straight, halves) for name, codes_K in buckets.items()}

@@ -5,7 +5,8 @@ R rows of the sample, K rows with a label.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
     Halves,
+    JudgedLabel,
     JudgingSample,
     Rows,
     is_single_id,
@@ -35,6 +37,9 @@ RANKS, MUCH_MORE = (1, 2, 4), 1.3
 ERRORS = 5.0  # of the sum of products of what both halves have left over in a pair of values
 ROOM = 4  # rows of the table for each pair of values, so that few share one
 
+# Sums -> the slope of each row's loss, with the sign of a step, and its expected curvature.
+Slope = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
 
 def propose_crosses(
     sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
@@ -54,8 +59,8 @@ def propose_crosses(
     codes_by_name = {n: c for n, c in codes_by_name.items() if n in few[:MOST_COLUMNS]}
     found: dict[str, dict[str, Any]] = {}
     notes = []
-    for y_R in sample.labels:
-        for first, second in _choose_pairs(codes_by_name, y_R, sample):
+    for label in sample.judged_labels():
+        for first, second in _choose_pairs(codes_by_name, label):
             name = f"{first}_{second}"
             if name in found or name in taken:
                 continue
@@ -72,13 +77,10 @@ def _cells(first_K: np.ndarray, second_K: np.ndarray) -> np.ndarray:
 
 
 def _choose_pairs(
-    codes_by_name: Mapping[str, np.ndarray], y_R: np.ndarray, sample: JudgingSample
+    codes_by_name: Mapping[str, np.ndarray], label: JudgedLabel
 ) -> list[tuple[str, str]]:
     """Return the pairs of columns with the largest gains, each beside those before it."""
-    if (halves := sample.label_halves(y_R)) is None:
-        return []
-    known_R = ~np.isnan(y_R)
-    y_K = y_R[known_R]
+    known_R, y_K, halves = label
     codes = {name: codes_R[known_R] for name, codes_R in codes_by_name.items()}
     columns = list(codes.values())
     # the logits of all rows by the effects that either half gives
@@ -127,32 +129,51 @@ def add_effects(
     if logits_K is None:
         rate = float(y_K[half].mean())
         logits_K = np.full(len(y_K), np.log(rate / (1 - rate)))
-    for _ in range(ROUNDS):
+    return fit_effects(columns, logits_K, half, partial(_logistic, y_K[half]), ROUNDS, x_KF)
+
+
+def fit_effects(
+    columns: Sequence[np.ndarray],
+    sum_K: np.ndarray,
+    half: Rows,
+    slope_of: Slope,
+    rounds: int,
+    x_KF: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return a sum [K] with the effects of columns, to which Newton's steps lead.
+
+    Args:
+        columns: the number of each row's value, [K] each.
+        sum_K: to which the effects are added.
+        half: the rows to learn from.
+        slope_of: the loss of these rows, by their sums.
+        rounds: in each of which every column takes a step.
+        x_KF: numbers, of which the sum is linear.
+    """
+    for _ in range(rounds):
         if x_KF is not None:
-            logits_K = logits_K + _line(x_KF, y_K, logits_K, half)
+            slope_H, curve_H = slope_of(sum_K[half])
+            x_HF = x_KF[half]
+            curve_FF = (x_HF.T * curve_H) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
+            sum_K = sum_K + x_KF @ np.linalg.solve(curve_FF, x_HF.T @ slope_H)
         for codes_K in columns:
-            logits_K = logits_K + _effects(codes_K, y_K, logits_K, half)
-    return logits_K
+            sum_K = sum_K + _effects(codes_K, half, *slope_of(sum_K[half]))
+    return sum_K
 
 
-def _sigmoid(logits_K: np.ndarray) -> np.ndarray:
+def _logistic(y_H: np.ndarray, logits_H: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(over="ignore"):  # of logits far below 0, whose sigmoid is 0
-        return np.asarray(1 / (1 + np.exp(-logits_K)))
+        p_H = 1 / (1 + np.exp(-logits_H))
+    return y_H - p_H, p_H * (1 - p_H)
 
 
-def _line(x_KF: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
-    """Return one Newton step of the line of numbers [K], from one half of the rows."""
-    x_HF, p_H = x_KF[half], _sigmoid(logits_K[half])
-    curve_FF = (x_HF.T * (p_H * (1 - p_H))) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
-    return np.asarray(x_KF @ np.linalg.solve(curve_FF, x_HF.T @ (y_K[half] - p_H)))
-
-
-def _effects(codes_K: np.ndarray, y_K: np.ndarray, logits_K: np.ndarray, half: Rows) -> np.ndarray:
+def _effects(
+    codes_K: np.ndarray, half: Rows, slope_H: np.ndarray, curve_H: np.ndarray
+) -> np.ndarray:
     """Return one Newton step of the effect of each row's value [K], from one half of the rows."""
-    p_H = _sigmoid(logits_K[half])
     size = int(codes_K.max()) + 1
-    slope = np.bincount(codes_K[half], weights=y_K[half] - p_H, minlength=size)
-    curve = np.bincount(codes_K[half], weights=p_H * (1 - p_H), minlength=size)
+    slope = np.bincount(codes_K[half], weights=slope_H, minlength=size)
+    curve = np.bincount(codes_K[half], weights=curve_H, minlength=size)
     return np.asarray((slope / (curve + PRIOR))[codes_K])
 
 
@@ -162,7 +183,7 @@ def _left_over(
     """Return how alike both halves leave over labels in the cells, in standard errors."""
     size = int(cells_K.max()) + 1
     sums = [
-        np.bincount(cells_K[half], weights=(y_K - _sigmoid(x_K))[half], minlength=size)
+        np.bincount(cells_K[half], weights=_logistic(y_K, x_K)[0][half], minlength=size)
         for half, x_K in zip(halves, logits_by_half)
     ]
     products = sums[0] * sums[1]
@@ -176,11 +197,21 @@ def gain_of_cells(
     halves: Halves,
 ) -> float:
     """Return the AUC that effects of the cells add, on the half that did not give them."""
-    gains = []
-    for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
-        more_K = x_K + _effects(cells_K, y_K, x_K, fitted)
-        before, after = (rank_auc(scores_K[judged], y_K[judged]) for scores_K in (x_K, more_K))
-        gains.append(after - before)
+    more = [
+        x_K + _effects(cells_K, half, *_logistic(y_K[half], x_K[half]))
+        for half, x_K in zip(halves, logits_by_half)
+    ]
+    return auc_gain(logits_by_half, more, y_K, halves)
+
+
+def auc_gain(
+    before: Sequence[np.ndarray], after: Sequence[np.ndarray], y_K: np.ndarray, halves: Halves
+) -> float:
+    """Return how much AUC logits gain that either half has given, each on the other half."""
+    gains = [
+        rank_auc(more_K[judged], y_K[judged]) - rank_auc(x_K[judged], y_K[judged])
+        for judged, x_K, more_K in zip(halves[::-1], before, after)
+    ]
     return float(np.mean(gains))
 
 
@@ -196,10 +227,9 @@ def _gain_of_factors(
     gains = []
     for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
         cells_K = _cells(first_K, second_K)
-        p_H = 1 / (1 + np.exp(-x_K[fitted]))
         sums = [
             np.bincount(cells_K[fitted], weights=part_H, minlength=shape[0] * shape[1])
-            for part_H in (y_K[fitted] - p_H, p_H * (1 - p_H))
+            for part_H in _logistic(y_K[fitted], x_K[fitted])
         ]
         shares = sums[1] / (sums[1] + PRIOR)  # of an effect that is left of it
         effects = sums[0] / (sums[1] + PRIOR) / shares.mean()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from runner.data.tabular.judging_sample import (
     value_codes,
 )
 from runner.data.tabular.propose_buckets import standardise
-from runner.data.tabular.propose_crosses import MOST_COLUMNS, PRIOR
+from runner.data.tabular.propose_crosses import MOST_COLUMNS, fit_effects
 
 HEAVY_SKEW = 2.0  # of a label from 0 on, whose few large values would rule a squared error
 # What factors must gain over sums on the half of the rows that did not give them: a share of the
@@ -111,18 +112,9 @@ def _predict(
     """
     mean, deviation = float(y_K[half].mean()), float(y_K[half].std())
     unit = (mean if is_log else deviation) or 1.0
-    share_H, sum_K = (y_K[half] if is_log else y_K[half] - mean) / unit, np.zeros(len(y_K))
-    x_HF = x_KF[half]
-    for _ in range(ROUNDS):
-        slope_H, curve_H = _newton(share_H, sum_K[half], is_log=is_log)
-        curve_FF = (x_HF.T * curve_H) @ x_HF + PRIOR * np.eye(x_HF.shape[1])
-        sum_K = sum_K + x_KF @ np.linalg.solve(curve_FF, x_HF.T @ slope_H)
-        for codes_K in columns:
-            slope_H, curve_H = _newton(share_H, sum_K[half], is_log=is_log)
-            size = int(codes_K.max()) + 1
-            slope = np.bincount(codes_K[half], weights=slope_H, minlength=size)
-            curve = np.bincount(codes_K[half], weights=curve_H, minlength=size)
-            sum_K = sum_K + (slope / (curve + PRIOR))[codes_K]
+    share_H = (y_K[half] if is_log else y_K[half] - mean) / unit
+    slope_of = partial(_newton, share_H, is_log=is_log)
+    sum_K = fit_effects(columns, np.zeros(len(y_K)), half, slope_of, ROUNDS, x_KF)
     if is_log:
         return np.asarray(np.exp(np.clip(sum_K, -MOST_LOG, MOST_LOG)) * unit)
     return np.asarray(mean + sum_K * unit)

@@ -5,7 +5,7 @@ R rows of the sample, K rows with a label.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from runner.data.core.columns import is_list
 from runner.data.tabular.column_specs import COUNT, SHARE
 from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.judging_sample import JudgingSample, is_single_id, value_codes
+from runner.data.tabular.judging_sample import JudgedLabel, JudgingSample, is_single_id, value_codes
 from runner.data.tabular.label_leaks import LEAK_AUC, find_only_label, leak_auc
 from runner.data.tabular.list_matches import count_matches
 from runner.data.tabular.propose_crosses import add_effects, gain_of_cells
@@ -56,7 +56,10 @@ def propose_matches(
     if not (lists and single and sample.labels):
         return {}, []
     codes = [value_codes(table[n]) for n in single]
-    before = [_effects_of_ids(codes, y_R, sample) for y_R in sample.labels]
+    judges = []  # each label with the logits [K] that the ids of a row give, by either half
+    for label in sample.judged_labels():
+        ids_K = [codes_R[label.known_R] for codes_R in codes]
+        judges.append((label, [add_effects(ids_K, label.y_K, half) for half in label.halves]))
     found: dict[str, dict[str, Any]] = {}
     notes = []
     for history, item in list(product(lists, single))[:MOST_PAIRS]:
@@ -72,7 +75,7 @@ def propose_matches(
             )
             continue
         by_count, by_share = (
-            max(_gain(x_R, *of_label, sample) for of_label in zip(sample.labels, before))
+            max((_gain(x_R, *judge) for judge in judges), default=0.0)
             for x_R in (counts_R, shares_R)
         )
         encode = SHARE if by_share > by_count + LEAST_GAIN else COUNT  # most matches are single
@@ -97,23 +100,9 @@ def _gives_away(counts_R: np.ndarray, y_R: np.ndarray) -> bool:
     return leak_auc(column, y_R) >= LEAK_AUC or find_only_label(column, y_R) == 1
 
 
-def _effects_of_ids(
-    codes: list[np.ndarray], y_R: np.ndarray, sample: JudgingSample
-) -> list[np.ndarray]:
-    """Return the logits [K] that the ids of a row give, by the effects of either half."""
-    known_R, halves = ~np.isnan(y_R), sample.label_halves(y_R) or ()
-    known = [codes_R[known_R] for codes_R in codes]
-    return [add_effects(known, y_R[known_R], half) for half in halves]
-
-
-def _gain(
-    x_R: np.ndarray, y_R: np.ndarray, logits_by_half: list[np.ndarray], sample: JudgingSample
-) -> float:
+def _gain(x_R: np.ndarray, label: JudgedLabel, logits_by_half: Sequence[np.ndarray]) -> float:
     """Return the AUC that the buckets of a number add to the logits of the other columns."""
-    if not logits_by_half:
-        return 0.0
-    known_R = ~np.isnan(y_R)
-    x_K = x_R[known_R]
+    x_K = x_R[label.known_R]
     edges = np.unique(np.quantile(x_K[x_K > 0], np.linspace(0, 1, BUCKETS + 1)[:-1]))
     cells_K = np.searchsorted(edges, x_K, "right")
-    return gain_of_cells(cells_K, y_R[known_R], logits_by_half, sample.halves(known_R))
+    return gain_of_cells(cells_K, label.y_K, logits_by_half, label.halves)

@@ -5,8 +5,9 @@ R rows of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import holds_grades
 from runner.data.tabular.guess_roles import Role
 from runner.data.tabular.judging_sample import (
-    FEWEST_ROWS,
-    Halves,
     JudgingSample,
     Rows,
     is_number,
@@ -136,22 +135,9 @@ def best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
         sample: the rows, with their labels.
         gain: of numbers and labels [K], the half of the rows to learn from, and the other half.
     """
-    gains = [
-        float(np.mean([gain(x_K, y_K, *order) for order in (halves, halves[::-1])]))
-        for x_K, y_K, halves in judged_halves(x_R, sample)
-    ]
+    labels = sample.judged_labels(x_R)
+    gains = [label.mean_both_ways(partial(gain, x_R[label.known_R], label.y_K)) for label in labels]
     return max([0.0, *gains])
-
-
-def judged_halves(
-    x_R: np.ndarray, sample: JudgingSample
-) -> Iterator[tuple[np.ndarray, np.ndarray, Halves]]:
-    """Yield a number and each label [K] with both halves of the rows, where these can judge."""
-    for y_R in sample.labels:
-        known_R = np.isfinite(x_R) & np.isfinite(y_R)
-        x_K, y_K, halves = x_R[known_R], y_R[known_R], sample.halves(known_R)
-        if len(x_K) >= FEWEST_ROWS and all(len(half) and y_K[half].std() for half in halves):
-            yield x_K, y_K, halves
 
 
 def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:

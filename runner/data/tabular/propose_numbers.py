@@ -6,10 +6,10 @@ R rows of the sample, K rows with a label and a number.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import USER, guess_kind, sounds_like_time
@@ -21,12 +21,11 @@ from runner.data.tabular.guess_roles import (
     Role,
     propose_numeric,
 )
-from runner.data.tabular.judging_sample import JudgingSample, Rows
+from runner.data.tabular.judging_sample import JudgingSample, Rows, read_numbers
 from runner.data.tabular.label_leaks import chance_error, rank_auc
 from runner.data.tabular.propose_number_ids import (
     CHANCE_GAIN,
     LEAST_GAIN,
-    judged_halves,
     means_of_buckets,
 )
 
@@ -77,7 +76,7 @@ def settle_doubts(
         and roles[f.name].reason == DOUBT_REASON
         and roles[f.name].name == "categorical"
         and f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
-        and not _drifts(x_R := _read_whole_numbers(sample, f.name), sample)
+        and not _drifts(x_R := read_numbers(sample.table[f.name], {}), sample)
         and _follows_order(x_R, sample)
     }
 
@@ -111,7 +110,7 @@ def propose_numbers_of_ids(
         may_be = roles[f.name].name == "categorical" or is_unique
         if not (may_be and is_whole) or name in taken:
             continue
-        x_R = _read_whole_numbers(sample, f.name)
+        x_R = read_numbers(table[f.name], {})
         if (is_unique and _may_number_rows(f, x_R)) or _drifts(x_R, sample):
             continue
         in_doubt = roles[f.name].reason == DOUBT_REASON
@@ -122,13 +121,6 @@ def propose_numbers_of_ids(
     ids, made = ", ".join(given["column"] for given in found.values()), ", ".join(found)
     are = "are numbers" if len(found) > 1 else "is a number"
     return found, [f"values of {ids} tell of the label by their order: {made} {are}"]
-
-
-def _read_whole_numbers(sample: JudgingSample, name: str) -> np.ndarray:
-    """Return a column of whole numbers as [R] float64, NaN where one is missing."""
-    values = sample.table[name].combine_chunks()
-    x_R = values.cast(pa.float64(), safe=False).fill_null(np.nan)
-    return np.asarray(x_R.to_numpy(zero_copy_only=False))
 
 
 def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:
@@ -161,8 +153,9 @@ def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
 
 def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether numbers tell more of a label than their single values, by more than chance."""
-    for x_K, y_K, halves in judged_halves(x_R, sample):
-        gain = np.mean([_gain_of_order(x_K, y_K, *order) for order in (halves, halves[::-1])])
+    for label in sample.judged_labels(x_R):
+        y_K = label.y_K
+        gain = label.mean_both_ways(partial(_gain_of_order, x_R[label.known_R], y_K))
         num_rows = 4 * len(y_K) * y_K.var()  # of which half are ones: a rare label tells less
         if gain >= max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
             return True
@@ -182,8 +175,8 @@ def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows)
 def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether the order of numbers tells a label, and their values little beside it."""
     is_told, by_number, by_both = False, 0.0, 0.0
-    for x_K, y_K, halves in judged_halves(x_R, sample):
-        ways = [_judge(x_K, y_K, *order) for order in (halves, halves[::-1])]
+    for known_R, y_K, halves in sample.judged_labels(x_R):
+        ways = [_judge(x_R[known_R], y_K, *order) for order in (halves, halves[::-1])]
         told = _Told(*np.mean(ways, axis=0))
         is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
         by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5

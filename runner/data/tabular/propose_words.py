@@ -6,6 +6,7 @@ N words of all texts, one text after the other, of W kinds; K rows with a label.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -49,16 +50,11 @@ def _tell_of_label(column: pa.ChunkedArray, sample: JudgingSample) -> bool:
     row_N = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
     words = lists.flatten().dictionary_encode()
     word_N = words.indices.to_numpy(zero_copy_only=False)
-    for y_R in sample.labels:
-        halves = sample.label_halves(y_R)
-        if halves is None:
-            continue
-        known_R = ~np.isnan(y_R)
-        y_K, number_R = y_R[known_R], np.cumsum(known_R) - 1
-        known_N = known_R[row_N]
-        row_of_word, word = number_R[row_N[known_N]], word_N[known_N]
-        auc = np.mean([_judge(row_of_word, word, y_K, *order) for order in (halves, halves[::-1])])
-        if auc - 0.5 >= max(LEAST_GAIN, ERRORS * chance_error(y_K)):
+    for label in sample.judged_labels():
+        known_N, number_R = label.known_R[row_N], np.cumsum(label.known_R) - 1
+        judge = partial(_judge, number_R[row_N[known_N]], word_N[known_N], label.y_K)
+        least = max(LEAST_GAIN, ERRORS * chance_error(label.y_K))
+        if label.mean_both_ways(judge) - 0.5 >= least:
             return True
     return False
 
