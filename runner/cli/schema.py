@@ -19,6 +19,7 @@ from runner.config.proposed_length import (
     table_overrides,
 )
 from runner.data.tabular.choose_roles import SeveralLabelsError
+from runner.data.tabular.find_splits import train_share
 from runner.data.tabular.format_schema import format_schema_yaml
 from runner.data.tabular.guess_label import find_stray_values, holds_grades, is_binary
 from runner.data.tabular.propose_interactions import MAX_LENGTH, TASKS, UnclearColumnError
@@ -26,7 +27,6 @@ from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.propose_uses import NUMBERS
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
-from runner.data.tabular.split_columns import train_share
 from runner.errors import UserError, already_exists, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.

@@ -10,7 +10,7 @@ import yaml
 
 import runner.models
 from runner.batch import SequenceFeature, SparseFeature, TaskSpec
-from runner.data.read.last_batch import drop_ids, pad_batch
+from runner.data.read.block_dataset import drop_ids, pad_batch
 from runner.models.layers.sequences import single_ids
 from runner.models.losses import BCE, BPR, InBatchSoftmax, check_loss_inputs
 from runner.models.misfits import find_misfits

@@ -1,10 +1,13 @@
-"""Types of the settings of dataset options, with the values that each may have. No torch here."""
+"""Types of the settings of dataset options, and checks of their values. No torch here."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
 from runner.config_key import Key
+from runner.config_value import find_field_problems
+from runner.errors import ConfigError, nearest_hint, raise_combined
 
 LAST_BATCH_POLICIES = ("short", "drop", "pad")  # for rows of an epoch that fill no batch
 MAX_ROWS = 2**31  # tables, windows and files have fewer
@@ -34,3 +37,29 @@ DATA_SERVER = r"grpc(\+tls)?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 Locations = Annotated[
     list[str], Key(pattern=DATA_SERVER, note="grpc://HOST:PORT or grpc+tls://HOST:PORT")
 ]
+
+
+def check_settings(recipe: Any) -> None:
+    """Check the values of all fields by their types, which may be annotated with a `Key`.
+
+    A job has been held against them before, see `runner.config.part_arguments`; a recipe of code
+    has not.
+
+    Raises:
+        ConfigError: naming each key with a value of another type, or out of its range.
+    """
+    raise_combined(find_field_problems(recipe, "dataset."))
+
+
+def check_names(key: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Check that a mapping has exactly the known keys.
+
+    Raises:
+        ConfigError: naming the first key that is unknown or missing.
+    """
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"dataset.{key}.{name}: no such setting{nearest_hint(name, known)}")
+    for name in known:
+        if name not in values:
+            raise ConfigError(f"dataset.{key}.{name} is not set")

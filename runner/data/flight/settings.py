@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from runner.data.core.argument_types import Locations, Seconds
+from runner.data.core.argument_types import Locations, Seconds, check_settings
 from runner.data.core.columns import Columns
-from runner.data.core.setting_checks import check_settings
 from runner.data.flight.protocol import ServedData, is_loopback
 from runner.errors import ConfigError, DataError, raise_combined
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.nn import functional
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition
 from runner.config_value import check_value
@@ -18,7 +21,6 @@ from runner.data.core.dataset import START_POSITION, Dataset, epoch_end_offset
 from runner.data.growing.settings import Growth
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.index import BlockIndex
-from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.order import plan_epoch
 from runner.data.read.prefetch import prefetch_in_thread
 from runner.data.read.reader_process import batches_from_process
@@ -42,7 +44,9 @@ class BlockDataset(Dataset):
         workers: windows that as many threads read in advance, 0 for none; no part of the order.
             None: one as soon as `read_ahead` says that a core is free, or as many as
             `read_in_process` says, in a process of their own.
-        rest: policy for the last rows of a training epoch, see `runner.data.read.last_batch`.
+        rest: policy for the rows at the end of a training epoch that fill no batch, under which all
+            ranks make the same number of updates. short: the last batch is shorter. drop: they are
+            left out, others in each epoch. pad: the batch is filled up with rows of weight 0.
         bad_rows: count and examples of the rows that preparation skipped.
         reachable: split -> metric -> best possible value, for planted data.
 
@@ -163,3 +167,48 @@ def iterate_in_bursts(batches: Iterator[Batch], burst_size: int) -> Iterator[Bat
     """
     while burst := list(itertools.islice(batches, max(1, burst_size))):
         yield from burst
+
+
+def pad_batch(batch: Batch, batch_size: int) -> Batch:
+    """Fill a batch up to `batch_size` rows.
+
+    The added rows have weight 0, number -1 and no ids, so that they touch no table.
+    """
+    missing = batch_size - batch.size
+    if missing <= 0:
+        return batch
+    below, after = (0, 0, 0, missing), (0, missing)
+    sequences = None if batch.sequences is None else _pad_kjt(batch.sequences, batch.size, missing)
+    return replace(
+        batch,
+        dense_BD=functional.pad(batch.dense_BD, below),
+        sparse=_pad_kjt(batch.sparse, batch.size, missing),
+        sequences=sequences,
+        labels_BT=functional.pad(batch.labels_BT, below),
+        weights_B=functional.pad(batch.weights_B, after),
+        rows_B=functional.pad(batch.rows_B, after, value=-1),
+        groups_BG=functional.pad(batch.groups_BG, below),
+    )
+
+
+def drop_ids(batch: Batch) -> Batch:
+    """Remove all ids from the batch of a rank that has no row left.
+
+    Its weight is 0, and it must touch no table either: otherwise a stateful optimizer would take a
+    step that it does not take on another number of ranks.
+    """
+    sequences = None if batch.sequences is None else _pad_kjt(batch.sequences, 0, batch.size)
+    return replace(batch, sparse=_pad_kjt(batch.sparse, 0, batch.size), sequences=sequences)
+
+
+def _pad_kjt(kjt: KeyedJaggedTensor, num_kept: int, num_empty: int) -> KeyedJaggedTensor:
+    """Keep `num_kept` rows, which must be all or 0, and append `num_empty` rows without ids."""
+    weights = kjt.weights_or_none()
+    lengths_FB = kjt.lengths().view(len(kjt.keys()), kjt.stride())[:, :num_kept]
+    return KeyedJaggedTensor(
+        keys=kjt.keys(),
+        values=kjt.values() if num_kept else kjt.values()[:0],
+        weights=weights if num_kept or weights is None else weights[:0],
+        lengths=functional.pad(lengths_FB, (0, num_empty)).flatten(),
+        stride=num_kept + num_empty,
+    )

@@ -27,9 +27,10 @@ from runner.data.core.argument_types import (
     Seed,
     WindowRows,
     Workers,
+    check_names,
+    check_settings,
 )
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, SequenceColumn
-from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.interactions.partitions import PARTITION_ROWS
 from runner.data.interactions.rewrite import rewrite_events

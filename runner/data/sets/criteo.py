@@ -18,10 +18,19 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from runner.config_key import Key
-from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, Share, WindowRows, Workers
+from runner.data.core.argument_types import (
+    Count,
+    Prefetch,
+    Rest,
+    Seed,
+    Share,
+    WindowRows,
+    Workers,
+    check_names,
+    check_settings,
+)
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.core.transforms import hash_ids
 from runner.data.prepare.engine import Engine

@@ -17,9 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from runner.data.core.argument_types import Prefetch, Rest, Seed, WindowRows, Workers
+from runner.data.core.argument_types import (
+    Prefetch,
+    Rest,
+    Seed,
+    WindowRows,
+    Workers,
+    check_settings,
+)
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
-from runner.data.core.setting_checks import check_settings
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe

@@ -26,6 +26,8 @@ from runner.data.core.argument_types import (
     Spread,
     WindowRows,
     Workers,
+    check_names,
+    check_settings,
 )
 from runner.data.core.blocks import ArrowWriter
 from runner.data.core.columns import (
@@ -36,7 +38,6 @@ from runner.data.core.columns import (
     SequenceColumn,
     narrowest_id_type,
 )
-from runner.data.core.setting_checks import check_names, check_settings
 from runner.data.prepare.export import export_dataset
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe

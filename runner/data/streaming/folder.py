@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.data.core.argument_types import Count, Seconds, SecondsOrNone
+from runner.data.core.argument_types import Count, Seconds, SecondsOrNone, check_settings
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
 from runner.data.core.file_hashes import hash_file_anew
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_settings
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.config_key import Key
-from runner.data.core.argument_types import SecondsOrNone
+from runner.data.core.argument_types import SecondsOrNone, check_settings
 from runner.data.core.columns import Columns, check_columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_settings
 from runner.data.streaming.kafka_consumer import (
     CHUNK_ROWS,
     CODE_SETTINGS,

@@ -25,13 +25,15 @@ from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, guess_r
 from runner.data.tabular.judging_sample import read_number_label, read_numbers
 from runner.data.tabular.label_leaks import (
     LEAK_AUC,
+    find_formula,
     find_only_label,
     goes_with_label,
     holds_all_positives,
+    is_share,
     is_zero_without_label,
     leak_auc,
+    tells_by_order,
 )
-from runner.data.tabular.number_leaks import find_formula, is_share, tells_by_order
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError

@@ -25,7 +25,7 @@ from runner.data.tabular.file_list import (
     describe_other_formats,
     find_files,
 )
-from runner.data.tabular.find_splits import find_split_paths
+from runner.data.tabular.find_splits import find_split_columns, find_split_paths
 from runner.data.tabular.guess_roles import FEATURES, Role
 from runner.data.tabular.propose_interactions import (
     choose_events,
@@ -42,7 +42,6 @@ from runner.data.tabular.read_text import TextFormat, default_text_format
 from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.tabular.sample_statistics import Sample, count_other_splits
 from runner.data.tabular.schema_hints import Hints, find_wrong_hints
-from runner.data.tabular.split_columns import find_split_columns
 from runner.data.tabular.table_settings import TEXT_FORMATS
 from runner.data.tabular.text_layout import check_names_not_repeated, with_rows
 from runner.data.tabular.unfit_lines import check_lines_fit, describe_quoting

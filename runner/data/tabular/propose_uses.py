@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.copied_rows import describe_copied_rows
 from runner.data.tabular.describe_drift import describe_drift
 from runner.data.tabular.doubtful_values import (
+    describe_copied_rows,
     describe_impressions,
     describe_missing_codes,
     describe_numbered_histories,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.core.setting_checks import check_settings
+from runner.data.core.argument_types import check_settings
 from runner.data.prepare.engine import Engine
 from runner.data.tabular.arrow_files import (
     ARROW_FORMATS,

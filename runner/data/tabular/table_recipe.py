@@ -2,28 +2,35 @@
 
 Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
 with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
+Parquet files of object stores that need no rewriting are copied with their row groups, so that the
+order of examples is that of local files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
 from runner.data.tabular.column_types import direct_columns, id_types
-from runner.data.tabular.fetch_files import fetch_files
-from runner.data.tabular.read_files import is_nested
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import is_nested, open_parquet_file
 from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.table_settings import TEXT_FORMATS
+from runner.errors import DataError, first_line
 
 VERSION = 1  # to be raised when the same files and settings give other rows
 DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow
@@ -150,3 +157,45 @@ class TableRecipe(TableFiles):
 def fitted_digest(folder: Path) -> str:
     """Return what identifies the transforms that a folder holds."""
     return FittedTransforms.load(folder).digest()
+
+
+def fetch_files(
+    files: Mapping[str, Sequence[DataFile]],
+    columns: Sequence[str],
+    folder: Path,
+    advance: Callable[[int], None],
+) -> dict[str, list[str]]:
+    """Copy columns of files into a folder, and return the names of every split's copies.
+
+    Args:
+        files: Parquet files by split.
+        columns: names of those that are copied.
+        folder: where the copies are written.
+        advance: is called with numbers of rows as they are done.
+
+    Raises:
+        DataError: naming the file, and the row group that cannot be read.
+    """
+    names: dict[str, list[str]] = {}
+    for split, own in files.items():
+        # in the order of `own`, since files are read in the order of their names
+        names[split] = [f"{split}-{number:05d}.parquet" for number in range(len(own))]
+        for name, file in zip(names[split], own):
+            _fetch(file, columns, folder / name, advance)
+    return names
+
+
+def _fetch(
+    file: DataFile, columns: Sequence[str], copy: Path, advance: Callable[[int], None]
+) -> None:
+    with open_parquet_file(file) as opened:
+        schema = pa.schema([opened.schema_arrow.field(name) for name in columns])
+        with pq.ParquetWriter(copy, schema, write_page_checksum=True) as writer:
+            for group in range(opened.num_row_groups):
+                try:
+                    rows = opened.read_row_group(group, columns=list(columns), use_threads=False)
+                except READ_ERRORS as error:
+                    raise DataError(f"{file}: row group {group}: {first_line(error)}") from error
+                if rows.num_rows:
+                    writer.write_table(rows.select(list(columns)), row_group_size=rows.num_rows)
+                advance(rows.num_rows)
