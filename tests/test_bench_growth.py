@@ -89,13 +89,13 @@ def test_operations_with_data_of_the_host_are_seen_and_numbers_are_not():
 @pytest.mark.slow
 def test_no_graph_of_a_model_breaks_and_fbgemm_holds_the_tables_of_a_gpu(capsys, monkeypatch):
     # on a CPU its measured speed chooses; a busy machine may measure either
-    monkeypatch.setattr("runner.embeddings.kernel_probe.adagrad_row_s", lambda: 0.0)
+    monkeypatch.setattr("runner.embeddings.factory.adagrad_row_s", lambda: 0.0)
     assert gpu_audit.main(["--only", "dlrm,dcn"]) == 0
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     (breaks, count, blockers) = next(line for line in said if line[:1] == ["dlrm"])[1:]
     assert (breaks, blockers) == ("0", "0") and int(count) > 20
     assert ["rowwise_adagrad", "FbgemmTables", "FbgemmTables"] in said
     assert ["adam", "FbgemmTables", "CpuTables"] in said
-    monkeypatch.setattr("runner.embeddings.kernel_probe.adagrad_row_s", lambda: 1.0)
+    monkeypatch.setattr("runner.embeddings.factory.adagrad_row_s", lambda: 1.0)
     said = [line.split() for line in gpu_audit.engines().splitlines()]
     assert ["rowwise_adagrad", "FbgemmTables", "CpuTables"] in said

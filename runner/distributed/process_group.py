@@ -1,8 +1,17 @@
-"""Joining and leaving the process group, for ranks that we or torchrun have started."""
+"""Joining and leaving the process group, for ranks that we or torchrun have started.
+
+By itself gloo listens at the address to which the host's name resolves. That is a loopback address
+on many machines, as Debian's `127.0.1.1`, and wherever the name does not resolve; ranks of other
+nodes then wait in vain until their timeout.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import sys
+from collections.abc import MutableMapping
 from datetime import timedelta
 
 import torch
@@ -10,9 +19,11 @@ import torch.distributed as dist
 
 from runner.distributed import launcher
 from runner.distributed.collective_order import VARIABLE, check_collective_order
-from runner.distributed.interface import set_gloo_interface
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import UserError, first_line
+
+_SIOCGIFADDR = 0x8915  # ioctl(2) of Linux: the IPv4 address of an interface
+GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
@@ -71,3 +82,48 @@ def leave_process_group() -> None:
     """Destroy the process group; without this, some runs end in an abort."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def set_gloo_interface(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Make gloo listen on the interface of the route to rank 0, where there are several nodes.
+
+    A variable that the user has set stays, and so does gloo's own choice where the route goes
+    through the loopback or over IPv6.
+    """
+    is_one_node = environment.get("LOCAL_WORLD_SIZE", "1") == environment.get("WORLD_SIZE", "1")
+    if GLOO_VARIABLE in environment or is_one_node:
+        return
+    if interface := route_interface(environment["MASTER_ADDR"]):
+        environment[GLOO_VARIABLE] = interface
+
+
+def route_interface(host: str) -> str | None:
+    """Return the interface that has the address from which this machine reaches a host.
+
+    For an address of this machine it is the one that has it. No packet is sent.
+
+    Returns:
+        None for the loopback, for a host without an IPv4 address, and on other systems than Linux.
+    """
+    if sys.platform != "linux":
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return None
+        own = probe.getsockname()[0]
+        if own.startswith("127."):
+            return None
+        names = (name for _, name in socket.if_nameindex())
+        return next((name for name in names if _address(probe, name) == own), None)
+
+
+def _address(probe: socket.socket, interface: str) -> str | None:
+    import fcntl
+
+    try:
+        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+    except OSError:  # it has no IPv4 address
+        return None
+    return socket.inet_ntoa(answer[20:24])

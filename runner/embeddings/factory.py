@@ -1,10 +1,17 @@
-"""Construction of embedding tables in one process, with the fastest engine of the device."""
+"""Construction of embedding tables in one process, with the fastest engine of the device.
+
+The machine code that FBGEMM writes for a row of row-wise Adagrad (src/SparseAdagrad.cc in its
+sources) has `movss`, `divss` and `sqrtss` of SSE among instructions of AVX. Some processors save
+and restore the upper halves of their registers at each change between the two: an Intel CPU with
+AMX takes 380 ns longer for a row, of whatever width. So it is measured whether this one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -17,13 +24,17 @@ from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import ZerosFrom, zeros_in_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
-from runner.embeddings.kernel_probe import prefers_fbgemm
 from runner.embeddings.memory_budget import table_bytes_per_rank
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import NO_16_BIT_ON_CUDA
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
+from runner.machine.cores import cpu_name
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
+
+SLOW_FROM_S = 120e-9  # a row; our own row updates take 60 to 120 ns
+_NUM_ROWS, _WIDTH = 512, 8
+_REPEATS = 5
 
 
 def build_tables(
@@ -158,3 +169,47 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
             f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is "
             "looked up"
         )
+
+
+def prefers_fbgemm(kind: str, specs: Iterable[TableSpec]) -> bool:
+    """Return whether FBGEMM's CPU kernel of an optimizer updates tables, and not our own code.
+
+    Of row-wise Adagrad both give the same bits, so that the faster one may, but for a table that
+    several features share: for such tables the processor's name decides, since a busy machine can
+    measure either and a resume could differ by rounding. Adagrad is scalar code in FBGEMM, which
+    takes 1.1 to 1.5 times as long as ours.
+    """
+    if kind != "rowwise_adagrad":
+        return kind == "sgd"
+    if any(len(spec.features) > 1 for spec in specs):
+        return "AMD" in cpu_name()
+    return adagrad_row_s() < SLOW_FROM_S
+
+
+@cache
+def adagrad_row_s() -> float:
+    """Return by how many seconds an update of a row by row-wise Adagrad is longer than by SGD.
+
+    It is measured once in a process, in some five milliseconds, by the processor time of one
+    thread, so that others on the machine do not count.
+    """
+    ids, offsets = torch.arange(_NUM_ROWS), torch.arange(_NUM_ROWS + 1)
+    layout = make_layout([TableSpec("probe", _NUM_ROWS, _WIDTH, ("ids",))], ["ids"], by_dim=False)
+    num_threads, seconds = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        for kind in ("sgd", "rowwise_adagrad"):
+            tables = FbgemmTables(layout, SparseSettings(kind, lr=0.01), torch.device("cpu"))
+            seconds.append(min(_update_s(tables, ids, offsets) for _ in range(_REPEATS)))
+    finally:
+        torch.set_num_threads(num_threads)
+    sgd_s, adagrad_s = seconds
+    return (adagrad_s - sgd_s) / _NUM_ROWS
+
+
+def _update_s(tables: FbgemmTables, ids: torch.Tensor, offsets: torch.Tensor) -> float:
+    pooled_BE = tables._look_up(ids, offsets, None)
+    gradient_BE = torch.ones_like(pooled_BE)
+    begin = time.thread_time()
+    pooled_BE.backward(gradient_BE)  # type: ignore[no-untyped-call]
+    return time.thread_time() - begin

@@ -1,14 +1,12 @@
-"""The cores that this process may use, their kind, and the threads of OpenMP."""
+"""The cores that this process may use, by its control groups, and the threads of OpenMP."""
 
 from __future__ import annotations
 
 import math
 import os
 import platform
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-
-from runner.machine.control_groups import control_groups
 
 # How often a thread of OpenMP spins between two tasks before it sleeps. Measured on two cores that
 # other processes used as well, in rows/s of a DLRM-like step: 300 gave 34k, 0 (sleep at once) 32k,
@@ -53,3 +51,27 @@ def set_thread_environment(
     """
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_COUNT)
     environment.setdefault("OMP_NUM_THREADS", str(num_threads or usable_cores()))
+
+
+def control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of this process's control groups, and whether they are of version 1.
+
+    Those above them follow, since their limits hold as well. A container may see its own group as
+    the root, under a path that is not there.
+    """
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:  # the system is not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        is_v1 = bool(controllers)
+        if is_v1 and controller not in controllers.split(","):
+            continue
+        root = cgroup / controller if is_v1 else cgroup
+        group = root / path.lstrip("/")
+        while True:
+            yield group, is_v1
+            if group == root:
+                break
+            group = group.parent

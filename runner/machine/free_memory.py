@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.machine.control_groups import control_groups
+from runner.machine.cores import control_groups
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from runner.batch import Batch, Embeddings, Schema, SequenceFeature
 from runner.models.argument_types import Activation, Width, Widths
 from runner.models.layers.history import HistoryModel
 from runner.models.layers.mlp import init_linear_layers, mlp
-from runner.models.layers.place_draws import draw_at_places
+from runner.models.layers.row_draws import draw_at_places
 from runner.models.layers.sequences import is_event
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
@@ -17,10 +18,10 @@ from runner.training.batches import check_failed_batch, training_batches
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
 from runner.training.stop_signal import StopSignal
+from runner.training.update.context import Context
 from runner.training.update.determinism import is_of_own_class, warn_of_unrepeatable_sums
-from runner.training.update.idle_update import watch_weights
 from runner.training.update.task import StepOutput
-from runner.training.update.unsaved_state import warn_of_unsaved_state
+from runner.training.update.unsaved_state import state_of, warn_of_unsaved_state
 
 _OUTPUT_FIELDS = {"rows_B": Tensor, "cursor": DataPosition, "applied": bool}
 _OUTPUT_VALUES = {
@@ -253,3 +254,24 @@ def learning_rates_at(rates: LearningRates, update: int) -> dict[str, float]:
     factor = rates.factor(update)
     factors = {name: factor_of(update) for name, factor_of in rates.factors_by_name.items()}
     return {name: base * factors.get(name, factor) for name, base in rates.base.items()}
+
+
+@contextmanager
+def watch_weights(context: Context) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether anything outside of the tables was trained so far.
+
+    Each step of an optimizer counts, also by a rate of 0 and without the context, and so does each
+    weight or buffer with another value.
+    """
+    tensors: list[Tensor] = [*context.dense_parameters]
+    for module in context.root_modules():
+        tensors += module.buffers()
+    for module in context.task_modules.values():
+        tensors += module.parameters()
+    before = [state_of(tensor) for tensor in tensors]
+    stepped = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: stepped.append(optimizer))
+    try:
+        yield lambda: bool(stepped) or [state_of(tensor) for tensor in tensors] != before
+    finally:
+        hook.remove()

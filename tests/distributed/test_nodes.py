@@ -12,7 +12,7 @@ import pytest
 from runner.config.compose import compose
 from runner.config.restart import config_before_restart
 from runner.config.targets import allowed_packages
-from runner.distributed.interface import VARIABLE, route_interface, set_gloo_interface
+from runner.distributed.process_group import GLOO_VARIABLE, route_interface, set_gloo_interface
 from runner.distributed.ray_nodes import NodeRole
 from runner.distributed.world_size import local_world_size, may_restart
 from runner.embeddings.row_exchange import row_ranges_on_groups
@@ -38,13 +38,13 @@ def test_gloo_listens_where_the_other_nodes_find_it():
     far = "192.0.2.1"  # of documentation; nothing is sent there
     environment = {**AGENT, "MASTER_ADDR": far}
     set_gloo_interface(environment)
-    assert environment.get(VARIABLE) == route_interface(far)
-    chosen = {**AGENT, "MASTER_ADDR": far, VARIABLE: "own"}
+    assert environment.get(GLOO_VARIABLE) == route_interface(far)
+    chosen = {**AGENT, "MASTER_ADDR": far, GLOO_VARIABLE: "own"}
     set_gloo_interface(chosen)
-    assert chosen[VARIABLE] == "own"
+    assert chosen[GLOO_VARIABLE] == "own"
     for kept in (AGENT, {**AGENT, "MASTER_ADDR": far, "WORLD_SIZE": "2"}):
         set_gloo_interface(kept := dict(kept))
-        assert VARIABLE not in kept, "the loopback and a single node are left to gloo"
+        assert GLOO_VARIABLE not in kept, "the loopback and a single node are left to gloo"
     assert route_interface("no.such.host.invalid") is None
 
 

@@ -15,10 +15,10 @@ from runner.errors import ConfigError
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 from runner.rundir.checkpoint import (
     Checkpointer,
-    file_tensors,
     load_tensors,
     open_checkpoint,
     staging,
+    tensors,
 )
 from tests.embeddings.test_row_dtypes import CPU, ORDER, SPECS, random_ids
 
@@ -69,7 +69,7 @@ def test_a_scratch_file_has_no_name_and_goes_with_its_tables(tmp_path):
 
 
 def test_a_save_copies_no_table_and_a_load_reads_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_tensors, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(tensors, "BLOCK_BYTES", 1000)
     first, second = (
         build_tables(
             LARGE, ORDER, settings("adam", "fp32"), seed=seed, device=CPU, scratch=tmp_path / "t"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.embeddings import kernel_probe
+from runner.embeddings import factory as kernel_probe
 from runner.embeddings.cpu_tables import CpuTables
 from runner.embeddings.factory import build_tables
 from runner.embeddings.fbgemm_tables import FbgemmTables

@@ -9,8 +9,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.embeddings.factory import build_tables
 from runner.embeddings.interface import EmbeddingTables, TableSpec
-from runner.embeddings.row_resets import reset_rows
 from runner.optim.settings import SparseSettings
+from runner.training.update.growing_ids import reset_rows
 
 SPECS = (TableSpec("a", 50, 8, ("a",)), TableSpec("b", 30, 6, ("b",), init_bound=0.0))
 CPU = torch.device("cpu")

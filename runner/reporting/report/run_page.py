@@ -21,11 +21,11 @@ from runner.reporting.report.html import (
     status_cell,
 )
 from runner.reporting.report.plotly_curves import COLOURS, read_curves
-from runner.reporting.report.plotly_norms import norm_figures
 from runner.reporting.report.plotly_run import (
     count_parts,
     lr_figure,
     metric_figures,
+    norm_figures,
     throughput_figure,
 )
 from runner.reporting.report.records import RunRecord

@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.planner import WriteItem
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.distributed.shards import is_in_file, local_tensors
 from runner.machine.free_memory import available_memory_bytes
-from runner.rundir.checkpoint.file_tensors import BLOCK_BYTES, read_from_front, row_blocks
 from runner.rundir.checkpoint.files import FileDigest, write_file
 from runner.rundir.checkpoint.manifest import TENSORS_SUFFIX
+from runner.rundir.checkpoint.tensors import BLOCK_BYTES, read_from_front, row_blocks
 
 _ALIGN_BYTES = 16
 _DTYPE_NAMES = {

@@ -5,8 +5,8 @@ Torch's `HuggingFaceStorageReader` reads what `staging` has written into any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import Metadata
 
-from runner.distributed.shards import is_in_file, local_tensors
+from runner.distributed.shards import LocalShard, LocalShards, is_in_file, local_tensors
 from runner.errors import UserError, nearest_hint
-from runner.rundir.checkpoint.file_tensors import in_blocks, read_from_front
+from runner.machine.memory import advise_random_reads
 from runner.rundir.checkpoint.manifest import Checkpoint, DamagedError
+
+BLOCK_BYTES = 16 << 20  # held in memory at a time
+_WHOLE_BYTES = 256 << 20  # of a tensor in memory that is read as a whole
 
 
 def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
@@ -139,3 +142,42 @@ def _read(
         reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DamagedError(f"the tensors in {saved.path} cannot be read: {error!r}") from error
+
+
+def row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Split a tensor by rows into blocks of a size that memory always has."""
+    num_rows = max(1, BLOCK_BYTES * len(tensor) // max(1, tensor.nbytes))
+    return torch.split(tensor, num_rows)
+
+
+def in_blocks(tensor: Tensor) -> Tensor:
+    """Return a large tensor, or one in a file, as many shards, each of which is read as a whole."""
+    if not any(is_in_file(t) or _is_large(t) for t in local_tensors(tensor)):
+        return tensor
+    zeros = (0,) * tensor.dim()
+    shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, zeros)]
+    blocks = []
+    for shard in shards:
+        first_row, *others = shard.offset
+        for rows in row_blocks(shard.tensor):
+            blocks.append(LocalShard(rows, (first_row, *others)))
+            first_row += len(rows)
+    return LocalShards(tensor.shape, blocks, tensor.dtype, tensor.device)
+
+
+def _is_large(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dim() > 0 and tensor.nbytes > _WHOLE_BYTES
+
+
+@contextmanager
+def read_from_front(tensor: Tensor | None) -> Iterator[None]:
+    """Let the system read ahead in the file of a tensor within the block, if it lies in one."""
+    if tensor is None or not tensor.nbytes or not is_in_file(tensor):
+        yield
+        return
+    storage = tensor.untyped_storage()
+    advise_random_reads(storage.data_ptr(), storage.nbytes(), random=False)
+    try:
+        yield
+    finally:
+        advise_random_reads(storage.data_ptr(), storage.nbytes(), random=True)

@@ -39,7 +39,7 @@ from runner.rundir.run import Run
 from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.data import count_steps_per_epoch, make_dataset, makes_windows
 from runner.training.builder.device import prepare_device, seed_everything
-from runner.training.builder.emulated_bf16 import lacks_bf16, multiply_by_float32
+from runner.training.builder.growing import with_rows
 from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.inputs import JobInputs
 from runner.training.builder.metrics import build_metrics
@@ -47,12 +47,11 @@ from runner.training.builder.model import describe_fewer_negatives
 from runner.training.builder.optimizers import base_learning_rates, make_learning_rates
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
-from runner.training.builder.precision_probe import describe_bf16
+from runner.training.builder.precision_probe import describe_bf16, lacks_bf16, multiply_by_float32
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.builder.tables import check_start, get_table_lookup
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
-from runner.training.growing_dataset import with_rows
 from runner.training.job import Cadence, Delivery, Job, LearningRates
 from runner.training.update.context import Context
 from runner.training.update.task import Task

@@ -19,8 +19,8 @@ from runner.data.growing.settings import Growth
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID, UNKNOWN_ID
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import set_rows
+from runner.embeddings.initialization import draw_row_weights
 from runner.embeddings.interface import EmbeddingTables, TableSpec
-from runner.embeddings.row_resets import reset_rows
 from runner.models.layers.embedding import LINEAR_SUFFIX
 
 
@@ -181,3 +181,32 @@ def _replace_values(kjt: KeyedJaggedTensor, values_V: np.ndarray) -> KeyedJagged
         length_per_key=kjt.length_per_key(),
         offset_per_key=kjt.offset_per_key(),
     )
+
+
+def reset_rows(
+    tables: EmbeddingTables, specs: Sequence[TableSpec], rows: np.ndarray, *, seed: int, draw: int
+) -> None:
+    """Give rows of some tables new initial weights, and set their optimizer's states to zero.
+
+    Every rank draws all weights and keeps those of its shards, so that any plan has the same. Call
+    it between two updates.
+
+    Args:
+        tables: all tables of the model.
+        specs: those whose rows are reset.
+        rows: their numbers, the same in each of them.
+        seed: of the run.
+        draw: number of this reset; each draws other weights.
+    """
+    state, rows_N = tables.state(), torch.from_numpy(rows)
+    for spec in specs:
+        for key, tensor in state.items():
+            table, _, name = key.rpartition("/")
+            if table != spec.name:
+                continue
+            if name == "weight":
+                values = draw_row_weights(len(rows), spec, seed=seed, draw=draw)
+            else:
+                values = torch.zeros(len(rows), *tensor.shape[1:], dtype=tensor.dtype)
+            set_rows(tensor, rows_N, values)
+    tables.take_over_weights()

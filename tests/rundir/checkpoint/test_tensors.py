@@ -16,12 +16,12 @@ from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import UserError
 from runner.rundir.checkpoint import (
     Checkpointer,
-    file_tensors,
     load_tensors,
     open_checkpoint,
     read_tensors,
     staging,
     tensor_shapes,
+    tensors,
 )
 from runner.rundir.checkpoint.staging import HostBuffer, stage_tensors
 from tests.rundir.checkpoint.saving import make_checkpointer, save
@@ -175,7 +175,7 @@ def test_without_room_for_a_copy_large_tensors_are_written_and_read_in_place(tmp
     monkeypatch.setattr(staging, "available_memory_bytes", lambda: 1000.0)
     monkeypatch.setattr(staging, "BLOCK_BYTES", 500)
     for name, value in (("BLOCK_BYTES", 700), ("_WHOLE_BYTES", 800)):
-        monkeypatch.setattr(file_tensors, name, value)
+        monkeypatch.setattr(tensors, name, value)
     table = torch.randn(101, 7)
     state = {
         "table": table,

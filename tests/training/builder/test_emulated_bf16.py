@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner.training.builder.emulated_bf16 import lacks_bf16
+from runner.training.builder.precision_probe import lacks_bf16
 from tests.conftest import python
 
 CODE = """
@@ -14,7 +14,7 @@ import json, warnings
 import torch
 from torch import nn
 from torch.nn import functional
-from runner.training.builder.emulated_bf16 import multiply_by_float32
+from runner.training.builder.precision_probe import multiply_by_float32
 warnings.simplefilter("error")
 
 def rounded(x):
