@@ -48,8 +48,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         tracked = TrackedExport(Path(composed.config["run"]))
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
-    from runner.serving.export import export_run
-    from runner.serving.export_delta import export_delta
+    from runner.serving.export import export_delta, export_run
 
     out = Path(given.out)
     write = export_run if given.since is None else export_delta
