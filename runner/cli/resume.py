@@ -128,11 +128,7 @@ def _check_sent_folders(
 ) -> None:
     """Check that a sweep that was sent leads into no folder: code in it could be taken for ours.
 
-    Args:
-        folder: of the sweep.
-        named: folders with options that its command names.
-        given: those that the present command names.
-        cwd: in which its command was given; relative paths count from there.
+    Relative paths of its command (`named`) count from `cwd`, in which it was given.
 
     Raises:
         UserError: for a folder.

@@ -169,11 +169,6 @@ def _ask_for_columns(
 ) -> tuple[str, ...]:
     """Ask on a terminal which columns are the labels, the user or the item.
 
-    Args:
-        error: what was not clear, with the candidates.
-        part: what is asked for.
-        form: of an answer.
-
     Raises:
         UserError: the given one, if there is no terminal, or no answer.
     """

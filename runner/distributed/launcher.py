@@ -311,12 +311,7 @@ def _send_signal(ranks: list[_Rank], number: int) -> None:
 
 
 def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
-    """Return the result of the rank that was first to fail by itself, or of rank 0 if none was.
-
-    Args:
-        ranks: all of which have ended.
-        signum: the signal that this process received first, if any.
-    """
+    """Return what the first of the ended ranks to fail by itself says, or rank 0 if none failed."""
     results = {rank.number: rank.result for rank in ranks if rank.result is not None}
     failures = [(r.at, n) for n, r in results.items() if not r.is_ok and not ranks[n].was_killed]
     if not failures:

@@ -208,13 +208,7 @@ class CpuTables(RowUpdateTables):
 
 
 def _sum_gradients(ids: SortedIds, rows: slice, grad_ND: Tensor) -> Tensor:
-    """Return the gradient of some of the distinct rows, [U, D].
-
-    Args:
-        ids: of the batch.
-        rows: which of the distinct rows.
-        grad_ND: the gradient of each bag.
-    """
+    """Return the gradient of some of the distinct rows, [U, D], from that of each bag."""
     first = int(ids.starts_U[rows.start])
     last = int(ids.starts_U[rows.stop]) if rows.stop < len(ids.starts_U) else len(ids.bags_V)
     return embedding_bag(

@@ -128,12 +128,7 @@ class RowExchange:
         return x_NE if len(columns) == self._width else x_NE.index_select(1, columns)
 
     def _exchange(self, parts: Sequence[Tensor], received: Sequence[int]) -> list[Tensor]:
-        """Send each rank its part, and return theirs for this one.
-
-        Args:
-            parts: for each rank, one-dimensional.
-            received: how many numbers each rank sends to this one.
-        """
+        """Send each rank its part, and return theirs for this one, of `received` numbers each."""
         sent = torch.cat(list(parts))
         whole = sent.new_empty(sum(received))
         dist.all_to_all_single(

@@ -100,12 +100,7 @@ def _import_all(num_threads: int) -> str:
 
 
 def _compose_options(command: Sequence[str], composed: set[tuple[str, ...]]) -> None:
-    """Compose the options that a job chooses, if no job before did: its fork finds that done.
-
-    Args:
-        command: of the job.
-        composed: what was composed for the jobs before.
-    """
+    """Compose the options of a job that are not in `composed` yet: its fork finds that done."""
     has_own_folders = any(word.startswith(("--config-dir", "-cd")) for word in command)
     words = tuple(word for word in command[3:] if _CHOICE.match(word))
     if has_own_folders or words in composed or "runner.config.composed_checks" not in sys.modules:

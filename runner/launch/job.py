@@ -218,11 +218,7 @@ def _open_run_dir(
 def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patience_s: int) -> Run:
     """Open the run, whose last process may still hold it on a node that was cut off.
 
-    Args:
-        template: of the run directory.
-        spec: what the directory says of the run.
-        resume: the run directory to continue.
-        patience_s: seconds after which a rank that waits for others in vain has ended.
+    After `patience_s` seconds a rank that waits for others in vain has ended.
 
     Raises:
         LockedError: if it still is held after that; other errors as of `open_run`.

@@ -133,12 +133,7 @@ def find_item_feature(schema: Schema, name: str) -> SparseFeature:
 
 
 def _require_single_ids(feature: SparseFeature, key: str, use: str) -> None:
-    """Check that a feature has one id in every row.
-
-    Args:
-        feature: of the schema.
-        key: the setting that names it, for messages.
-        use: what a row needs the id for.
+    """Check that the feature of a setting `key` has one id in every row, as its use needs.
 
     Raises:
         ValueError: if its rows hold lists.

@@ -142,13 +142,7 @@ def plan_export(
 def _rows_without_split(
     composed: ComposedConfig, run: Path, overrides: Sequence[str]
 ) -> Sequence[str]:
-    """Return the paths of the table of a run that has held out none of its rows; else nothing.
-
-    Args:
-        composed: the evaluation of the run, checked.
-        run: its directory.
-        overrides: of the command line, which may name other rows.
-    """
+    """Return the paths of the table of a run that has held out none of its rows; else nothing."""
     recipe = build_recipe(with_fitted_transforms(composed.config["dataset"], run / "data"))
     if (
         not isinstance(recipe, TableRecipe)
@@ -170,11 +164,6 @@ def _compose_with_rows(
     words: Sequence[str], dataset: Mapping[str, Any], rows: Sequence[str]
 ) -> ComposedConfig:
     """Compose an evaluation on other rows, whose columns are those of the run's schema.
-
-    Args:
-        words: the command line.
-        dataset: of the run.
-        rows: files, folders, globs or URLs.
 
     Raises:
         UserError: for a run without a schema, and for files of several formats.

@@ -127,11 +127,7 @@ def _join_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
     """Return settings with which every job joins the Ray that is named, or one of this sweep.
 
     They keep the plugin from asking an existing cluster for another object store, which Ray
-    refuses.
-
-    Args:
-        settings: overrides of `hydra.launcher`.
-        env: of the jobs' processes; is changed.
+    refuses. `env` is changed.
 
     Raises:
         UserError: if Ray does not start here.

@@ -250,13 +250,8 @@ def _find_leak(
     """Return how a column tells a label nearly perfectly, and else what may be a step on its way.
 
     A column that tells one of several classes, as the length of a petal does, may be a good
-    feature. Either text is empty where nothing was found.
-
-    Args:
-        name: of the column.
-        column: the values.
-        label: its name.
-        parts: the label itself, or each of its classes, as [R] of 0 and 1.
+    feature. Either text is empty where nothing was found. `parts` are the label itself, or each of
+    its classes, as [R] of 0 and 1.
     """
     aucs = {part: leak_auc(column, y_R) for part, y_R in parts.items()}
     told = [part for part, auc in aucs.items() if auc >= LEAK_AUC]

@@ -82,13 +82,7 @@ def propose_buckets(
 def _find_bent(
     x_by_name: Mapping[str, np.ndarray], codes: Sequence[np.ndarray], label: JudgedLabel
 ) -> list[str]:
-    """Return the numbers whose buckets tell a label beside lines and ids; none, if hardly.
-
-    Args:
-        x_by_name: the numbers, [R] each.
-        codes: of the ids, [R] each.
-        label: 0 or 1, of the rows that have one.
-    """
+    """Return the numbers, [R], whose buckets tell a label beside lines and ids; none, if hardly."""
     known_R, y_K, halves = label
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}

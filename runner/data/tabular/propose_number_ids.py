@@ -107,14 +107,7 @@ def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _choose_bucketed(
     x_by_name: Mapping[str, np.ndarray], sample: JudgingSample, grades: Labels, *, only_one: bool
 ) -> list[str]:
-    """Return the numbers whose buckets tell more than their order; if none is, the nearest one.
-
-    Args:
-        x_by_name: the numbers.
-        sample: the rows.
-        grades: the labels that are grades, as they are.
-        only_one: whether only the nearest one is asked for.
-    """
+    """Return the numbers whose buckets tell more than their order; if none is, the nearest one."""
     gains = {n: best_gain(x_R, sample, _gain_of_buckets) for n, x_R in x_by_name.items()}
     num_rows = sample.table.num_rows
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)

@@ -280,15 +280,7 @@ def _choose_roles(
     hints: Hints,
     notes: list[str],
 ) -> dict[str, Role]:
-    """Return the role of each column, of a table whose rows have labels.
-
-    Args:
-        path: of the table, for messages.
-        format_: of its files.
-        table: the sample of its rows.
-        columns: their statistics.
-        hints: what is known of the columns.
-        notes: gets a sentence on each decision.
+    """Return the roles of columns of a table whose rows have labels; `notes` gets each decision.
 
     Raises:
         SeveralLabelsError: where several columns look like the label.

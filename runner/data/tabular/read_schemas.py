@@ -112,11 +112,7 @@ def _first_schema(
 ) -> pa.Schema:
     """Return the columns of the first file, as which those of all are read, and of its folders.
 
-    Args:
-        schemas: path -> the columns of that file.
-        files: their files.
-        notes: gets one on columns that are left out.
-        are_guesses: the types are guessed from texts, and may differ.
+    Types that are guessed from texts may differ; `notes` gets one on columns that are left out.
 
     Raises:
         DataError: for files that differ.

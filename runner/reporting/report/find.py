@@ -72,10 +72,7 @@ def _walk(
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """Yield run directories in and below a folder, each with its row of the leaderboard.
 
-    Args:
-        folder: where to look.
-        sweeps: sweeps that are found are added.
-        problems: folders that cannot be read are added, and why.
+    Sweeps that are found are added to `sweeps`, and folders that cannot be read to `problems`.
     """
     unreadable: list[tuple[Path, str]] = []
     rows: dict[Path, dict[str, dict[str, str]]] = {}  # of the leaderboard of each sweep

@@ -172,13 +172,7 @@ def _share_a_column(
 def _runs_table(
     board: Leaderboard, metrics: Sequence[str], error_width: int | None = None
 ) -> Table:
-    """Return the table of runs.
-
-    Args:
-        board: the runs.
-        metrics: columns that are shown.
-        error_width: of the column of errors; None: there is no such column.
-    """
+    """Return the table of runs; with no `error_width` it has no column of errors."""
     labels = [board.label_heading] if board.label_heading and not board.keys else []
     table = make_table("", [*(board.headings[key] for key in board.keys), *labels])
     if board.seeds_vary:

@@ -111,12 +111,7 @@ def _fit(
 ) -> tuple[Sequence[Fit], str]:
     """Return weights and intercept of each task, and how they are penalised; empty for a mean.
 
-    Args:
-        columns: of the matrix.
-        train: rows to learn from.
-        judged: rows that decide on the penalty.
-        labels: the columns of each label.
-        kind: of all of them: binary, regression, or log for one with a log link.
+    All labels are of one kind: binary, regression, or log for one with a log link.
     """
     is_binary = kind == "binary"
     tasks = [index for indices in labels for index in indices]

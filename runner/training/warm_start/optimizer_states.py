@@ -145,11 +145,6 @@ def _match_dense_states(
 ) -> tuple[dict[str, tuple[Tensor, str]], list[str]]:
     """Create the states of the dense weights that were taken, and match them to the source's.
 
-    Args:
-        job: its optimizers get the states.
-        source: where the weights were taken.
-        names: of all weights that were taken, ours -> in the source.
-
     Returns:
         our name -> (our live tensor, the name in the source), and a line for each weight whose
         states cannot be taken.
