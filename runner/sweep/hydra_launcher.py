@@ -86,18 +86,12 @@ def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStar
         flags: words of the command line that are no overrides.
         name: of the sweep, for trackers.
     """
-    launcher = local_launcher if plan.launcher_plugin is None else plugin_launcher
+    launcher = local_launcher if plan.launcher_plugin is None else _plugin_launcher
     return launcher(plan, flags, name)
 
 
-def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return what starts jobs through the plugin of the plan.
-
-    Args:
-        plan: the sweep.
-        flags: words of the command line that are no overrides.
-        name: of the sweep, for trackers.
-    """
+def _plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
+    """Return what starts jobs through the plugin of the plan."""
     assert plan.launcher_plugin is not None
     launcher, settings = plan.launcher_plugin
     env = dict(os.environ)

@@ -36,7 +36,8 @@ LEAST_SHARE, CHANCE_SHARE = 0.001, 10.0  # the latter divided by the rows
 FEWEST_VALUES = 10  # and as many missing ones
 DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
 
-Gain = Callable[[np.ndarray, np.ndarray, Rows, Rows], float]  # see `best_gain`
+# Of numbers and labels [K], the half of the rows to learn from, and the other half.
+Gain = Callable[[np.ndarray, np.ndarray, Rows, Rows], float]
 Labels = Sequence[np.ndarray]  # of each label [R], 0 or 1, NaN where it is missing
 
 
@@ -108,7 +109,7 @@ def _choose_bucketed(
     x_by_name: Mapping[str, np.ndarray], sample: JudgingSample, grades: Labels, *, only_one: bool
 ) -> list[str]:
     """Return the numbers whose buckets tell more than their order; if none is, the nearest one."""
-    gains = {n: best_gain(x_R, sample, _gain_of_buckets) for n, x_R in x_by_name.items()}
+    gains = {n: _best_gain(x_R, sample, _gain_of_buckets) for n, x_R in x_by_name.items()}
     num_rows = sample.table.num_rows
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
     first = sorted(gains, key=lambda name: -gains[name])[:1]
@@ -116,18 +117,14 @@ def _choose_bucketed(
         return first
     share = max(LEAST_SHARE, CHANCE_SHARE / max(num_rows, 1))
     graded = replace(sample, labels=grades)
-    curved = {n for n, x_R in x_by_name.items() if best_gain(x_R, graded, _gain_over_line) >= share}
+    curved = {
+        n for n, x_R in x_by_name.items() if _best_gain(x_R, graded, _gain_over_line) >= share
+    }
     return [name for name, gain in gains.items() if gain >= least or name in curved] or first
 
 
-def best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
-    """Return the largest gain of a number over the labels, each the mean of both ways.
-
-    Args:
-        x_R: the number, NaN where it is missing.
-        sample: the rows, with their labels.
-        gain: of numbers and labels [K], the half of the rows to learn from, and the other half.
-    """
+def _best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
+    """Return the largest gain of a number over the labels, each the mean of both ways."""
     labels = sample.judged_labels(x_R)
     gains = [label.mean_both_ways(partial(gain, x_R[label.known_R], label.y_K)) for label in labels]
     return max([0.0, *gains])

@@ -136,7 +136,7 @@ class TableRecipe(TableFiles):
             FittedTransforms(id_types=types).save(folder)
             copies: Mapping[str, Any] = dict.fromkeys(self.files_prepared, ())
             if self.is_elsewhere:
-                copies = fetch_files(self.files_prepared, self.columns_read, folder, advance)
+                copies = _fetch_files(self.files_prepared, self.columns_read, folder, advance)
             return PreparedFiles(copies, {"direct": True}, {})
         if self.declared.interactions is None:
             splits, fitted, bad = rewrite_table(self, folder, advance, engine)
@@ -159,19 +159,13 @@ def fitted_digest(folder: Path) -> str:
     return FittedTransforms.load(folder).digest()
 
 
-def fetch_files(
+def _fetch_files(
     files: Mapping[str, Sequence[DataFile]],
     columns: Sequence[str],
     folder: Path,
     advance: Callable[[int], None],
 ) -> dict[str, list[str]]:
-    """Copy columns of files into a folder, and return the names of every split's copies.
-
-    Args:
-        files: Parquet files by split.
-        columns: names of those that are copied.
-        folder: where the copies are written.
-        advance: is called with numbers of rows as they are done.
+    """Copy columns of Parquet files into a folder, and return the names of every split's copies.
 
     Raises:
         DataError: naming the file, and the row group that cannot be read.

@@ -67,7 +67,7 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
         node = with_fitted_transforms(node, folder / "data", recorded)
     if inputs.config["loop"]["_target_"] == EVALUATE_LOOP:
-        node = without_unjudged_rows(node, inputs)
+        node = _without_unjudged_rows(node, inputs)
     dataset: Dataset = inputs.make_part("dataset", node)
     check_loop_of_stream(dataset, inputs.config["loop"]["_target_"])
     if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
@@ -92,15 +92,11 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     return dataset
 
 
-def without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[str, Any]:
+def _without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[str, Any]:
     """Return the node of an evaluation's table, set to prepare only the splits that are judged.
 
     It stays as it is where other rows are needed: where a judged split has no files of its own,
     the transforms are not those of a run, events become histories, or the model counts items.
-
-    Args:
-        node: the dataset, with the transforms of the run that is evaluated.
-        inputs: of the job.
     """
     table = build_recipe(node) if node.get("learnt") else None
     if type(table) is not TableRecipe or table.declared.interactions is not None:

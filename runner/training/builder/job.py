@@ -94,7 +94,7 @@ def build_job(
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    context, task, learning_rates_for = build_learner(inputs, dataset, trains=source is None)
+    context, task, learning_rates_for = _build_learner(inputs, dataset, trains=source is None)
     dataset = with_rows(dataset, context)
     if "train" in dataset.num_rows or is_stream(dataset):
         learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
@@ -153,17 +153,12 @@ def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.de
     return device
 
 
-def build_learner(
+def _build_learner(
     inputs: JobInputs, dataset: Dataset, *, trains: bool
 ) -> tuple[Context, Task, MakeLearningRates]:
     """Build what learns: the model with its optimizers, the task, and what makes their rates.
 
-    Collective.
-
-    Args:
-        inputs: of the job.
-        dataset: as `make_context` and `fill_negative_table` need it.
-        trains: False for a loop that only reads a checkpoint, which needs no initial weights.
+    Collective. Without `trains` a loop only reads a checkpoint, which needs no initial weights.
     """
     config, trainer = inputs.config, inputs.trainer
     with nullcontext() if trains else without_initial_weights():

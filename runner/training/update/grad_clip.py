@@ -57,7 +57,7 @@ def clip_gradients(
             gradient.mul_(_factor(settings.parameter_norm, norms_E).to(gradient.dtype))
     if settings.global_norm is not None:
         factor = _factor(
-            settings.global_norm, total_norm(dense, boundary_squares(boundary, layout, ranks))
+            settings.global_norm, _total_norm(dense, boundary_squares(boundary, layout, ranks))
         )
         for gradient in (*dense, *boundary):
             gradient.mul_(factor.to(gradient.dtype))
@@ -83,7 +83,7 @@ def gradient_norms(
         per_parameter: whether each parameter and each table that is pooled gets a norm too.
     """
     squares = boundary_squares(boundary, layout, ranks)
-    named_norms = {"gradient_norm": total_norm(list(dense.values()), squares)}
+    named_norms = {"gradient_norm": _total_norm(list(dense.values()), squares)}
     if per_parameter:
         norms = _norms(list(dense.values()))
         named_norms |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
@@ -107,13 +107,8 @@ def boundary_squares(boundary: Sequence[Tensor], layout: Layout, ranks: Ranks) -
     return [s * _column_shares(layout, len(s), s.device) for s in squares]
 
 
-def total_norm(dense: Sequence[Tensor], boundary: Sequence[Tensor]) -> Tensor:
-    """Return the norm of all gradients as one vector.
-
-    Args:
-        dense: gradients.
-        boundary: sums of squares of the columns, from `boundary_squares`.
-    """
+def _total_norm(dense: Sequence[Tensor], boundary: Sequence[Tensor]) -> Tensor:
+    """Return the norm of all gradients as one vector, from dense ones and `boundary_squares`."""
     parts = [norm.double().square() for norm in _norms(dense)]
     parts += [squares_E.sum() for squares_E in boundary]
     if not parts:
