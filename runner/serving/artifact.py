@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from runner.data.core.blocks import read_parquet
 from runner.data.core.fitted import FittedTransforms, write_vocabularies
+from runner.data.prepare.recipe import hash_json
 from runner.data.tabular.column_specs import Declared, IdSpec, NumericSpec
 from runner.errors import DataError, UserError
 from runner.serving.predict_encode import Transforms
@@ -202,7 +203,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None =
         version: of the last delta that is in it; None: the hash of all files.
     """
     files = hash_files(folder)
-    version = version or hash_values(files)
+    version = version or hash_json(files)
     content = {"format_version": FORMAT_VERSION, "version": version, **facts, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
@@ -211,11 +212,6 @@ def hash_files(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file in a folder but its manifest, by its path in it."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     return {p.relative_to(folder).as_posix(): hash_file(p) for p in paths}
-
-
-def hash_values(values: Mapping[str, Any]) -> str:
-    """Return what names a version: 16 digits of the hash of JSON values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hash_file(path: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
 from runner.serving.artifact import (
     EXPORT_WHOLE,
@@ -20,7 +21,6 @@ from runner.serving.artifact import (
     SCHEMA,
     Artifact,
     GraphSpec,
-    hash_values,
     read_manifest,
     read_schema,
     verify_files,
@@ -182,7 +182,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("kind") != KIND:
         raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
     named = {k: v for k, v in manifest.items() if k != "version"}
-    if hash_values(named) != manifest.get("version"):
+    if hash_json(named) != manifest.get("version"):
         raise UserError(f"{folder / MANIFEST}: damaged: its version is not the hash of the rest")
     return manifest
 

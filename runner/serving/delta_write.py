@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from runner.batch import Schema
+from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
 from runner.models.layers.recommender import Recommender
 from runner.serving.artifact import (
@@ -30,7 +31,6 @@ from runner.serving.artifact import (
     GraphSpec,
     Task,
     hash_files,
-    hash_values,
     write_schema,
 )
 from runner.serving.delta import CARRIED, DELETED, INSERTED, KIND, ROWS, WEIGHTS, move_rows
@@ -217,5 +217,5 @@ def write_delta_manifest(
         "moved": {key: move.facts() for key, move in difference.moved.items()},
         "files": hash_files(folder),
     }
-    text = json.dumps({"version": hash_values(content), **content}, indent=1)
+    text = json.dumps({"version": hash_json(content), **content}, indent=1)
     (folder / MANIFEST).write_text(text + "\n")

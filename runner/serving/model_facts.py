@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.signature import with_drawn_negatives
-from runner.serving.artifact import hash_file, hash_values
+from runner.data.prepare.recipe import hash_json
+from runner.serving.artifact import hash_file
 
 
 def checkpoint_hash(checkpoint: Path) -> str:
@@ -35,7 +36,7 @@ def model_facts(
     digest = None if checkpoint is None else checkpoint_hash(checkpoint)
     return {
         "model": net["_target_"],
-        "architecture": hash_values(with_drawn_negatives(net)),
+        "architecture": hash_json(with_drawn_negatives(net)),
         "run": {
             "name": name or meta.get("name"),
             "signature": meta["signature"],

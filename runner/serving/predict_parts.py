@@ -24,6 +24,7 @@ from runner.errors import DataError, UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, read_json, sync_path, write_json
 from runner.rundir.lock import LOCK_FILE, FolderLock, LockedError, describe_holder
+from runner.serving.artifact import hash_file
 
 FORMAT = 1
 OPENING_S = 600  # within which the ranks of a launcher have all started
@@ -229,7 +230,7 @@ def summarize_parts(folder: Path) -> PartsSummary:
 
 def write_summary(folder: Path, summary: PartsSummary) -> None:
     """Write `_result.json`: the prediction is complete, and each part has this hash."""
-    hashes = {path.name: _hash_file(path) for path in sorted(folder.glob("part-*.parquet"))}
+    hashes = {path.name: hash_file(path) for path in sorted(folder.glob("part-*.parquet"))}
     result = {"status": "completed", **vars(summary), "sha256": hashes}
     write_json(folder / SUMMARY_FILE, result)
 
@@ -245,13 +246,8 @@ def check_parts(folder: Path) -> None:
     hashes = read_json(folder / SUMMARY_FILE).get("sha256")  # others are of an earlier version
     for name, expected in hashes.items() if isinstance(hashes, dict) else ():
         path = folder / Path(name).name
-        if path.is_file() and _hash_file(path) != expected:
+        if path.is_file() and hash_file(path) != expected:
             raise UserError(_not_what_was_written(path, "its hash is another"))
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _not_what_was_written(path: Path, problem: object) -> str:

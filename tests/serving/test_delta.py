@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
 from runner.serving import delta
-from runner.serving.artifact import hash_values
 from runner.serving.delta import DeltaFolder, next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.serving.versions import ROWS, Versions, served
@@ -159,7 +159,7 @@ def write_chain(folder: Path, names: dict[str, str]) -> None:
     for name, base in names.items():
         said = {"format_version": 1, "kind": "delta", "files": {}, "base": {"version": base}}
         (folder / name).mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"version": hash_values(said), **said})
+        text = json.dumps({"version": hash_json(said), **said})
         (folder / name / "manifest.json").write_text(text)
 
 
