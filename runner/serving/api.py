@@ -30,7 +30,6 @@ from runner.rundir.json_files import read_jsonl
 from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
-from runner.serving.item_texts import find_training_table
 from runner.serving.predict_encode import PartEncoder, check_input_types, with_types_of_roles
 from runner.serving.predict_input import (
     MEMORY,
@@ -43,7 +42,7 @@ from runner.serving.predict_outputs import Outputs
 from runner.serving.predict_plan import compose_for_prediction
 from runner.serving.process_state import process_restored
 from runner.serving.tables import as_arrow, like
-from runner.serving.transforms import read_transforms
+from runner.serving.transforms import find_training_table, read_transforms
 
 if TYPE_CHECKING:
     import pandas as pd

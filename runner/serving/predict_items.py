@@ -16,8 +16,8 @@ from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import is_event
 from runner.serving.item_index import MAX_SCORES, ItemIndex
 from runner.serving.item_table import item_ids, name_items
-from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms
+from runner.serving.transforms import read_texts
 
 
 class IndexSearch:

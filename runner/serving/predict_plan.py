@@ -18,7 +18,6 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_meta
 from runner.serving.item_index import read_index_manifest
-from runner.serving.item_texts import find_training_table
 from runner.serving.model_facts import checkpoint_hash
 from runner.serving.predict_encode import Transforms, check_input_types, with_types_of_roles
 from runner.serving.predict_input import InputTable, check_kept_columns, find_format
@@ -31,7 +30,7 @@ from runner.serving.predict_parts import (
     part_path,
 )
 from runner.serving.predict_split import open_split
-from runner.serving.transforms import read_transforms
+from runner.serving.transforms import find_training_table, read_transforms
 
 PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
 _NOT_MADE = ("callbacks", "delivery", "launcher", "remote", "search", "tracker")

@@ -29,10 +29,9 @@ from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
-from runner.serving.item_texts import read_texts
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
-from runner.serving.transforms import with_id_types
+from runner.serving.transforms import read_texts, with_id_types
 
 
 class EventRows:

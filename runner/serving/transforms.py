@@ -1,4 +1,7 @@
-"""Finds the transforms of a run, in its own directory where it keeps them. Imports no torch."""
+"""Finds the transforms of a run, in its own directory where it keeps them. Imports no torch.
+
+The texts of ids, of which a vocabulary keeps the hashes, are in the files of its training.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from typing import Any
 import pyarrow as pa
 
 from runner.data.core.columns import Columns
-from runner.data.core.fitted import FittedTransforms
+from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.flight.protocol import TABLE_FILE
 from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
+from runner.data.sets.criteo import Criteo
+from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.column_types import id_types, text_column_types
 from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.value_names import iterate_texts
 from runner.errors import ConfigError, UserError
 from runner.launch.kept_schema import find_kept_schema
 from runner.rundir.readers import read_optional_json
@@ -79,3 +85,32 @@ def with_id_types(fitted: FittedTransforms, recipe: TableRecipe) -> FittedTransf
     if (events := recipe.declared.interactions) is not None:
         schema = with_histories(schema, events)
     return replace(fitted, id_types=id_types(recipe.declared, schema))
+
+
+def read_texts(table: TableRecipe, fitted: FittedTransforms, spec: IdSpec) -> dict[int, str] | None:
+    """Return the text of each hash in a column of ids; None if its ids are no texts."""
+    kind = fitted.id_types.get(spec.column) if spec.input == "auto" else spec.input
+    if spec.encode != "vocabulary" or kind != "string":
+        return None
+    found: dict[int, str] = {}
+    for hashes, texts in iterate_texts(table, fitted, spec.column):
+        found |= zip(hashes.tolist(), texts.to_pylist())
+    return found
+
+
+def find_training_table(dataset: Mapping[str, Any], run: Path) -> TableRecipe | None:
+    """Return the table that a run has learnt from; None if it is no table, or its files are gone.
+
+    Args:
+        dataset: the group of the run's configuration.
+        run: its directory.
+    """
+    try:
+        recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
+        table = recipe.as_table() if isinstance(recipe, Criteo) else recipe
+        if not isinstance(table, TableRecipe):
+            return None
+        _ = table.schemas  # opens the files
+    except UserError:
+        return None
+    return table

@@ -1,7 +1,7 @@
 """Losses, one class each. The YAML of a model names one; `model/loss=NAME` chooses another."""
 
 from runner.models.losses.auxiliary import AuxiliaryBCE as AuxiliaryBCE
-from runner.models.losses.distillation import SelfDistillation as SelfDistillation
+from runner.models.losses.auxiliary import SelfDistillation as SelfDistillation
 from runner.models.losses.jrc import JRC as JRC
 from runner.models.losses.multitask import ByKind as ByKind
 from runner.models.losses.multitask import Uncertainty as Uncertainty

@@ -1,18 +1,21 @@
-"""The loss of models that also learn to predict what they read.
+"""Losses of models that also learn to predict what they read, or whose blocks teach each other.
 
-B batch, T tasks.
+B batch, T tasks, K blocks.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_key import Key
 from runner.config_value import check_arguments
 from runner.models.losses.pointwise import BCE
+from runner.models.losses.protocol import split_by_task
+from runner.models.requirements import require_task_kind
 
 
 class AuxiliaryBCE(BCE):
@@ -43,3 +46,39 @@ class AuxiliaryBCE(BCE):
         if "auxiliary_B" in prediction.aux:
             losses["auxiliary"] = self.weight * prediction.aux["auxiliary_B"]
         return losses
+
+
+class SelfDistillation(nn.Module):
+    """Binary cross-entropy, plus that of each block's logit against the model's own probability.
+
+    FinalNet (Zhu et al. 2023, doi:10.1145/3539618.3591988): BCE(x, y) + w sum_k BCE(x_k, s(x)),
+    where s(x) is a constant and x the mean of the blocks' logits x_k.
+
+    Args:
+        schema: needs binary tasks.
+        weight: w, from 0; the paper's is 1.
+
+    Raises:
+        ValueError: if a task is not binary, or if the weight is negative.
+    """
+
+    requires = "blocks"
+
+    def __init__(
+        self, schema: Schema, *, weight: Annotated[float, Key("of the blocks", ge=0)] = 1.0
+    ) -> None:
+        super().__init__()
+        self.names = require_task_kind(schema, "binary", "SelfDistillation")
+        check_arguments(SelfDistillation.__init__, locals())
+        self.weight = weight
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        logits_BT, blocks_KBT = prediction.logits_BT, prediction.aux["blocks_KBT"]
+        losses_BT = functional.binary_cross_entropy_with_logits(
+            logits_BT, prediction.labels_BT, reduction="none"
+        )
+        own_BT = logits_BT.detach().sigmoid()
+        distilled_KBT = functional.binary_cross_entropy_with_logits(
+            blocks_KBT, own_BT.expand_as(blocks_KBT), reduction="none"
+        )
+        return split_by_task(self.names, losses_BT + self.weight * distilled_KBT.sum(0))
