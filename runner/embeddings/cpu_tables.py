@@ -19,8 +19,7 @@ from torch.nn.functional import embedding_bag
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import Layout
-from runner.embeddings.row_copies import put_rows, take_rows
-from runner.embeddings.row_update_tables import RowUpdate, RowUpdateTables
+from runner.embeddings.row_update_tables import RowUpdate, RowUpdateTables, put_rows, take_rows
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
 from runner.embeddings.sorted_ids import ALIGNED_ROWS, BagNumbers, LookupIds, SortedIds, sort_ids
 from runner.embeddings.stochastic_rounding import RowRounding

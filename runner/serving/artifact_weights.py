@@ -60,7 +60,7 @@ def write_graph(
     if format_ == "pt2":
         import torch
 
-        from runner.serving.pt2_write import save_program
+        from runner.serving.formats import save_program
 
         program = load_program(base.path / name)
         for key, values in changed.items():

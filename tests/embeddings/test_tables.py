@@ -13,7 +13,7 @@ from runner.embeddings.cpu_tables import CpuTables, run_one_by_one
 from runner.embeddings.factory import build_tables
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import TableSpec, make_layout
-from runner.embeddings.row_copies import put_rows, take_rows
+from runner.embeddings.row_update_tables import put_rows, take_rows
 from runner.embeddings.row_updates import STATE_NAMES
 from runner.embeddings.sorted_ids import BagNumbers, SortedIds, sort_ids
 from runner.errors import ConfigError

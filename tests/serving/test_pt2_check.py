@@ -17,9 +17,9 @@ from torch._export.serde.schema import SCHEMA_VERSION
 
 from runner.errors import UserError
 from runner.serving.artifact import GraphSpec
+from runner.serving.formats import save_program
 from runner.serving.loaded_graph import load_graph
 from runner.serving.pt2_check import check_pt2
-from runner.serving.pt2_write import save_program
 
 CODE = "__import__('os').system('true')"
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from runner.serving.pt2_write import save_program
+from runner.serving.formats import save_program
 from runner.serving.stacked_tables import StackedTables
 
 
@@ -40,7 +40,7 @@ def test_the_file_has_the_bytes_of_torch_export_save(tmp_path):
 PEAK = """
 import resource, sys, torch
 from pathlib import Path
-from runner.serving.pt2_write import save_program
+from runner.serving.formats import save_program
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

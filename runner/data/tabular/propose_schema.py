@@ -37,7 +37,7 @@ from runner.data.tabular.propose_times import (
     split_time_form,
 )
 from runner.data.tabular.propose_uses import is_by_time, use_events, use_rows
-from runner.data.tabular.read_schemas import detect_format, read_schemas
+from runner.data.tabular.read_schemas import detect_format, find_written_integers, read_schemas
 from runner.data.tabular.read_text import TextFormat, default_text_format
 from runner.data.tabular.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.tabular.sample_statistics import Sample, count_other_splits
@@ -45,7 +45,6 @@ from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.table_settings import TEXT_FORMATS
 from runner.data.tabular.text_layout import check_names_not_repeated, with_rows
 from runner.data.tabular.unfit_lines import check_lines_fit, describe_quoting
-from runner.data.tabular.written_numbers import find_written_integers
 from runner.errors import DataError, raise_combined
 
 FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way

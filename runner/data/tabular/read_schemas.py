@@ -1,24 +1,35 @@
-"""The format of the files of a table, and their columns, before a schema is proposed."""
+"""The format of the files of a table, and their columns, before a schema is proposed.
+
+Text files also tell how numbers are written: with leading zeros, or with a point.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, leave_out_empty, read_arrow_schema
 from runner.data.tabular.file_columns import check_same_schema, promote_types
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files, is_rather_note, names_in
-from runner.data.tabular.partitions import is_partition, with_partitions
-from runner.data.tabular.read_files import read_parquet_schema
-from runner.data.tabular.read_text import TextFormat, infer_text_schema, unify_guesses
+from runner.data.tabular.partitions import columns_in_file, is_partition, with_partitions
+from runner.data.tabular.read_files import read_parquet_schema, single_array
+from runner.data.tabular.read_text import (
+    TextFormat,
+    infer_text_schema,
+    read_text_chunks,
+    unify_guesses,
+)
 from runner.data.tabular.remote_files import find_remote
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.text_blocks import find_binary_format
 from runner.data.tabular.text_layout import check_same_width, find_layout
-from runner.data.tabular.written_numbers import read_codes_as_texts
+from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.errors import UserError
 
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
@@ -135,3 +146,58 @@ def _first_schema(
         }
     check_same_schema(schemas, list(dict.fromkeys([*first.names, *of_folders])))
     return first
+
+
+def read_codes_as_texts(
+    file: DataFile, layout: TextFormat, schema: pa.Schema
+) -> tuple[pa.Schema, list[str]]:
+    """Take whole numbers with leading zeros as texts, since they are codes: 0017 is not 17.
+
+    So are hexadecimal ones, such as 0x1f, which Arrow guesses to be numbers.
+
+    Args:
+        file: of which the first block is looked at.
+        layout: how it is written.
+        schema: the types that were guessed.
+
+    Returns:
+        The types, and notes.
+    """
+    own = columns_in_file(schema, schema.names)
+    whole = {name: pa.string() for name in own if pt.is_integer(schema.field(name).type)}
+    if layout.json_lines or not whole:
+        return schema, []
+    chunk = next(read_text_chunks(file, whole, layout, skip_bad_rows=True), None)
+    rows = chunk.table if chunk is not None else None
+    notes = []
+    for name in whole if rows is not None else ():
+        texts = single_array(rows, name)
+        if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0[\dxX]")):
+            field = pa.field(name, pa.string())
+            schema = schema.set(schema.get_field_index(name), field)
+            notes.append(f"{name}: texts, since some have leading zeros, such as {codes[0]}")
+    return schema, notes
+
+
+def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
+    """Return the columns whose values are all whole numbers, such as 12 or 12.0.
+
+    pandas writes the latter where another value of the column is missing.
+
+    Args:
+        file: of which the first block is looked at.
+        layout: how it is written.
+        names: of the columns.
+    """
+    types = dict.fromkeys(names, pa.string())
+    chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
+    if chunk is None or chunk.table is None:
+        return set()
+    whole = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
+    found = set()
+    for name in names:
+        texts = single_array(chunk.table, name)
+        texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING_NUMBERS))))
+        if pc.all(pc.match_substring_regex(texts, whole)).as_py():
+            found.add(name)
+    return found
