@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
+import sys
 from collections import defaultdict
+from datetime import timedelta
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from torch.distributed import TCPStore
 
 from runner.config.compose import compose
 from runner.config.restart import config_before_restart
@@ -23,9 +28,10 @@ from runner.rundir.checkpoint import open_checkpoint
 from runner.rundir.json_files import write_json
 from runner.rundir.lock import FolderLock, LockedError
 from runner.rundir.run_files import to_yaml
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 from tests.distributed.node_faults import Job, train_undisturbed
 from tests.distributed.nodes import make_nodes, why_no_nodes
+from tests.distributed.test_one_rank import free_port
 from tests.distributed.test_runs import assert_close, losses
 from tests.distributed.traced import examples
 from tests.whole.compare_runs import differences, newest_checkpoint
@@ -115,6 +121,21 @@ def test_ray_starts_torchrun_on_each_node():
         *("-m", "torch.distributed.run", "--nnodes=2", "--node-rank=1", "--nproc-per-node=4"),
         *("--master-addr=10.0.0.1", "--master-port=29500"),
     ]
+
+
+def test_the_meeting_place_of_the_page_on_clusters_answers_without_a_terminal():
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    [code] = re.findall(r'^python -c "(.*?)"$', page, flags=re.DOTALL | re.MULTILINE)
+    port = int(free_port())
+    command = [sys.executable, "-c", code.replace("29400", str(port))]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as meeting_place:
+        try:
+            patience = timedelta(seconds=60)
+            node = TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
+            node.set("key", "value")
+            assert node.get("key") == b"value"
+        finally:
+            meeting_place.kill()
 
 
 @pytest.fixture
