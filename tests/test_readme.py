@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.cli.commands import VERBS
 from tests.conftest import ROOT, Finished, Process, Zygote
@@ -153,6 +154,15 @@ def test_the_commands_of_the_readme_run_but_those_that_take_long(runner: Zygote,
 )
 def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
     assert failures_of(run_commands(page, runner, tmp_path)) == []
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=p.stem) for p in PAGES])
+def test_hydra_reads_every_setting_of_a_printed_command(page: Path):
+    blocks = re.findall(r"```(?:console|bash|sh)\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    words = [word for line in lines if "-m runner" in line for word in shlex.split(line)]
+    setting = re.compile(r"[~+]*(hydra/)?[\w.@]+=")
+    OverridesParser.create().parse_overrides([word for word in words if setting.match(word)])
 
 
 def shown_outputs(text: str) -> dict[str, str]:

@@ -130,7 +130,7 @@ def test_the_meeting_place_of_the_page_on_clusters_answers_without_a_terminal():
     command = [sys.executable, "-c", code.replace("29400", str(port))]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as meeting_place:
         try:
-            patience = timedelta(seconds=60)
+            patience = timedelta(seconds=30)
             node = TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
             node.set("key", "value")
             assert node.get("key") == b"value"
