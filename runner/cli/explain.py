@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _CHANGES = {
     "yes": "enters the signature: another value is another run, with another result",
-    "no": "does not enter the signature: it changes no number, and `resume` may change it",
+    "no": "does not enter the signature: a run has the same result but for rounding, and "
+    "`resume` may change it",
     "when set": "enters the signature while it is set: another value is another run",
     "when on": "enters the signature while its rule is on: another value is another run",
     "in global_batch": "enters the signature as a factor of the rows of an update: another number "
@@ -48,12 +49,17 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         )
     key = keys[0]
     overrides = [word for word in given.words if word != key]
+    if key.startswith("hydra."):
+        raise UserError(
+            f"explain {key}: Hydra's own keys are printed by `python -m runner --cfg hydra`"
+        )
     groups = dict(list_groups(given.config_dir))
     composed = compose_job(overrides, config_dirs=given.config_dir)
     raise_combined(composed.problems)
     if (group := key.replace(".", "/")) in groups:
         chosen = composed.choices.get(group)
-        print(f"{group} is a group of options; this job has {group}={chosen}")
+        held = "none" if chosen is None else f"{group}={chosen}"
+        print(f"{group} is a group of options; this job has {held}")
         print(f"  `ls {group}` lists the options, `ls {group}=OPTION` the keys of one")
         return 0
     sources = list(_sources(composed, groups))

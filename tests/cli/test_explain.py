@@ -71,11 +71,13 @@ def test_the_recipe_and_the_experiment_win(capsys, key, option, file, text):
 
 
 def test_a_key_that_is_not_signed_may_be_changed_by_resume(capsys):
-    assert "`resume` may change it" in explain(capsys, "trainer.num_threads")[-1]
+    last = explain(capsys, "trainer.num_threads")[-1]
+    assert "the same result but for rounding, and `resume` may change it" in last
 
 
 def test_groups_lead_on_to_ls(capsys):
     assert "`ls optimizer=OPTION`" in explain(capsys, "optimizer")[1]
+    assert explain(capsys, "experiments")[0].endswith("this job has none")
     assert "checkpoint.monitor.direction" in explain(capsys, "checkpoint.monitor")[0]
 
 
@@ -92,6 +94,8 @@ def test_a_rate_is_described_and_a_last_part_finds_all_keys_that_end_so(capsys):
 def test_an_unknown_key_names_the_nearest(capsys):
     assert main(["explain", "trainer.acumulate"]) == 2
     assert "nearest: 'trainer.accumulate'" in capsys.readouterr().err
+    assert main(["explain", "hydra.run.dir"]) == 2
+    assert "`python -m runner --cfg hydra`" in capsys.readouterr().err
 
 
 def test_a_key_that_every_rule_of_tables_has_is_found_although_no_file_sets_it(capsys):
