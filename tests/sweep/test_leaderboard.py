@@ -231,4 +231,4 @@ def test_a_job_of_many_settings_names_each_once_below_the_end_of_its_folders_nam
     assert (text.count("norm=null"), text.count("norm=batch")) == (3, 3)
     assert text.count("dense.setting_0=other") == 2
     last = text.splitlines()[-1]
-    assert last == "settings that a run does not name, as most have them: dense.setting_0=same"
+    assert last == "unless its row says otherwise, a run has dense.setting_0=same"

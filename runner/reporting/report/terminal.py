@@ -115,7 +115,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     out.print(_runs_table(board, metrics, error_width))
     if usual:
         told = " ".join(f"{name}={value}" for name, value in usual.items())
-        print_line(out, f"settings that a run does not name, as most have them: {told}")
+        print_line(out, f"unless its row says otherwise, a run has {told}")
     num_hidden = len(board.runs) - _ROWS_SHOWN
     if num_hidden > 0:
         where = f"are only in {board.file}" if board.file else "are not shown here"
