@@ -27,6 +27,13 @@ MISTAKES: list[tuple[Changes, str]] = [
         {"dataset._target_": "runner.data.streaming.dataset.folder"},
         "dataset=folder: is a stream, .*: loop=online",
     ),
+    (
+        {
+            "dataset._target_": "runner.data.streaming.dataset.folder",
+            "loop._target_": "runner.training.loops.evaluate.evaluate",
+        },
+        "dataset=folder: is a stream, .*; labelled rows evaluate a run: .* dataset.test_path=FILE",
+    ),
     ({**ONLINE, "trainer.max_epochs": 2}, "max_epochs=2: loop=online learns from each row once"),
     ({**ONLINE, "trainer.early_stop.patience": 2}, "trainer.early_stop: waits for evaluations of"),
     ({**ONLINE, "dataset.mix": True}, "dataset.mix=true: stores train rows in random order"),

@@ -110,7 +110,13 @@ def check_stream(config: Config) -> Iterator[str]:
     dataset = str(get_key(config, "dataset._target_"))
     if dataset.startswith(STREAM_DATASETS) and target not in (ONLINE_LOOP, DEBUG_LOOP):
         name = dataset.rpartition(".")[2]
-        yield f"dataset={name}: is a stream, which has no epochs and no splits: loop=online"
+        if target == EVALUATE_LOOP:
+            yield (
+                f"dataset={name}: is a stream, which has no splits; labelled rows evaluate a run: "
+                "dataset=parquet dataset.schema=SCHEMA dataset.path=FILE dataset.test_path=FILE"
+            )
+        else:
+            yield f"dataset={name}: is a stream, which has no epochs and no splits: loop=online"
     if target != ONLINE_LOOP:
         return
     epochs = get_key(config, "trainer.max_epochs")
