@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -22,10 +23,17 @@ def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatc
     done = python(*command[1:], "trainer.max_epochs=4", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
     assert "auc of logistic regression" in done.stdout
-    words = ("-m", "runner", "export", "outputs/latest", "--allow", "shop", "--out", "model")
-    done = python(*words, "--format", "pt2,onnx", cwd=tmp_path / "shop")
+    page = (tmp_path / "shop" / "README.md").read_text()
+    printed = [line.split()[2:] for line in page.splitlines() if line.startswith("$ python")]
+    [other] = [words for words in printed if "model=dcn" in words]
+    [export] = [words for words in printed if "export" in words]
+    done = python(*other, "trainer.max_epochs=1", "report=false", cwd=tmp_path / "shop")
+    assert done.returncode == 0, done.stderr
+    done = python(*export, "--format", "pt2,onnx", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
     assert "pt2: test loss" in done.stdout and "onnx: test loss" in done.stdout
+    manifest = json.loads((tmp_path / "shop" / "model" / "manifest.json").read_text())
+    assert manifest["run"]["name"] == "gated_clicks", "the project's model, not the last that ran"
     shifted = (*command[1:], "task._target_=shop.task.Shifted", "+task.distance=0.1")
     done = python(*shifted, "trainer.max_epochs=1", "trainer.log_every=1", cwd=tmp_path / "shop")
     assert done.returncode == 0, done.stderr
