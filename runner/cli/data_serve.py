@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -114,6 +115,8 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     from runner.training.builder.instantiate import instantiate
     from runner.training.builder.part_kinds import KINDS
 
+    # TorchRec's classes cause a deprecation notice of torch that no user can act on
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
     if not isinstance(data, ParquetDataset):
         raise UserError(

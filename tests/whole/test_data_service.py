@@ -177,6 +177,7 @@ def test_a_run_is_evaluated_and_counted_on_the_servers(runner, local, servers, t
     assert found and all(trained[name] == value for name, value in found.items())
     auto = runner.run("schedule", "trainer.max_epochs=2", "trainer.batch_size=auto", *servers.words)
     assert "auto, for 40,000 train rows" in auto.text
+    assert not any("torch/fx" in process.text for process in servers.processes)  # no such notice
     servers.kill(0, 1)
     gone = runner.run(*SETTINGS, *servers.words, f"hydra.run.dir={tmp_path}/none")
     assert gone.code == 2 and "no data server answers: grpc://localhost" in gone.text
