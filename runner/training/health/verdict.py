@@ -195,7 +195,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     rows = job.dataset.num_rows["train"]
     length = _longer_run(job, rows)
     if state.step < FEW_UPDATES:
-        yield f"only {state.step:,} updates" + (f": try {length}" if length else "")
+        updates = "update" if state.step == 1 else "updates"
+        yield f"only {state.step:,} {updates}" + (f": try {length}" if length else "")
     elif state.best is not None and state.best.step == state.step and state.stopped is None:
         more = f"more epochs ({length})" if length else "more epochs"
         yield f"it was still improving at the end: try {more}, or higher rates"
