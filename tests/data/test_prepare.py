@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -141,6 +143,33 @@ def test_a_killed_preparation_goes_on_with_its_parts(tmp_path, monkeypatch, smal
     assert again == plain
     assert done == num_tasks  # nothing was done twice
     assert "going on with the parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_kill_while_parts_are_removed_leaves_no_half_of_them(
+    tmp_path, monkeypatch, small_parts, refused
+):
+    path = write_parquet(tmp_path / "x", clicks(ROWS), 4)
+    recipe = TableRecipe(**recipe_settings(path=path, schema=FITTED, split=SHARES))
+    remove, was_killed = shutil.rmtree, []
+
+    def die_midway(folder, *args, **kwargs):
+        if was_killed or not list(folder.rglob("facts.json")):
+            return remove(folder, *args, **kwargs)
+        for half_of_a_part in folder.rglob("facts.json"):
+            half_of_a_part.unlink()
+        was_killed.append(folder)
+        raise KilledError
+
+    monkeypatch.setattr(shutil, "rmtree", die_midway)
+    with monkeypatch.context() as patch:
+        if refused:  # when all parts are done
+            error = DataError("no room")
+            patch.setattr("runner.data.tabular.rewrite.write_shard", Mock(side_effect=error))
+        with pytest.raises(KilledError):
+            prepared_files(recipe, tmp_path / "killed", monkeypatch)
+    again = prepared_files(recipe, tmp_path / "killed", monkeypatch)
+    assert again == prepared_files(recipe, tmp_path / "one", monkeypatch)
 
 
 def test_the_first_bad_row_of_all_is_reported_whoever_finds_one(tmp_path, monkeypatch, small_parts):

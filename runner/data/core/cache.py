@@ -122,11 +122,23 @@ def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # there is one if it is damaged
         temporary.rename(folder)
     except UserError:
+        drop_parts(temporary)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     except BaseException:
         _clear(temporary)
         raise
+
+
+def drop_parts(folder: Path) -> None:
+    """Remove the parts of a folder; a process killed meanwhile leaves no half of them as whole.
+
+    Args:
+        folder: that `make` fills.
+    """
+    parts = folder / PARTS_FOLDER
+    if parts.is_dir():
+        shutil.rmtree(parts.rename(parts.with_name("removed")), ignore_errors=True)
 
 
 def _clear(folder: Path) -> None:

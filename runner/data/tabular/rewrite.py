@@ -7,14 +7,13 @@ until all is: a preparation that is killed goes on from there. The files are the
 from __future__ import annotations
 
 import copy
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner.data.core.cache import PARTS_FOLDER
+from runner.data.core.cache import PARTS_FOLDER, drop_parts
 from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.engine import Engine, InProcess
 from runner.data.prepare.part_folders import is_done, read_facts
@@ -79,7 +78,7 @@ def rewrite_table(
         fitted.mean_length = lengths.compute()
     fitted.save(folder)
     load_for_parts.cache_clear()  # it maps files that are removed now
-    shutil.rmtree(work)
+    drop_parts(folder)
     return names, fitted, bad
 
 
