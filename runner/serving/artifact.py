@@ -26,11 +26,12 @@ FORMAT_VERSION = 1
 FORMATS = ("pt2", "aoti", "onnx")
 QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
+SEAL = "seal"  # of a manifest: the hash of all else that it says
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
 NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
 EXPORT_AGAIN = "export the run again: `python -m runner export DIR --out MODEL`"
 EXPORT_WHOLE = "export the model whole: `python -m runner export DIR --out MODEL`"
-_WRITE_ANEW = "copy the folder again, or write it anew"
+WRITE_ANEW = "copy the folder again, or write it anew"
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None =
     files = hash_files(folder)
     version = version or hash_json(files)
     content = {"format_version": FORMAT_VERSION, "version": version, **facts, "files": files}
+    content[SEAL] = _hash_said(content)
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -239,6 +241,7 @@ def open_artifact(path: Path | str) -> Artifact:
         )
     if SCHEMA not in manifest["files"]:
         raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}; {EXPORT_AGAIN}")
+    check_seal(folder, manifest)
     try:
         return Artifact(folder, manifest, *read_schema(folder))
     except UserError:
@@ -256,11 +259,9 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
     for name, digest in files.items():
         file = folder / _checked_name(folder / MANIFEST, name)
         if file.is_symlink() or not file.is_file():
-            raise UserError(
-                f"{file}: missing, or no plain file; {MANIFEST} lists it; {_WRITE_ANEW}"
-            )
+            raise UserError(f"{file}: missing, or no plain file; {MANIFEST} lists it; {WRITE_ANEW}")
         if hash_file(file) != digest:
-            raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {_WRITE_ANEW}")
+            raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {WRITE_ANEW}")
 
 
 def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
@@ -278,10 +279,10 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
         raise UserError(f"{folder}: {nothing}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        version, files = (manifest[k] for k in ("format_version", "files"))
+        version, _, files = (manifest[k] for k in ("format_version", "version", "files"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{folder / MANIFEST}: cannot be read: {why}; {_WRITE_ANEW}") from error
+        raise UserError(f"{folder / MANIFEST}: cannot be read: {why}; {WRITE_ANEW}") from error
     if version != FORMAT_VERSION:
         raise UserError(
             f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {again}"
@@ -290,6 +291,20 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
         raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {again}")
     checked: dict[str, Any] = manifest
     return checked
+
+
+def check_seal(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Hold a manifest against the hash of itself, which those of earlier versions do not have.
+
+    Raises:
+        UserError: if it says anything else than was written.
+    """
+    if SEAL in manifest and manifest[SEAL] != _hash_said(manifest):
+        raise UserError(f"{folder / MANIFEST}: damaged: is not what was written; {WRITE_ANEW}")
+
+
+def _hash_said(manifest: Mapping[str, Any]) -> str:
+    return hash_values({key: value for key, value in manifest.items() if key != SEAL})
 
 
 def _checked_name(named_by: Path, name: str) -> str:

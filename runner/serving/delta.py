@@ -19,6 +19,7 @@ from runner.serving.artifact import (
     EXPORT_WHOLE,
     MANIFEST,
     SCHEMA,
+    WRITE_ANEW,
     Artifact,
     GraphSpec,
     read_manifest,
@@ -183,7 +184,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
     named = {k: v for k, v in manifest.items() if k != "version"}
     if hash_json(named) != manifest.get("version"):
-        raise UserError(f"{folder / MANIFEST}: damaged: its version is not the hash of the rest")
+        raise UserError(
+            f"{folder / MANIFEST}: damaged: its version is not the hash of the rest; {WRITE_ANEW}"
+        )
     return manifest
 
 

@@ -213,6 +213,7 @@ def copy(clicks_model, tmp_path):
     def copied(values: dict[str, Any]) -> Path:
         shutil.copytree(clicks_model, tmp_path / "copy")
         manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+        del manifest["seal"]  # of one that is damaged nothing else is told
         if values.get("files") == "schema":
             files = {"schema.json": manifest["files"]["schema.json"]}
             values = {"files": files}
@@ -226,6 +227,20 @@ def copy(clicks_model, tmp_path):
 def test_a_manifest_that_lacks_something_leads_to_another_export(copy, values, told):
     with pytest.raises(UserError, match=told):
         check_artifact(copy(values), None, trust_native_code=False)
+
+
+def test_a_fact_of_a_manifest_that_was_changed_is_damage(clicks_model, tmp_path):
+    for was, now in (('"quantise"', '"puantise"'), (": null", ": nul1")):
+        folder = tmp_path / now[1:3]
+        shutil.copytree(clicks_model, folder)
+        text = (folder / "manifest.json").read_text()
+        assert was in text
+        (folder / "manifest.json").write_text(text.replace(was, now))
+        with pytest.raises(UserError, match=r"manifest\.json: .*; copy the folder again, or wri"):
+            open_artifact(folder)
+    (folder / "manifest.json").write_text('{"format_version": 1, "files": {}}')
+    with pytest.raises(UserError, match=r"manifest\.json: cannot be read: it has no 'version'; co"):
+        open_artifact(folder)
 
 
 def test_machine_code_is_run_for_nothing_without_a_word(copy, tmp_path):
