@@ -49,10 +49,11 @@ def save_graph(
         UserError: for what the format cannot hold, with the reason.
     """
     try:
-        _check_room(program, path)
         if format_ == "pt2":
             save_program(program, path)
-        elif format_ == "aoti":
+            return
+        _check_room(program, path)
+        if format_ == "aoti":
             _compile(program, path, portable)
             write_weights(path.with_name(weights_file(spec.name)), program_weights(program))
         else:
@@ -167,7 +168,11 @@ def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
     Args:
         program: the graph, whose weights lie on the CPU.
         path: the file.
+
+    Raises:
+        UserError: if there is no room for it.
     """
+    _check_room(program, path)
     program.example_inputs = None
     with _without_copies() if hasattr(_package, _TO_BYTES) else contextlib.nullcontext():
         torch.export.save(program, str(path))

@@ -286,6 +286,8 @@ def test_a_graph_that_has_no_room_is_refused_before_it_is_written(
     monkeypatch.setattr("shutil.disk_usage", lambda path: Made(free=100_000))
     with pytest.raises(UserError, match=r"no space left on device: .* and 0\.1 MB are free"):
         save_graph(program, SPEC, tmp_path / "x.pt2", "pt2", portable=False)
+    with pytest.raises(UserError, match=r"no space left on device: .* and 0\.1 MB are free"):
+        apply_deltas(clicks_model, [], tmp_path / "newer")
     assert not any(tmp_path.iterdir())
 
 
