@@ -20,8 +20,10 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
+from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.remote_files import EXTRAS
+from runner.data.tabular.sample_rows import SAMPLE_TEXT_BYTES, sample_rows
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
@@ -328,3 +330,19 @@ def test_a_damaged_page_is_told_with_its_file_and_row_group(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(UserError, match=r"t\.parquet: row group 0: "):
         propose_schema(str(path))
+
+
+def test_repeated_long_texts_of_a_small_file_are_sampled_within_a_bound(tmp_path):
+    num_rows = 5_000
+    rows = {
+        "text": pa.DictionaryArray.from_arrays(pa.array([0] * num_rows), ["x" * 100_000]),
+        "click": pa.array([0, 1] * (num_rows // 2)),
+        "none": pa.DictionaryArray.from_arrays(pa.nulls(num_rows, pa.int32()), ["never"]),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "x.parquet", store_schema=False)
+    assert (tmp_path / "x.parquet").stat().st_size < 20_000  # and its texts are 500 MB
+    schema = pa.schema({"text": pa.string(), "click": pa.int64(), "none": pa.string()})
+    sample = sample_rows([DataFile(str(tmp_path / "x.parquet"))], "parquet", None, schema)
+    assert sample.table.schema == schema
+    assert SAMPLE_TEXT_BYTES / 3 - 200_000 < sample.table["text"].nbytes < SAMPLE_TEXT_BYTES / 2
+    assert sample.table["none"].null_count == len(sample.table)

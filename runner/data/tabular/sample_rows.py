@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -12,13 +13,20 @@ from runner.data.core.blocks import READ_ERRORS
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.partitions import append_partitions, columns_in_file
-from runner.data.tabular.read_files import decode_dictionaries, open_parquet_file, unpack_columns
+from runner.data.tabular.read_files import (
+    decode_dictionaries,
+    is_nested,
+    is_text,
+    open_parquet_file,
+    unpack_columns,
+)
 from runner.data.tabular.read_text import TextFormat, read_text_chunks
 from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.text_values import NUMBER_PATTERN
 from runner.errors import DataError, first_line
 
 SAMPLE_ROWS = 200_000
+SAMPLE_TEXT_BYTES = 1 << 28  # of those of a Parquet file
 SAMPLE_PLACES = 100  # files, folders that give columns, and row groups of a file, and a few more
 
 
@@ -134,8 +142,10 @@ def _sample_file(
             if len(malformed) >= SAMPLE_ROWS:  # it is written in another way
                 return
         return
-    found = {}
-    with open_parquet_file(file) as opened:
+    found, room = {}, SAMPLE_TEXT_BYTES
+    # as dictionaries: where values repeat, a small file stands for any amount of text
+    texts = [f.name for f in schema if is_text(f.type) and not is_nested(schema, f.name)]
+    with open_parquet_file(file, texts) as opened:
         for group in _spread(opened.num_row_groups):
             num_rows = min(left, -(-share // 3))
             try:
@@ -143,8 +153,24 @@ def _sample_file(
             except READ_ERRORS as error:
                 raise DataError(f"{file}: row group {group}: {first_line(error)}") from error
             if batch is not None:
-                found[group] = unpack_columns(pa.Table.from_batches([batch]))
+                table = unpack_columns(pa.Table.from_batches([batch]))
+                end_R = _text_bytes(table).cumsum()
+                within = int(np.searchsorted(end_R, min(room, SAMPLE_TEXT_BYTES // 3), "right"))
+                found[group] = decode_dictionaries(table.slice(0, max(1, within)))
+                room -= int(end_R[:within].max(initial=0))
                 left -= batch.num_rows
-            if not left:
+            if not left or room <= 0:
                 break
     yield from ((found[group], {}) for group in sorted(found))
+
+
+def _text_bytes(table: pa.Table) -> np.ndarray:
+    """Return how many bytes the texts of each row take that are in dictionaries as yet, [R]."""
+    sizes_R = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        if pt.is_dictionary(column.type) and is_text(column.type) and column.num_chunks:
+            [values] = column.chunks  # of one batch
+            sizes_R += (
+                pc.binary_length(values.dictionary).take(values.indices).fill_null(0).to_numpy()
+            )
+    return sizes_R
