@@ -31,6 +31,8 @@ MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json
 NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
 EXPORT_AGAIN = "export the run again: `python -m runner export DIR --out MODEL`"
 EXPORT_WHOLE = "export the model whole: `python -m runner export DIR --out MODEL`"
+# what a JSON file raises that is damaged, or nested too deep
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 WRITE_ANEW = "copy the folder again, or write it anew"
 
 
@@ -246,7 +248,7 @@ def open_artifact(path: Path | str) -> Artifact:
         return Artifact(folder, manifest, *read_schema(folder))
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+    except (*_UNREADABLE, pa.ArrowException) as error:
         raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
 
 
@@ -280,7 +282,7 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version, _, files = (manifest[k] for k in ("format_version", "version", "files"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{folder / MANIFEST}: cannot be read: {why}; {WRITE_ANEW}") from error
     if version != FORMAT_VERSION:

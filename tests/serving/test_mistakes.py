@@ -238,6 +238,10 @@ def test_a_fact_of_a_manifest_that_was_changed_is_damage(clicks_model, tmp_path)
         (folder / "manifest.json").write_text(text.replace(was, now))
         with pytest.raises(UserError, match=r"manifest\.json: .*; copy the folder again, or wri"):
             open_artifact(folder)
+    for damage in ("[" * 100_000, "[]"):
+        (folder / "manifest.json").write_text(damage)
+        with pytest.raises(UserError, match=r"manifest\.json: cannot be read: .*; copy the folder"):
+            open_artifact(folder)
     (folder / "manifest.json").write_text('{"format_version": 1, "files": {}}')
     with pytest.raises(UserError, match=r"manifest\.json: cannot be read: it has no 'version'; co"):
         open_artifact(folder)
