@@ -61,7 +61,8 @@ def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
     """
     path = folder / MANIFEST_FILE
     if path.exists():
-        changes = diff_settings(read_json(path), json.loads(dumps(manifest)))
+        found = _read_own(path, "another --out starts anew")
+        changes = diff_settings(found, json.loads(dumps(manifest)))
         if changes and any(folder.glob("part-*.parquet")):
             raise UserError(
                 f"--out {folder}: holds another prediction; nothing was changed. It differs in\n"
@@ -215,6 +216,8 @@ def summarize_parts(folder: Path) -> PartsSummary:
     """
     summary = PartsSummary()
     for path in sorted(folder.glob("part-*.parquet")):
+        if not path.is_file():  # a pipe would be waited for
+            raise UserError(_not_what_was_written(path, "it is no file"))
         try:
             with pq.ParquetFile(path) as part:
                 facts = json.loads((part.schema_arrow.metadata or {})[BAD_ROWS_KEY])
@@ -238,16 +241,31 @@ def write_summary(folder: Path, summary: PartsSummary) -> None:
 def check_parts(folder: Path) -> None:
     """Check that the parts of a prediction that was complete are as they were then.
 
+    If one is gone, `_result.json` goes, too, since what it says is no longer so.
+
     Raises:
         UserError: for one that is not, or a `_result.json` that is damaged.
     """
     if not (folder / SUMMARY_FILE).exists():
         return
-    hashes = read_json(folder / SUMMARY_FILE).get("sha256")  # others are of an earlier version
-    for name, expected in hashes.items() if isinstance(hashes, dict) else ():
-        path = folder / Path(name).name
+    remedy = f"after `rm {folder / SUMMARY_FILE}` the same command writes it anew"
+    hashes = _read_own(folder / SUMMARY_FILE, remedy).get("sha256")
+    if not isinstance(hashes, dict):
+        return  # it is of an earlier version
+    parts = {folder / Path(name).name: expected for name, expected in hashes.items()}
+    for path, expected in parts.items():
         if path.is_file() and hash_file(path) != expected:
             raise UserError(_not_what_was_written(path, "its hash is another"))
+    if not all(path.is_file() for path in parts):
+        (folder / SUMMARY_FILE).unlink()
+
+
+def _read_own(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from error
+    return content
 
 
 def _not_what_was_written(path: Path, problem: object) -> str:

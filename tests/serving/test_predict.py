@@ -20,7 +20,17 @@ from sklearn.metrics import roc_auc_score
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json
-from runner.serving.predict_parts import MANIFEST_FILE, await_output, open_output, write_part
+from runner.serving.predict_parts import (
+    MANIFEST_FILE,
+    SUMMARY_FILE,
+    await_output,
+    check_output,
+    check_parts,
+    open_output,
+    summarize_parts,
+    write_part,
+    write_summary,
+)
 from tests.conftest import Zygote
 from tests.serving.scene import clicks, train
 
@@ -257,6 +267,29 @@ def test_a_prediction_that_has_begun_keeps_its_folder_before_it_has_a_part(tmp_p
     with pytest.raises(UserError, match="holds another prediction"):
         open_output(out, first)
     assert read_json(out / MANIFEST_FILE) == second
+
+
+def test_a_prediction_is_not_complete_while_a_part_is_written_anew(tmp_path):
+    for number in range(2):
+        write_part(tmp_path, number, pa.table({"x": [0.5]}), 0, ())
+    write_summary(tmp_path, summarize_parts(tmp_path))
+    check_parts(tmp_path)
+    assert (tmp_path / SUMMARY_FILE).exists()
+    (tmp_path / "part-000001.parquet").unlink()
+    check_parts(tmp_path)  # as the command begins that may be killed then
+    assert not (tmp_path / SUMMARY_FILE).exists()
+
+
+def test_damaged_files_of_a_prediction_are_told_with_what_to_do(tmp_path):
+    for name in (SUMMARY_FILE, MANIFEST_FILE):
+        (tmp_path / name).write_text("{")
+    with pytest.raises(UserError, match=r"_result\.json: cannot be read: .*; after `rm .*_result"):
+        check_parts(tmp_path)
+    with pytest.raises(UserError, match=r"_manifest\.json: cannot be read: .*; another --out sta"):
+        check_output(tmp_path, {})
+    os.mkfifo(tmp_path / "part-000000.parquet")
+    with pytest.raises(UserError, match=r"part-000000\.parquet: is not what was written \(it is n"):
+        summarize_parts(tmp_path)
 
 
 def test_a_part_for_which_the_disk_has_no_room_leaves_nothing(tmp_path, monkeypatch):
