@@ -28,6 +28,9 @@ from runner.rundir.masked_streams import (
 )
 from runner.rundir.secrets import note_references
 
+# a full disk, a quota, and a limit of `ulimit -f` or of the file system
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
@@ -64,7 +67,7 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
         error = UserError("the folder in which this command was started is gone; cd to another")
     if isinstance(error, PermissionError) and error.filename:
         error = UserError(f"{error.filename}: {error.strerror}")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         print_error(
             f"{error.strerror}: {error.filename or 'where this command writes'}; with more room, "
             "the same command goes on"

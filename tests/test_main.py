@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from importlib import metadata
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,6 +131,14 @@ def test_a_file_that_may_not_be_read_is_told_without_a_traceback(monkeypatch, ca
     monkeypatch.setattr("runner.rundir.find_run.read_meta", read_meta)
     assert main(["export", "locked", "--out", "model"]) == 2
     assert capsys.readouterr().err == "error: locked/meta.json: Permission denied\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_file_without_room_is_told_without_a_traceback(monkeypatch, capsys, number):
+    monkeypatch.setattr("runner.rundir.find_run.read_meta", Mock(side_effect=OSError(number, "x")))
+    assert main(["export", "locked", "--out", "model"]) == 1
+    told = "error: x: where this command writes; with more room, the same command goes on\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_rank_that_no_launcher_has_set_hides_no_message(monkeypatch, capsys):
