@@ -42,8 +42,10 @@ def with_row_count(composed: ComposedConfig, train_rows: int | None = None) -> C
     )
 
 
-def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
-    """Check a configuration.
+def check_composed(
+    composed: ComposedConfig, allowed: Sequence[str], *, has_loss: bool = True
+) -> None:
+    """Check a configuration; `has_loss` as in `check_config`.
 
     Raises:
         ConfigError: with every mistake.
@@ -57,6 +59,7 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
         or bool(get_key(composed.config, "checkpoint.path")),
         source_config=composed.source_config,
         known_problems=composed.problems,
+        has_loss=has_loss,
     )
     # a value that is missing or cannot be resolved, which a message tells, is null for the rules
     keys = [k for k, value in flatten(composed.saved_config) if value == "???"]

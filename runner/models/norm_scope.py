@@ -42,7 +42,7 @@ def norm_row_scope(config: Mapping[str, Any]) -> str | None:
 
 
 def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each setting that is no choice, and for scopes that exclude each other.
+    """Yield a message for each setting that is no choice.
 
     Args:
         config: a composed configuration.
@@ -50,6 +50,14 @@ def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
     for name, value in hidden_settings(config).items():
         if problem := HIDDEN_KEYS[name].find_problem(f"model.net.{name}", value):
             yield problem
+
+
+def check_batch_statistics(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message for updates of too few rows, and for scopes that exclude each other.
+
+    Args:
+        config: a composed configuration of a training.
+    """
     trainer, scope = config["trainer"], norm_row_scope(config)
     is_whole = scope == UPDATE_SCOPE
     num_rows = configured_global_batch_size(trainer) if is_whole else trainer["batch_size"]

@@ -139,6 +139,20 @@ def test_a_prediction_that_was_killed_goes_on_on_other_ranks_with_the_same_files
 
 
 @pytest.mark.long
+def test_rows_are_divided_in_any_way_where_the_loss_or_a_norm_compares_them(runner, tmp_path):
+    """A prediction takes no loss, and a norm in evaluation mode the statistics of the training."""
+    settings = ("model/loss=jrc", "model.net.norm=batch", "trainer.max_epochs=1")
+    run = train(runner, tmp_path / "rows", *settings)
+    test = run.parent / "test.parquet"
+    predict(runner, run, test, "--out", tmp_path / "whole")
+    whole = pq.read_table(tmp_path / "whole")["score_click"].to_numpy()
+    for words in (["trainer.num_processes=2"], ["trainer.batch_size=1"]):
+        predict(runner, run, test, "--out", tmp_path / words[0], *words)
+        divided = pq.read_table(tmp_path / words[0])["score_click"].to_numpy()
+        np.testing.assert_allclose(divided, whole, atol=1e-6)
+
+
+@pytest.mark.long
 def test_another_prediction_in_the_same_folder_is_refused_with_what_differs(runner, run, tmp_path):
     test, out = run.parent / "test.parquet", tmp_path / "out"
     predict(runner, run, test, "--rows", 128, "--out", out)

@@ -43,7 +43,7 @@ def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
 def test_an_evaluation_takes_the_running_statistics_whatever_its_batch_size(runner, tmp_path):
     run = tmp_path / "run"
     runner.run(*TINY, *NORM, f"hydra.run.dir={run}").check()
-    for size in (7, 64):
+    for size in (1, 7, 64):
         out = tmp_path / str(size)
         runner.run(
             "loop=eval", f"run={run}", f"trainer.batch_size={size}", f"hydra.run.dir={out}"

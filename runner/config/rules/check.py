@@ -19,6 +19,7 @@ from runner.config.rules.hardware import (
 from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
+    check_eval_batch_size,
     check_evaluation,
     check_loop,
     check_profiler_window,
@@ -28,12 +29,12 @@ from runner.config.rules.loops import (
 )
 from runner.config.rules.sharding import check_sharding_rules, check_sparse_dist
 from runner.config.rules.warm_start import check_warm_start_sources
-from runner.config.settings import SPLITS
+from runner.config.settings import EVALUATE_LOOP, SPLITS
 from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, UserError, nearest_hint
 from runner.metrics.settings import MetricSettings
-from runner.models.norm_scope import check_hidden_settings
+from runner.models.norm_scope import check_batch_statistics, check_hidden_settings
 from runner.models.row_scope import check_item_memory, check_loss_row_scope
 from runner.models.table_widths import check_widths
 from runner.models.unused_settings import check_loss_correction
@@ -55,6 +56,7 @@ def check_config(
     from_run: bool = False,
     source_config: Config | None = None,
     known_problems: Sequence[str] = (),
+    has_loss: bool = True,
 ) -> list[str]:
     """Return a message for every mistake in a resolved configuration. Imports no torch.
 
@@ -69,20 +71,25 @@ def check_config(
         from_run: whether the configuration was taken from a run directory.
         source_config: the configuration of that run.
         known_problems: mistakes that were found before.
+        has_loss: whether a loss is taken of the rows of a batch; a prediction takes none, so that
+            its rows may be divided in any way.
     """
     problems = check_types(config, default_config, added_keys)
     reported_keys = {re.split(r"[=:\[]", p)[0] for p in problems}
     problems += check_target_names(config, allowed)
+    evaluates = get_key(config, "loop._target_") == EVALUATE_LOOP
     rules: tuple[Rule, ...] = (
         *CONFIG_RULES,
         partial(check_loop, from_run=from_run),
         partial(check_tf32, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),
         partial(check_warm_start_sources, from_run=from_run),
-        partial(check_loss_row_scope, from_run=from_run),
         partial(check_loss_correction, from_run=from_run),
         partial(_check_dense_optimizer, allowed=allowed),
     )
+    if has_loss:
+        rules += (partial(check_loss_row_scope, from_run=from_run), check_eval_batch_size)
+        rules += () if evaluates else (check_batch_statistics, check_item_memory)
     failures = []
     for rule in rules:
         found, failure = _run_rule(rule, config)
@@ -288,5 +295,4 @@ CONFIG_RULES: tuple[Rule, ...] = (
     check_evaluation,
     check_lbfgs,
     check_hidden_settings,
-    check_item_memory,
 )

@@ -66,7 +66,7 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
 
 
 def check_evaluation(config: Config) -> Iterator[str]:
-    """Check which splits are evaluated, and in what batches."""
+    """Check which splits are evaluated."""
     trainer = config["trainer"]
     on_the_way = trainer.get("eval_splits", ["validation"])  # older runs have no such key
     yield from _check_splits("trainer.eval_splits", on_the_way)
@@ -85,6 +85,11 @@ def check_evaluation(config: Config) -> Iterator[str]:
                 f"loop.split=[{', '.join(chosen)}]: loop.follow=true follows one split; start a "
                 "process for each"
             )
+
+
+def check_eval_batch_size(config: Config) -> Iterator[str]:
+    """Check that evaluations compare as many rows with each other as the training."""
+    trainer = config["trainer"]
     size = trainer.get("eval_batch_size")
     if size is not None and size != trainer["batch_size"] and loss_row_scope(config) is not None:
         yield (
