@@ -182,10 +182,10 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
         for problem in found.pop("problems")
     ]
     if problems:
-        finer = {"int4": "int8, fp16", "int8": "fp16"}.get(measured["quantise"])
+        finer = {"int4": "--quantise int8, fp16 or none", "int8": "--quantise fp16 or none"}
         cause = (
-            f"tables in {measured['quantise']} round too much for it: --quantise {finer} or none"
-            if finer
+            f"tables in {kind} round too much for it: {finer.get(kind, 'leave out --quantise')}"
+            if (kind := measured["quantise"])
             else "if the data or the code of the model were changed since the training, train again"
         )
         listed = "\n  ".join(problems)

@@ -283,6 +283,36 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
 
 
 @pytest.mark.long
+def test_rows_that_are_equal_for_a_model_may_be_ordered_by_rounding(runner, tmp_path, monkeypatch):
+    """As ONNX does: of rows with equal ids, those in other places of a batch differ by 1e-7."""
+    random = np.random.default_rng(0)
+    city = random.integers(0, 4, 900)
+    rows = {"click": random.random(900) < 0.2 + 0.1 * city, "city": city}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    (tmp_path / "schema.yaml").write_text("{labels: [click], categorical: {city: {num_rows: 4}}}")
+    run = tmp_path / "run"
+    runner.run(
+        "dataset=parquet",
+        f"dataset.path={tmp_path / 'rows.parquet'}",
+        f"dataset.schema={tmp_path / 'schema.yaml'}",
+        "dataset.split={random: {train: 0.4, validation: 0.2, test: 0.4}}",
+        *("model=mlp", "trainer.max_steps=20", "report=false", f"hydra.run.dir={run}"),
+    ).check()
+    exact = Scorer.logits
+
+    def rounded(self, rows):
+        logits_RT = exact(self, rows)
+        return logits_RT + np.linspace(-2e-7, 2e-7, len(logits_RT), dtype=np.float32)[:, None]
+
+    monkeypatch.setattr(Scorer, "logits", rounded)
+    export_verb([str(run), "--out", str(tmp_path / "model")], [])
+    measured = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    found = measured["formats"]["pt2"]
+    assert 0 < found["largest_logit_difference"] < 1e-6
+    assert abs(found["metrics"]["auc"] - measured["evaluated"]["auc"]) > 1e-4
+
+
+@pytest.mark.long
 def test_tables_for_which_memory_has_no_room_are_told_once(table_run, tmp_path):
     code = (
         "import sys\nimport runner.machine.free_memory\n"
