@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from runner.errors import nearest_hint
 
 if TYPE_CHECKING:
-    from runner.batch import Schema, SequenceFeature, SparseFeature
+    from runner.batch import Schema, SequenceFeature, SparseFeature, TaskSpec
 
 _ONE_ITEM = "the item of a row is one id"
 
@@ -96,7 +96,7 @@ def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = F
         if task.kind != kind:
             raise ValueError(
                 f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
-                f"({_loss_for([task.kind for task in schema.tasks])})"
+                f"({_loss_for(schema.tasks)})"
             )
         if task.one_of and not classes:
             raise ValueError(
@@ -106,12 +106,13 @@ def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = F
     return [task.name for task in schema.tasks]
 
 
-def _loss_for(kinds: Sequence[str]) -> str:
-    """Return what takes tasks of these kinds; the metrics of numbers are other ones as well."""
-    if "binary" in kinds:
+def _loss_for(tasks: Sequence[TaskSpec]) -> str:
+    """Return what takes these tasks; the metrics of numbers are other ones as well."""
+    if "binary" in (task.kind for task in tasks):
         return "model/loss=by_kind takes both"
+    loss = "by_kind" if any(task.link for task in tasks) else "mse"  # of amounts the deviance
     return (
-        "for numbers: model/loss=mse 'metrics.eval=[mae,mse,rmse,r2]' "
+        f"for numbers: model/loss={loss} 'metrics.eval=[mae,mse,rmse,r2]' "
         "'checkpoint.monitor={metric: validation/mse, direction: min}'"
     )
 

@@ -222,8 +222,16 @@ def test_a_batch_whose_rows_all_weigh_nothing_has_no_ranking_and_no_nan(group):
     assert torch.isfinite(prediction.logits_BT.grad).all()
 
 
+AMOUNT = (TaskSpec("spend", "regression", link="log"),)
 REFUSED = [
     (BCE, BOTH, {}, "BCE needs binary tasks; 'stars' is regression.*by_kind"),
+    (BCE, replace(BOTH, tasks=BOTH.tasks[1:]), {}, "for numbers: model/loss=mse"),
+    (
+        BCE,
+        replace(BOTH, tasks=AMOUNT),
+        {},
+        "'spend' is regression .for numbers: model/loss=by_kind",
+    ),
     (Focal, BOTH, {}, "Focal needs binary tasks"),
     (JRC, BOTH, {}, "JRC needs binary tasks"),
     (SelfDistillation, BOTH, {}, "SelfDistillation needs binary tasks"),
