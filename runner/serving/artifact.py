@@ -306,7 +306,7 @@ def check_seal(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _hash_said(manifest: Mapping[str, Any]) -> str:
-    return hash_values({key: value for key, value in manifest.items() if key != SEAL})
+    return hash_json({key: value for key, value in manifest.items() if key != SEAL})
 
 
 def _checked_name(named_by: Path, name: str) -> str:
