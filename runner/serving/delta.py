@@ -229,14 +229,17 @@ class DeltaFolder:
         The folder is looked at where none is known, and the next call looks for it anew.
 
         Raises:
-            UserError: as `next_delta`, unless there is another delta on the version.
+            UserError: as `next_delta`, unless there is another delta on the version; and if the
+                folder is gone.
         """
         if base not in self._on and (problem := self._look()) and base not in self._on:
             raise problem
         return self._on.pop(base, None)
 
     def _look(self) -> UserError | None:
-        """Find all deltas; return what is wrong with the last of those that are damaged."""
+        """Find all deltas; return what is wrong with the folder or the last of those damaged."""
+        if not self._path.is_dir():
+            return UserError(f"{self._path}: no such folder")
         problem = None
         try:
             found = sorted(self._path.glob(f"{PREFIX}*"))
