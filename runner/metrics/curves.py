@@ -39,21 +39,24 @@ def group_by_score(
 
 
 def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, Floats]:
-    """Group rows of weight 1 by two sorts of half of the score's bits, the lower half first.
+    """Group rows of weight 1 by a sort of whole numbers: the score's bits, then the label.
 
-    NumPy sorts 16 bits by radix: of 400,000 scores both take a third of the time of a sort of
-    whole ones; of 4,000,000, which no cache holds, as long.
+    NumPy sorts numbers by vector instructions, and finds an order of them one by one: this takes
+    half of the time.
     """
-    bits_N = (scores_N + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0, with which it ties
-    # Unsigned, the bits of positive numbers are ordered as the numbers, of negative ones reversed.
-    bits_N ^= np.where(bits_N >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
-    order_N = np.argsort(bits_N.astype(np.uint16), kind="stable")
-    high_N = (bits_N >> 16).astype(np.uint16)
-    order_N = order_N[np.argsort(high_N[order_N], kind="stable")]
-    bits_N = bits_N[order_N]
-    starts_K = np.concatenate(([0], 1 + np.flatnonzero(bits_N[1:] != bits_N[:-1])))
-    positive_K = np.add.reduceat(labels_N[order_N], starts_K)
-    return positive_K, np.diff(starts_K, append=len(bits_N)) - positive_K
+    bits_N = (scores_N + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0, with which it ties
+    # The bits of positive numbers are ordered as the numbers, but for the sign those of negative
+    # ones the other way round.
+    bits_N ^= (bits_N >> 31) & np.int32(0x7FFFFFFF)
+    sorted_N = bits_N.astype(np.int64)
+    sorted_N <<= 1
+    sorted_N += labels_N.astype(bool)
+    sorted_N.sort()
+    differs_N = (sorted_N[1:] ^ sorted_N[:-1]).view(np.uint64) > 1
+    lasts_K = np.append(np.flatnonzero(differs_N), len(sorted_N) - 1)
+    sorted_N &= 1
+    positive_K = np.diff(np.cumsum(sorted_N, out=sorted_N)[lasts_K], prepend=0).astype(np.float64)
+    return positive_K, np.diff(lasts_K, prepend=-1) - positive_K
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
