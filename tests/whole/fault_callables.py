@@ -29,8 +29,8 @@ CLOSED = ("hydra", "omegaconf")
 PARTS = {
     "dataset": 9,
     "loop": 6,
-    "model.net": 28,  # with two bases of models of histories
-    "model.loss": 12,
+    "model.net": 29,  # with two bases of models of histories
+    "model.loss": 13,
     "optimizer.dense": 15,
     "task": 1,
     "scheduler": 0,  # ours have a `kind`
