@@ -225,8 +225,8 @@ class Embeddings:
     shared_CD: tuple[Tensor, ...] = ()  # belong to no row: every micro-batch has them whole
     per_row: Mapping[str, Tensor] = field(default_factory=dict)
     per_batch: Mapping[str, Tensor] = field(default_factory=dict)
-    # how many ids each look-up of a row has, in the order of the tables' features; None: one
-    lengths_FB: Tensor | None = None
+    # what was looked up, in the order of the tables' features; None: an id of each in every row
+    ids: KeyedJaggedTensor | None = None
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.row_lookups(), *self.shared_CD)

@@ -179,6 +179,4 @@ class TableLookup(nn.Module):
         """
         ids = self.lookup_ids(batch)
         pooled_BE = self.tables_for(batch)(ids)
-        if not self._has_lists:
-            return Embeddings(pooled_BE)
-        return Embeddings(pooled_BE, lengths_FB=ids.lengths().view(len(self.features), -1))
+        return Embeddings(pooled_BE, ids=ids if self._has_lists else None)

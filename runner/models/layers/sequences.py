@@ -98,8 +98,7 @@ class SequenceLookup(TableLookup):
         tables = self.tables_for(batch)
         kjt, per_row = self._build_kjt(batch, candidates_C, padded)
         embeddings = self._split_embeddings(tables(kjt), batch.size, candidates_C, per_row)
-        lengths_FS = kjt.lengths().view(len(self.features), -1)
-        return replace(embeddings, lengths_FB=lengths_FS[:, : batch.size])
+        return replace(embeddings, ids=kjt)
 
     def lookup_ids(
         self,

@@ -69,11 +69,13 @@ def drop_empty_lookups(
         gradients: one for each of them.
         layout: the tables of the look-ups.
     """
-    if embeddings.lengths_FB is None:
+    if embeddings.ids is None:
         return
-    feature_of_E = _feature_of_column(layout, embeddings.lengths_FB.device)
-    is_empty_BE = (embeddings.lengths_FB == 0).t().index_select(1, feature_of_E)
     lookups = embeddings.row_lookups()
+    lengths_FS = embeddings.ids.lengths().view(len(layout.feature_order), -1)
+    lengths_FB = lengths_FS[:, : len(lookups[0])]  # candidates, which have one each, come behind
+    feature_of_E = _feature_of_column(layout, lengths_FB.device)
+    is_empty_BE = (lengths_FB == 0).t().index_select(1, feature_of_E)
     masks = torch.split(is_empty_BE, [t.shape[1:].numel() for t in lookups], dim=1)
     mask_of = {id(lookup): mask for lookup, mask in zip(lookups, masks, strict=True)}
     for output, gradient in zip(outputs, gradients, strict=True):
