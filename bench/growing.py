@@ -114,7 +114,7 @@ def timed(update: Callable[[np.ndarray], None], num_rows: int, num_ids: int, cou
         started = time.process_time()
         update(ids)
         times.append(time.process_time() - started)
-    return f"{np.median(times) * 1e3:.1f}/{max(times) * 1e3:.1f}"
+    return f"{np.median(times) * 1e3:.3g}/{max(times) * 1e3:.3g}"
 
 
 def show_times(num_rows: int, sizes: Sequence[int], count: int, *, with_mch: bool) -> None:

@@ -220,7 +220,7 @@ class DeltaFolder:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._on: dict[str, Path] = {}  # version -> the delta on it
 
     def take(self, base: str) -> Path | None:
@@ -229,22 +229,19 @@ class DeltaFolder:
         The folder is looked at where none is known, and the next call looks for it anew.
 
         Raises:
-            UserError: as `next_delta`, unless there is another delta on the version; and if the
-                folder is gone.
+            UserError: as `next_delta`, unless there is another delta on the version.
         """
         if base not in self._on and (problem := self._look()) and base not in self._on:
             raise problem
         return self._on.pop(base, None)
 
     def _look(self) -> UserError | None:
-        """Find all deltas; return what is wrong with the folder or the last of those damaged."""
-        if not self._path.is_dir():
-            return UserError(f"{self._path}: no such folder")
+        """Find all deltas; return what is wrong with the last of those that are damaged."""
         problem = None
         try:
-            found = sorted(self._path.glob(f"{PREFIX}*"))
+            found = sorted(self.path.glob(f"{PREFIX}*"))
         except OSError as error:
-            return UserError(f"{self._path}: cannot be read: {error.strerror or error}")
+            return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
         for path in found:
             try:
                 self._on[_read_base(path, _state(path / MANIFEST))] = path

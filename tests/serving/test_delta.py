@@ -188,11 +188,3 @@ def test_a_damaged_manifest_is_told_where_no_other_delta_is_looked_for(tmp_path)
         with pytest.raises(UserError, match="delta-2"):
             deltas.take("v2")
     assert deltas.take("v3").name == "delta-3"
-
-
-def test_a_folder_that_is_gone_is_told_until_it_is_back(tmp_path):
-    deltas = DeltaFolder(tmp_path / "in")
-    with pytest.raises(UserError, match="in: no such folder"):
-        deltas.take("v1")
-    write_chain(tmp_path / "in", {"delta-1": "v1"})
-    assert deltas.take("v1").name == "delta-1"

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner.serving.delta import open_delta
+from runner.errors import UserError
+from runner.serving.delta import DeltaFolder, open_delta
 from runner.serving.scorer import Scorer
 from runner.serving.server import follow
 from runner.serving.server.counters import Counters
@@ -133,6 +134,14 @@ def test_an_error_of_any_kind_is_told_once_and_the_next_delta_is_applied(monkeyp
         "delta-1 applied: version v0 is served",
     ]
     assert (counters.get("delta_errors"), counters.get("deltas")) == (1, 1)
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    scorer = SimpleNamespace(version="v0")
+    with pytest.raises(UserError, match="in: no such folder"):
+        follow._apply_next(scorer, DeltaFolder(tmp_path / "in"))
+    (tmp_path / "in").mkdir()
+    assert follow._apply_next(scorer, DeltaFolder(tmp_path / "in")) is None
 
 
 @pytest.mark.slow

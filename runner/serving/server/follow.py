@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from runner.errors import describe_error
+from runner.errors import UserError, describe_error
 from runner.serving.delta import DeltaFolder
 from runner.serving.scorer import Scorer
 from runner.serving.server.counters import WorkerCounters
@@ -41,6 +41,8 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
 
 
 def _apply_next(scorer: Scorer, deltas: DeltaFolder) -> Path | None:
+    if not deltas.path.is_dir():
+        raise UserError(f"{deltas.path}: no such folder")
     path = deltas.take(scorer.version)
     if path is not None:
         scorer.apply_delta(path)

@@ -91,7 +91,7 @@ def test_many_settings_are_told_once_and_each_run_by_its_folder_with_what_it_has
     lines = [line.rstrip() for line in out.splitlines()]
     place = next(i for i, line in enumerate(lines) if line.startswith(" run_1 "))
     assert lines[place + 1] == "   trainer.setting_1=2"
-    [told] = [line for line in lines if line.startswith("settings that a run does not name")]
+    [told] = [line for line in lines if line.startswith("unless its row says otherwise")]
     assert "trainer.setting_0=0 trainer.setting_1=1" in told
 
 
