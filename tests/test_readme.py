@@ -162,7 +162,10 @@ def test_hydra_reads_every_setting_of_a_printed_command(page: Path):
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     words = [word for line in lines if "-m runner" in line for word in shlex.split(line)]
     setting = re.compile(r"[~+]*(hydra/)?[\w.@]+=")
-    OverridesParser.create().parse_overrides([word for word in words if setting.match(word)])
+    settings = [word for word in words if setting.match(word)]
+    assert settings or not any("=" in word for word in words), "its settings were not recognised"
+    read = OverridesParser.create().parse_overrides(settings)  # a text that it cannot read raises
+    assert [override.input_line for override in read] == settings
 
 
 def shown_outputs(text: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -31,7 +30,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
     from runner.machine.cores import set_thread_environment
-    from runner.machine.imports import end_imports
+    from runner.machine.imports import end_imports, quiet_fx
     from runner.machine.memory import keep_freed_memory
 
     given = make_parser().parse(words)
@@ -42,6 +41,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     check_composed(with_row_count(composed), allowed)
     set_thread_environment(1)  # NumPy and Arrow do the work, on as many threads as there are calls
     keep_freed_memory()  # as a training does
+    quiet_fx()
     server = _open_server(given, composed.config["dataset"], allowed)
     end_imports()
     return _run(server, given)
@@ -115,8 +115,6 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     from runner.training.builder.instantiate import instantiate
     from runner.training.builder.part_kinds import KINDS
 
-    # TorchRec's classes cause a deprecation notice of torch that no user can act on
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     data = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
     if not isinstance(data, ParquetDataset):
         raise UserError(

@@ -16,6 +16,13 @@ from types import ModuleType
 
 from runner.errors import UserError
 
+FX_LOGGER = "torch.fx._symbolic_trace"
+
+
+def quiet_fx() -> None:
+    """Silence a deprecation notice of torch: TorchRec's classes cause it, no user can act on it."""
+    logging.getLogger(FX_LOGGER).setLevel(logging.ERROR)
+
 
 def is_installed(module: str) -> bool:
     """Return whether a module could be imported, without importing it."""

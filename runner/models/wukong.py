@@ -128,10 +128,9 @@ class WukongLayer(nn.Module):
 
     def forward(self, x_BND: Tensor, weights_B: Tensor) -> Tensor:
         """Return [B, M, D]."""
-        maps = [self.project, self.compress]
+        weights = [self.project.weight, self.compress.weight]
         if self.residual is not None:
-            maps.append(self.residual)
-        weights = [map.weight for map in maps]
+            weights.append(self.residual.weight)
         # One product of rows that lie as it takes them, since copies would cost more than products
         x_BDN = x_BND.transpose(1, 2).contiguous()
         mapped_BD = linear(x_BDN, torch.cat(weights))

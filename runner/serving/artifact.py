@@ -26,7 +26,7 @@ FORMAT_VERSION = 1
 FORMATS = ("pt2", "aoti", "onnx")
 QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
-SEAL = "seal"  # of a manifest: the hash of all else that it says
+OWN_HASH = "sha256"  # of a manifest: of all else that it says
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
 NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
 EXPORT_AGAIN = "export the run again: `python -m runner export DIR --out MODEL`"
@@ -208,7 +208,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None =
     files = hash_files(folder)
     version = version or hash_json(files)
     content = {"format_version": FORMAT_VERSION, "version": version, **facts, "files": files}
-    content[SEAL] = _hash_said(content)
+    content[OWN_HASH] = _hash_said(content)
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -243,7 +243,7 @@ def open_artifact(path: Path | str) -> Artifact:
         )
     if SCHEMA not in manifest["files"]:
         raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}; {EXPORT_AGAIN}")
-    check_seal(folder, manifest)
+    check_own_hash(folder, manifest)
     try:
         return Artifact(folder, manifest, *read_schema(folder))
     except UserError:
@@ -295,18 +295,18 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
     return checked
 
 
-def check_seal(folder: Path, manifest: Mapping[str, Any]) -> None:
+def check_own_hash(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Hold a manifest against the hash of itself, which those of earlier versions do not have.
 
     Raises:
         UserError: if it says anything else than was written.
     """
-    if SEAL in manifest and manifest[SEAL] != _hash_said(manifest):
+    if OWN_HASH in manifest and manifest[OWN_HASH] != _hash_said(manifest):
         raise UserError(f"{folder / MANIFEST}: damaged: is not what was written; {WRITE_ANEW}")
 
 
 def _hash_said(manifest: Mapping[str, Any]) -> str:
-    return hash_json({key: value for key, value in manifest.items() if key != SEAL})
+    return hash_json({key: value for key, value in manifest.items() if key != OWN_HASH})
 
 
 def _checked_name(named_by: Path, name: str) -> str:

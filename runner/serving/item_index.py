@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from runner.data.core.blocks import read_parquet
 from runner.errors import UserError
 from runner.machine.imports import missing_extra
-from runner.serving.artifact import check_seal, read_manifest, verify_files
+from runner.serving.artifact import check_own_hash, read_manifest, verify_files
 from runner.serving.item_table import ITEMS, ItemTable, vectors_as_matrix
 from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
 
@@ -209,7 +209,7 @@ def read_index_manifest(folder: Path, model: Mapping[str, Any]) -> dict[str, Any
                 f"{folder}: is the index of another model: its {key} is {own.get(key)}, and "
                 f"{value} here; `python -m runner index MODEL` makes one of this model"
             )
-    check_seal(folder, manifest)
+    check_own_hash(folder, manifest)
     if manifest["kind"] != "exact":
         check_faiss(str(manifest["kind"]))
     return manifest

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from runner.machine.cores import set_thread_environment
+from runner.machine.imports import FX_LOGGER, quiet_fx
 
 _ONE_THREAD = threading.RLock()
-_LOGGERS = ("runner", "runner.reporting.console", "torch.fx._symbolic_trace")
+_LOGGERS = ("runner", "runner.reporting.console", FX_LOGGER)
 
 
 @contextmanager
@@ -48,8 +49,7 @@ def _restore_process() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     raises, show = logging.raiseExceptions, warnings.showwarning
     pool, on_hangup = pa.default_memory_pool(), signal.getsignal(signal.SIGHUP)
-    # a deprecation notice that TorchRec's classes cause, as in a training
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    quiet_fx()
     try:
         with preserve_rng_state(torch.device("cpu")):
             yield

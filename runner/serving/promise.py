@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
-from runner.metrics.names import find_metric, split_task
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.item_vectors import all_item_vectors
 from runner.serving.raw_rows import EncodedRows
@@ -32,7 +31,7 @@ from runner.training.update.context import Context
 # of the model; a compiler or another runtime adds in another order.
 BOUNDS: Mapping[str | None, float] = {None: 1e-5, "fp16": 1e-4, "int8": 2e-3, "int4": 2e-2}
 LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
-MOVED_ROWS = 4  # rounding may take so many rows past another one or past a threshold
+MOVED_ROWS = 4  # in rankings rounding may swap so many rows
 # of a whole graph, relative to the logit or 1: in metrics a logit this close is the model's own,
 # since rows that are equal for a model are ordered by their rounding
 ROUNDING = 1e-5
@@ -157,10 +156,7 @@ def _find_problems(
         now = compared.get(name, math.nan)
         if math.isnan(value) and math.isnan(now):
             continue
-        jumps = quantise is not None and _jumps(name)
-        if jumps and "=" in name:  # of a slice, which may be a single row
-            continue
-        if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * (jumps or bound**0.5):
+        if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
             problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
     allowed = LOGIT_BOUND * max(1.0, found.largest_logit)
     if quantise is None and not found.largest_difference <= allowed:
@@ -168,12 +164,6 @@ def _find_problems(
             f"a logit differs by {found.largest_difference:.3g}; at most {allowed:.3g} is rounding"
         )
     return problems
-
-
-def _jumps(name: str) -> bool:
-    """Return whether a metric orders rows or counts them, so that one row moves it by a step."""
-    kind, metric = split_task(name)[0], find_metric(name)
-    return kind != "loss" and (metric is None or metric.needs != "sums" or kind == "accuracy")
 
 
 class RowQueue:

@@ -86,19 +86,6 @@ def compare_other_metrics(_: Path, quantise: str | None = None) -> None:
     raise_problems({"quantise": quantise, "formats": {"pt2": {"problems": found.problems}}})
 
 
-@pytest.mark.parametrize("quantise", ["fp16", "int8"])
-def test_a_row_that_rounding_takes_past_a_threshold_is_no_other_model(quantise):
-    """One of 5,000 rows moves the accuracy by more than a metric of sums may move."""
-    scorer = Made(artifact=Made(manifest={"quantise": quantise}))
-    job = Made(context=Made(amp_dtype=None), dataset=Made(num_rows={"test": 5_000}))
-    evaluated = {"accuracy": 0.75, "recall@5": 0.5, "accuracy/city=Bern": 0.5, "log_loss": 0.5}
-    moved = {"accuracy": 0.7506, "recall@5": 0.4994, "accuracy/city=Bern": 0.4, "log_loss": 0.5}
-    assert _find_problems(Comparison(moved), evaluated, scorer, job, "test") == []
-    for name in ("accuracy", "recall@5", "log_loss"):
-        found = Comparison({**evaluated, name: 0.6})
-        assert len(_find_problems(found, evaluated, scorer, job, "test")) == 1
-
-
 def finish_on_fewer_rows(folder: Path) -> None:
     for number in range(2):
         write_part(folder, number, pa.table({"score": [0.5] * 3}), 0, ())
@@ -230,7 +217,7 @@ def copy(clicks_model, tmp_path):
     def copied(values: dict[str, Any]) -> Path:
         shutil.copytree(clicks_model, tmp_path / "copy")
         manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
-        del manifest["seal"]  # of one that is damaged nothing else is told
+        del manifest["sha256"]  # of one that is damaged nothing else is told
         if values.get("files") == "schema":
             files = {"schema.json": manifest["files"]["schema.json"]}
             values = {"files": files}

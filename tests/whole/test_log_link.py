@@ -161,7 +161,7 @@ def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path
 
 
 @pytest.mark.long
-def test_a_click_beside_an_amount_is_learnt_and_served_as_it_is_alone(tmp_path, runner):
+def test_a_click_and_an_amount_are_learnt_and_served_together(tmp_path, runner):
     columns = draw_spending(20_000)
     expected = columns.pop("expected")
     chance = 1 / (1 + np.exp(4 - np.log(expected)))  # who spends more clicks more often

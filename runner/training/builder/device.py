@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 
@@ -14,7 +13,7 @@ from runner.distributed.process_group import join_process_group
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
 from runner.machine.cores import usable_cores
-from runner.machine.imports import end_imports
+from runner.machine.imports import end_imports, quiet_fx
 from runner.machine.memory import keep_freed_memory
 from runner.training.update.determinism import set_deterministic
 
@@ -33,8 +32,7 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     Raises:
         ConfigError: for a device or a precision that this machine does not have.
     """
-    # TorchRec's classes cause a deprecation notice of torch that no user can act on
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    quiet_fx()
     device = select_device(trainer)
     kind = device.type
     if kind == "cuda" and not torch.cuda.is_available():
