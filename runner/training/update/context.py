@@ -166,7 +166,11 @@ class Context:
     def autocast(self) -> AbstractContextManager[object]:
         if self.amp_dtype is None:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.amp_dtype)
+        # All threads share one cache of weights in low precision, which each of them empties when
+        # it is done. Whether two uses of a weight share a copy, in whose precision their gradients
+        # are then summed, would depend on which thread is the faster one.
+        may_keep = self.row_threads is None
+        return torch.autocast(self.device.type, dtype=self.amp_dtype, cache_enabled=may_keep)
 
     def evaluation_weights(self) -> AbstractContextManager[object]:
         """Within the block the model has the weights for evaluations: its own or their averages."""

@@ -77,6 +77,27 @@ def test_threads_give_the_numbers_of_parts_one_after_another(name):
     assert_equal(found, train(in_order))
 
 
+def test_a_thread_that_is_done_changes_no_gradient_of_another_under_autocast():
+    context = make_context("rowwise_adagrad")
+    context.amp_dtype, context.row_threads = torch.bfloat16, threads_of(context)
+    weight, x = nn.Parameter(torch.randn(16, 16)), torch.randn(64, 16)
+
+    def leave_a_block():
+        with context.autocast():
+            pass
+
+    def gradient(*others):
+        with context.autocast():
+            once = x @ weight
+            for other in others:  # between two uses of the weight
+                other.start()
+                other.join()
+            twice = once @ weight
+        return torch.autograd.grad(twice.float().square().sum(), weight)[0]
+
+    assert torch.equal(gradient(threading.Thread(target=leave_a_block)), gradient())
+
+
 SEQUENCES = {
     "bert4rec": {"dropout": 0.2, "uniform": 20},
     "bst": {"attention_dropout": 0.1},
