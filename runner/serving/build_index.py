@@ -132,22 +132,14 @@ def make_index(
 
 @dataclass(frozen=True)
 class _Built:
-    """An index that can be written.
+    """An index that can be written."""
 
-    Args:
-        kind: exact, hnsw or ivf.
-        search: its search.
-        index: of faiss; None: it is exact.
-        parameters: of faiss.
-        measured: by `measure`.
-        instead_of: what was measured of an approximate index that it is better than.
-    """
-
-    kind: str
-    search: Search
-    index: Any = None
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # exact, hnsw or ivf
+    search: Search  # its search
+    index: Any = None  # of faiss; None: it is exact
+    parameters: Mapping[str, int] = field(default_factory=dict)  # of faiss
+    measured: Mapping[str, Any] = field(default_factory=dict)  # by `measure`
+    # what was measured of an approximate index that it is better than
     instead_of: Mapping[str, Any] = field(default_factory=dict)
 
 

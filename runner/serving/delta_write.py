@@ -46,21 +46,13 @@ SAME_FACTS = ("architecture", "quantise", "weights")
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """What a whole artifact would hold, without its graphs.
+    """What a whole artifact would hold, without its graphs."""
 
-    Args:
-        facts: of its manifest.
-        graphs: what its graphs take.
-        tasks: its outputs.
-        raw: its transforms.
-        weights: `<graph>/<weight>` -> values.
-    """
-
-    facts: Mapping[str, Any]
-    graphs: tuple[GraphSpec, ...]
-    tasks: tuple[Task, ...]
-    raw: Transforms
-    weights: Mapping[str, np.ndarray]
+    facts: Mapping[str, Any]  # of its manifest
+    graphs: tuple[GraphSpec, ...]  # what its graphs take
+    tasks: tuple[Task, ...]  # its outputs
+    raw: Transforms  # its transforms
+    weights: Mapping[str, np.ndarray]  # `<graph>/<weight>` -> values
 
 
 def graph_weights(

@@ -27,19 +27,12 @@ from runner.training.state import restore_weights
 
 @dataclass(frozen=True)
 class ExportSource:
-    """A run whose model is exported, with the weights of the checkpoint that is wanted.
+    """A run whose model is exported, with the weights of the checkpoint that is wanted."""
 
-    Args:
-        job: of `loop=eval`.
-        inputs: its raw rows.
-        split: what it is evaluated on.
-        facts: what the manifest says about it.
-    """
-
-    job: Job
-    inputs: RunInputs
-    split: str
-    facts: dict[str, Any]
+    job: Job  # of `loop=eval`
+    inputs: RunInputs  # its raw rows
+    split: str  # what it is evaluated on
+    facts: dict[str, Any]  # what the manifest says about it
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -35,18 +35,12 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class ItemIndex:
-    """Items that can be searched.
+    """Items that can be searched."""
 
-    Args:
-        ids: [I] raw ids, int64 or string.
-        rows_I: the items' rows in their table.
-        search: finds the positions of the best items.
-        manifest: of the index; empty for one that was never written.
-    """
-
-    ids: pa.Array
-    rows_I: np.ndarray
-    search: Search
+    ids: pa.Array  # [I] raw ids, int64 or string
+    rows_I: np.ndarray  # the items' rows in their table
+    search: Search  # finds the positions of the best items
+    # of the index; empty for one that was never written
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

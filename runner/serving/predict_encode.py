@@ -32,15 +32,10 @@ BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"))
 
 @dataclass(frozen=True)
 class Transforms:
-    """What a run's training has declared, and fitted, of the columns that it read.
+    """What a run's training has declared, and fitted, of the columns that it read."""
 
-    Args:
-        declared: all columns, labels included.
-        fitted: vocabularies, statistics, sizes of tables, and the types of ids.
-    """
-
-    declared: Declared
-    fitted: FittedTransforms
+    declared: Declared  # all columns, labels included
+    fitted: FittedTransforms  # vocabularies, statistics, sizes of tables, and the types of ids
 
     @property
     def features(self) -> Declared:

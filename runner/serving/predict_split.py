@@ -25,14 +25,10 @@ from runner.serving.predict_input import InputTable, LocatedChunk, find_format
 
 @dataclass(frozen=True)
 class SplitTable(InputTable):
-    """The table that a run has learnt from, of which one split is scored.
+    """The table that a run has learnt from, of which one split is scored."""
 
-    Args:
-        wanted: the split.
-        times: where the splits of a split by time begin, as the training has found it.
-    """
-
-    wanted: str = "test"
+    wanted: str = "test"  # the split
+    # where the splits of a split by time begin, as the training has found it
     times: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property

@@ -15,17 +15,11 @@ from runner.models.layers.sequences import is_event
 
 @dataclass(frozen=True)
 class KnownPositives:
-    """Pairs of users and items, of the rows of a batch.
+    """Pairs of users and items, of the rows of a batch."""
 
-    Args:
-        user_P: the users of the queries.
-        pair_user_N: the users of the pairs.
-        pair_item_N: the items of the pairs.
-    """
-
-    user_P: Tensor
-    pair_user_N: Tensor
-    pair_item_N: Tensor
+    user_P: Tensor  # the users of the queries
+    pair_user_N: Tensor  # the users of the pairs
+    pair_item_N: Tensor  # the items of the pairs
 
     @classmethod
     def of_rows(

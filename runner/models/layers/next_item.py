@@ -28,19 +28,12 @@ from runner.models.requirements import find_history_and_item
 
 
 class PlaceTargets(NamedTuple):
-    """Places of the histories that learn to predict an item each.
+    """Places of the histories that learn to predict an item each."""
 
-    Args:
-        mask_BL: which places learn, in any row.
-        states_BLD: the query of each place.
-        items_BLD: the embedding of the item that each place should predict.
-        ids_BL: the id of this item.
-    """
-
-    mask_BL: Tensor
-    states_BLD: Tensor
-    items_BLD: Tensor
-    ids_BL: Tensor
+    mask_BL: Tensor  # which places learn, in any row
+    states_BLD: Tensor  # the query of each place
+    items_BLD: Tensor  # the embedding of the item that each place should predict
+    ids_BL: Tensor  # the id of this item
 
 
 class NextItemModel(RetrievalModel):

@@ -22,19 +22,12 @@ _LAST_DRAW = np.iinfo(np.uint64).max
 
 @dataclass
 class RowDraws:
-    """The draws of a forward pass for some rows of an update that follow each other.
+    """The draws of a forward pass for some rows of an update that follow each other."""
 
-    Args:
-        seed: of the update, the same for all its rows.
-        first_row: number of the first row among those of the update.
-        num_rows: how many they are.
-        num_calls: how often the forward pass has drawn so far.
-    """
-
-    seed: int
-    first_row: int
-    num_rows: int
-    num_calls: int = 0
+    seed: int  # of the update, the same for all its rows
+    first_row: int  # number of the first row among those of the update
+    num_rows: int  # how many they are
+    num_calls: int = 0  # how often the forward pass has drawn so far
 
     def draw_bits(self, shape: torch.Size) -> Iterator[np.ndarray]:
         """Yield random uint16, flat and in pieces, for a shape.

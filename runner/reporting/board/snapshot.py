@@ -19,13 +19,9 @@ _FILES = ("result.json", "meta.json")
 
 @dataclass
 class Snapshots:
-    """Reads the runs below a folder again and again.
+    """Reads the runs below a folder again and again."""
 
-    Args:
-        root: the folder.
-    """
-
-    root: Path
+    root: Path  # the folder
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _kept: dict[Path, tuple[object, RunRecord]] = field(default_factory=dict)
     _last: tuple[float, RunSelection] | None = None

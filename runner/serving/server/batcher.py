@@ -13,15 +13,11 @@ from runner.serving.server.scoring import Outputs, Work, score_batch
 
 @dataclass(frozen=True)
 class Scored:
-    """The outputs of a request, and the version of the model that gave all of them.
-
-    Args:
-        index: the kind of index that found the nearest items; empty: none were asked for.
-    """
+    """The outputs of a request, and the version of the model that gave all of them."""
 
     version: str
     outputs: Outputs
-    index: str = ""
+    index: str = ""  # the kind of index that found the nearest items; empty: none were asked for
 
 
 @dataclass(frozen=True)

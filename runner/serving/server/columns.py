@@ -25,16 +25,11 @@ LENGTHS, VALID = ".lengths", ".valid"  # behind a column's name: tensors that be
 
 @dataclass(frozen=True)
 class ServedColumn:
-    """A raw column that a graph reads.
-
-    Args:
-        datatype: of its tensor, as the columns of the training had it.
-        is_list: whether a row holds a list.
-    """
+    """A raw column that a graph reads."""
 
     name: str
-    datatype: str
-    is_list: bool = False
+    datatype: str  # of its tensor, as the columns of the training had it
+    is_list: bool = False  # whether a row holds a list
 
 
 def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:

@@ -35,22 +35,14 @@ OF_CLIENTS = ("timeout", "priority", "sequence_id", "sequence_start", "sequence_
 
 @dataclass(frozen=True)
 class Work:
-    """A request whose form has been checked, ready to be scored.
+    """A request whose form has been checked, ready to be scored."""
 
-    Args:
-        graphs: names of those that its outputs need.
-        rows: raw columns; or the inputs of the one graph.
-        outputs: names of the tensors to answer, and whether in binary.
-        top_k: how many items to find for each row; 0: none.
-        leave_out: raw ids of items that no row gets.
-    """
-
-    graphs: tuple[str, ...]
-    rows: pa.Table | Mapping[str, np.ndarray]
+    graphs: tuple[str, ...]  # names of those that its outputs need
+    rows: pa.Table | Mapping[str, np.ndarray]  # raw columns; or the inputs of the one graph
     num_rows: int
-    outputs: Mapping[str, bool]
-    top_k: int = 0
-    leave_out: tuple[int | str, ...] = ()
+    outputs: Mapping[str, bool]  # names of the tensors to answer, and whether in binary
+    top_k: int = 0  # how many items to find for each row; 0: none
+    leave_out: tuple[int | str, ...] = ()  # raw ids of items that no row gets
 
     @property
     def key(self) -> Hashable:

@@ -20,41 +20,25 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What to serve, where, and within which limits.
+    """What to serve, where, and within which limits."""
 
-    Args:
-        model: the folder of an exported model.
-        name: what the addresses call the model; None: the name of the folder.
-        format: pt2, aoti or onnx; None: the first of the folder.
-        trust_native_code: whether machine code (aoti) may be loaded.
-        host: address to listen on.
-        port: port to listen on; 0: any free one.
-        workers: processes, each with a copy of the model.
-        index: folder of `python -m runner index` of this model; None: all items are compared.
-        follow: folder whose deltas are applied as they come.
-        max_rows: rows of one request.
-        max_top_k: best items of a row.
-        max_body_mb: size of one request, in 2^20 bytes.
-        queue: requests of one worker that wait or are scored; more are answered with 503.
-        batch_rows: rows that waiting requests are scored together up to; 1: each by itself.
-        batch_wait_ms: how long a request waits for others to be scored with.
-    """
-
-    model: Path
-    name: str | None = None
-    format: str | None = None
-    trust_native_code: bool = False
-    host: str = "127.0.0.1"
-    port: int = 8080
-    workers: int = 1
+    model: Path  # the folder of an exported model
+    name: str | None = None  # what the addresses call the model; None: the name of the folder
+    format: str | None = None  # pt2, aoti or onnx; None: the first of the folder
+    trust_native_code: bool = False  # whether machine code (aoti) may be loaded
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = 8080  # port to listen on; 0: any free one
+    workers: int = 1  # processes, each with a copy of the model
+    # folder of `python -m runner index` of this model; None: all items are compared
     index: Path | None = None
-    follow: Path | None = None
-    max_rows: int = 4096
-    max_top_k: int = 1000
-    max_body_mb: int = 16
-    queue: int = 64
+    follow: Path | None = None  # folder whose deltas are applied as they come
+    max_rows: int = 4096  # rows of one request
+    max_top_k: int = 1000  # best items of a row
+    max_body_mb: int = 16  # size of one request, in 2^20 bytes
+    queue: int = 64  # requests of one worker that wait or are scored; more are answered with 503
+    # rows that waiting requests are scored together up to; 1: each by itself
     batch_rows: int = 1024
-    batch_wait_ms: float = 0.0
+    batch_wait_ms: float = 0.0  # how long a request waits for others to be scored with
 
     @property
     def model_name(self) -> str:

@@ -41,33 +41,26 @@ _JSON_TYPES: Mapping[str, set[type]] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named tensor.
-
-    Args:
-        values: all elements, row-major; or a list for each row, if the rows of a JSON tensor hold
-            lists of several lengths.
-    """
+    """A named tensor."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    # all elements, row-major; or a list for each row, if the rows of a JSON tensor hold lists of
+    # several lengths
     values: pa.Array
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request as it stands in a body.
-
-    Args:
-        outputs: names of the tensors that are asked for, and whether in binary; none: all.
-        binary: whether tensors that are not named are wanted in binary.
-    """
+    """A request as it stands in a body."""
 
     id: str
     parameters: Mapping[str, Any]
     inputs: Mapping[str, Tensor]
+    # names of the tensors that are asked for, and whether in binary; none: all
     outputs: Mapping[str, bool]
-    binary: bool
+    binary: bool  # whether tensors that are not named are wanted in binary
 
 
 def parse_request(body: bytes, header_length: str | None) -> InferRequest:
