@@ -31,7 +31,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
         make_index,
     )
     from runner.serving.check_artifact import check_artifact, trusted_formats
-    from runner.serving.index_plan import plan_evaluation
+    from runner.serving.export_plan import plan_evaluation
 
     given = make_parser().parse(words)
     if given.model is None:

@@ -39,7 +39,7 @@ def evaluate_index(
     """Measure the rankings of a split exactly and through an index.
 
     Args:
-        config: by `index_plan.plan_evaluation`.
+        config: by `export_plan.plan_evaluation`.
         model: the folder of the artifact, whose graph makes the queries.
         format: of that graph. The caller has asked whether machine code (aoti) is trusted.
         index: of the artifact.

@@ -18,13 +18,14 @@ from runner.data.prepare.fingerprint import build_recipe
 from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.errors import UserError, already_exists, raise_combined, unknown_choice
+from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
 from runner.launch import with_kept_schema
 from runner.launch.kept_schema import find_kept_schema
 from runner.machine.imports import missing_extra
+from runner.metrics.settings import MetricSettings
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
-from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
+from runner.serving.artifact import FORMATS, QUANTISATIONS, Artifact, open_artifact
 from runner.serving.predict_plan import text_settings
 
 WEIGHTS = ("ema", "trained")
@@ -136,6 +137,26 @@ def plan_export(
     if not settings.rows_from and (rows := _rows_without_split(composed, run, overrides)):
         composed = _compose_with_rows(words, dataset, rows)
         check_composed(composed, allowed)
+    return composed
+
+
+def plan_evaluation(
+    run: str, artifact: Artifact, out: Path, overrides: Sequence[str], allowed: Sequence[str]
+) -> ComposedConfig:
+    """Compose the evaluation of a run with the weights of an artifact, and check it.
+
+    Raises:
+        UserError: with every mistake.
+        ConfigError: for an evaluation that does not rank all items.
+    """
+    weights = ExportSettings(weights=artifact.manifest["weights"])
+    step = f"checkpoint.step={artifact.manifest['checkpoint']['step']}"
+    composed = plan_export(run, str(out), weights, (step, *overrides), allowed)
+    if not MetricSettings(**composed.config["metrics"]).ranks_full_catalogue:
+        raise ConfigError(
+            f"--evaluate {run}: its evaluation does not rank all items; add "
+            "metrics.candidates=full 'metrics.eval=[recall@10,ndcg@10]'"
+        )
     return composed
 
 

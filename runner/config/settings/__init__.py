@@ -6,11 +6,15 @@ A field (`runner.config_key.setting`) declares everything about its key. No torc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from runner.config.settings.checkpoint import CheckpointSettings, MonitorSettings
-from runner.config.settings.delivery import FOLDER_DELIVERY, DeliverySettings
+from runner.config.settings.checkpoint import (
+    FOLDER_DELIVERY,
+    CheckpointSettings,
+    DeliverySettings,
+    MonitorSettings,
+)
 from runner.config.settings.loops import (
     DEBUG_LOOP,
     EVALUATE_LOOP,
@@ -27,9 +31,9 @@ from runner.config.settings.loops import (
     TuneBatchSizeSettings,
     TuneLrSettings,
 )
-from runner.config.settings.root import RootSettings
 from runner.config.settings.sweep import LauncherSettings, RemoteSettings, SearchSettings
 from runner.config.settings.trainer import LrScalingSettings, TrainerSettings
+from runner.config_key import setting
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.metrics.settings import MetricSettings
 
@@ -57,6 +61,32 @@ __all__ = [
     "TrainerSettings",
     "make_settings",
 ]
+
+
+@dataclass(frozen=True)
+class RootSettings:
+    """The keys of conf/config.yaml that belong to no group."""
+
+    name: str | None = setting(
+        None, "name of the run's folder under outputs/; null: <model>_<dataset>", signed="no"
+    )
+    seed: int = setting(
+        0,
+        "of the initial weights and the order of the examples, not of a dataset's splits",
+        ge=0,
+        lt=2**63,
+    )
+    run: str | None = setting(
+        None,
+        "a run directory, for loops that start from a run: loop=eval run=outputs/...",
+        signed="no",
+    )
+    report: bool = setting(
+        True,
+        "write report.html (5 MB) when a run ends; a sweep writes one for all its jobs",
+        signed="no",
+    )
+
 
 # Top-level node -> its settings; "" has the keys of no group. Nodes that are not here take their
 # keys and types from the option's YAML.

@@ -1,4 +1,4 @@
-"""The keys of conf/checkpoint/."""
+"""The keys of conf/checkpoint/, and of conf/delivery/, none of which enters a signature."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from runner.config.early_stopping import DIRECTIONS
 from runner.config_key import setting
+
+FOLDER_DELIVERY = "runner.serving.delivery.FolderDelivery"
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,19 @@ class CheckpointSettings:
         False,
         "a new model=wide_and_deep starts as logistic (of a number linear) regression",
         signed="when set",
+    )
+
+
+@dataclass(frozen=True)
+class DeliverySettings:
+    """When a training writes what changed in its model, and where."""
+
+    every: int | str | None = setting(
+        None, "updates, or '5000ex', '1ep'; null: nothing is delivered", interval="progress"
+    )
+    to: str | None = setting(
+        None, "the folder: full, a whole artifact, and a delta-STEP for each delivery"
+    )
+    rows_from: str | None = setting(
+        None, "labelled rows that full is held against; null: the test split"
     )

@@ -89,6 +89,7 @@ class Page:
             script_urls: where a server has the scripts; empty: they are in the page, plotly's too.
         """
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
+        figures = figures.replace("<", "\\u003c")  # or it could end the script element around it
         inline = [plotly_js()] if self.figures else []
         scripts = [f"<script>{text}</script>" for text in (*inline, page_file("page.js"))]
         if script_urls:
@@ -98,7 +99,7 @@ class Page:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self.title)}</title><style>{page_file('page.css')}</style></head>"
             f"<body><main>{self.body()}</main>"
-            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
+            f'<script type="application/json" id="figures">{figures}</script>'
             f"{''.join(scripts)}</body></html>\n"
         )
 
@@ -115,11 +116,6 @@ def describe_figure(figure: Mapping[str, Any]) -> str:
 def escape(text: Any) -> str:
     """Return a text without the characters that mean something in HTML."""
     return html.escape(str(text))
-
-
-def _in_script(text: str) -> str:
-    """Return JSON that cannot end the script element around it."""
-    return text.replace("<", "\\u003c")
 
 
 @lru_cache

@@ -37,6 +37,7 @@ _JSON_TYPES: Mapping[str, set[type]] = {
     "FP64": {int, float},
     "BYTES": {str},
 }
+_OUTPUT_DATATYPES = {"f": "FP32", "i": "INT64", "u": "UINT64", "O": "BYTES"}  # by NumPy's kind
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def write_answer(
     """
     specs, tail = [], []
     for name, values in outputs.items():
-        datatype = output_datatype(values.dtype)
+        datatype = _OUTPUT_DATATYPES[values.dtype.kind]
         spec: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(values.shape)}
         if binary[name]:
             content = _as_bytes(values, datatype)
@@ -258,11 +259,6 @@ def write_answer(
             specs.append({**spec, "data": values.ravel().tolist()})
     text = json.dumps({**head, "outputs": specs}, allow_nan=False).encode()
     return b"".join([text, *tail]), len(text) if tail else None
-
-
-def output_datatype(dtype: np.dtype[Any]) -> str:
-    """Return the datatype of an output tensor."""
-    return {"f": "FP32", "i": "INT64", "u": "UINT64", "O": "BYTES"}[dtype.kind]
 
 
 def _as_bytes(values: np.ndarray, datatype: str) -> bytes:
