@@ -30,18 +30,15 @@ NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a n
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """The configuration that the overrides of keys are applied to.
-
-    Attributes:
-        sent_reads: what the configuration of a run that was sent reads of the environment; None:
-            it is one's own (see sent_runs.py).
-    """
+    """The configuration that the overrides of keys are applied to."""
 
     config: DictConfig
     default_config: Mapping[str, Any]
     choices: dict[str, str | None]
     hydra: DictConfig
     source_config: dict[str, Any] = field(default_factory=dict)
+    # what the configuration of a run that was sent reads of the environment; None: it is one's own
+    # (see sent_runs.py)
     sent_reads: Mapping[str, EnvRead] | None = None
     notes: tuple[str, ...] = ()
 

@@ -30,16 +30,13 @@ _MAX_SLUG_LENGTH = 80
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A job whose configuration was composed and checked, without importing torch.
-
-    Attributes:
-        config: resolved. The plan reads launcher, monitor, seed and threads from it.
-        sweep_dir: Hydra's `hydra.sweep.dir`, with {name} and {signature} in it.
-    """
+    """A job whose configuration was composed and checked, without importing torch."""
 
     signature: str
     name: str
+    # resolved. The plan reads launcher, monitor, seed and threads from it
     config: Mapping[str, Any]
+    # Hydra's `hydra.sweep.dir`, with {name} and {signature} in it
     sweep_dir: str = "outputs/sweeps/{name}_{signature}"
 
 

@@ -44,23 +44,16 @@ _MAX_FAILURES_SHOWN = 20  # errors of jobs that are shown at the end
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the command line says of a sweep besides its jobs.
+    """What the command line says of a sweep besides its jobs."""
 
-    Attributes:
-        flags: words that are no overrides and that every job gets too.
-        command: the whole command, for the record.
-        resume_arguments: the words of it that `resume` gives again.
-        rerun: jobs that other code has done are done again.
-        launcher_plugin: its name and settings; None: jobs run on this machine.
-        make_starter: returns what starts jobs.
-    """
-
-    flags: Sequence[str] = ()
-    command: Sequence[str] = ()
-    resume_arguments: Sequence[str] = ()
+    flags: Sequence[str] = ()  # words that are no overrides and that every job gets too
+    command: Sequence[str] = ()  # the whole command, for the record
+    resume_arguments: Sequence[str] = ()  # the words of it that `resume` gives again
     dry_run: bool = False
-    rerun: bool = False
+    rerun: bool = False  # jobs that other code has done are done again
+    # its name and settings; None: jobs run on this machine
     launcher_plugin: tuple[str, tuple[str, ...]] | None = None
+    # returns what starts jobs
     make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = choose_launcher
 
 

@@ -20,26 +20,19 @@ UNREADABLE_SIGNATURE = ""  # of a folder whose meta.json is damaged; no job has 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended, by its `result.json` and, where that says nothing, by its process.
+    """How a job ended, by its `result.json` and, where that says nothing, by its process."""
 
-    Attributes:
-        status: completed, pruned, interrupted, failed or waiting.
-        best: the best value of the metric by which jobs are ranked.
-        test_metrics: metrics of the test split, by `split/name`.
-        seconds: of work, over all its tries.
-        secondary_values: further objectives of a search.
-        result_names: names of all numbers in the result.
-    """
-
-    status: str
+    status: str  # completed, pruned, interrupted, failed or waiting
     error: str | None = None
-    best: float | None = None
+    best: float | None = None  # the best value of the metric by which jobs are ranked
     best_step: int | None = None
+    # metrics of the test split, by `split/name`
     test_metrics: Mapping[str, float] = field(default_factory=dict)
     step: int | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # of work, over all its tries
+    # further objectives of a search
     secondary_values: Mapping[str, float | None] = field(default_factory=dict)
-    result_names: tuple[str, ...] = ()
+    result_names: tuple[str, ...] = ()  # names of all numbers in the result
 
     @property
     def is_completed(self) -> bool:
@@ -55,22 +48,16 @@ WAITING = Outcome("waiting")
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run directory in the sweep's folder.
+    """A run directory in the sweep's folder."""
 
-    Attributes:
-        folder: its name there.
-        code_version: of the code that made the run: commit and uncommitted changes.
-        result: `result.json`; None if there is none, or it is damaged: then the job is not done.
-        created: seconds since 1970.
-        own_code: hashes of the files of the user's packages that made the run.
-    """
-
-    folder: str
+    folder: str  # its name there
     signature: str
     overrides: frozenset[str]
-    code_version: str | None
+    code_version: str | None  # of the code that made the run: commit and uncommitted changes
+    # `result.json`; None if there is none, or it is damaged: then the job is not done
     result: Mapping[str, Any] | None
-    created: float = 0.0
+    created: float = 0.0  # seconds since 1970
+    # hashes of the files of the user's packages that made the run
     own_code: Mapping[str, str] = field(default_factory=dict)
 
     @property

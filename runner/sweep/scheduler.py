@@ -34,24 +34,17 @@ _STOPPED_EXIT_CODES = {
 
 @dataclass
 class RunningJob:
-    """A job's process and what has to be known when it ends.
-
-    Attributes:
-        num_previous_tries: tries before this one, by this start of the sweep.
-        try_id: of this try, in the database.
-        result_version: of the `result.json` that was there before this try.
-        log_offset: byte of the log at which this try begins.
-        oom_kills_before: among the processes of the sweep's memory group, or of the machine.
-    """
+    """A job's process and what has to be known when it ends."""
 
     job: SweepJob
     folder: Path
     slot: int
     handle: LocalProcess
-    num_previous_tries: int
-    try_id: int
-    result_version: tuple[int, int] | None
-    log_offset: int
+    num_previous_tries: int  # tries before this one, by this start of the sweep
+    try_id: int  # of this try, in the database
+    result_version: tuple[int, int] | None  # of the `result.json` that was there before this try
+    log_offset: int  # byte of the log at which this try begins
+    # among the processes of the sweep's memory group, or of the machine
     oom_kills_before: int | None
     start_time: float = field(default_factory=time.monotonic)
     is_timed_out: bool = False

@@ -21,23 +21,16 @@ _FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key of a space.
-
-    Attributes:
-        choices: of a categorical key, as they are written in an override; else empty.
-        low: the lowest value.
-        high: the highest value.
-        step: None: any number in between.
-        is_whole: integers only.
-    """
+    """One key of a space."""
 
     key: str
+    # of a categorical key, as they are written in an override; else empty
     choices: tuple[str, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    step: float | None = None
+    low: float = 0.0  # the lowest value
+    high: float = 0.0  # the highest value
+    step: float | None = None  # None: any number in between
     log: bool = False
-    is_whole: bool = False
+    is_whole: bool = False  # integers only
 
     def values(self) -> list[Any] | None:
         """Return every value that can be chosen, in order; None if they cannot be counted."""

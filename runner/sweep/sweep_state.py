@@ -35,27 +35,18 @@ _ORPHAN_GRACE_S = 30  # in which jobs of a killed sweep may save
 
 @dataclass
 class SweepState:
-    """How far a sweep has come. Mappings have the job's key as theirs.
-
-    Attributes:
-        jobs: all that are known; a search adds to them.
-        folder_names: the name of each job's folder in the sweep's directory.
-        recorded_folders: names in the database when this sweep began.
-        run_directories: those that were there when this sweep began.
-        num_unrelated_runs: run directories in the sweep's folder that belong to none of its jobs.
-        num_jobs_of_other_code: done jobs that were made by other code than today's.
-    """
+    """How far a sweep has come. Mappings have the job's key as theirs."""
 
     plan: SweepPlan
-    jobs: list[SweepJob]
+    jobs: list[SweepJob]  # all that are known; a search adds to them
     directory: Path
-    folder_names: dict[str, str]
+    folder_names: dict[str, str]  # the name of each job's folder in the sweep's directory
     outcomes: dict[str, Outcome]
     database: SweepDatabase
-    recorded_folders: Mapping[str, str]
-    run_directories: list[RunDirectory]
-    num_unrelated_runs: int
-    num_jobs_of_other_code: int
+    recorded_folders: Mapping[str, str]  # names in the database when this sweep began
+    run_directories: list[RunDirectory]  # those that were there when this sweep began
+    num_unrelated_runs: int  # run directories in the sweep's folder that belong to none of its jobs
+    num_jobs_of_other_code: int  # done jobs that were made by other code than today's
 
     def job_folder(self, job: SweepJob) -> Path:
         return self.directory / self.folder_names[job.key]

@@ -19,15 +19,11 @@ _BREAKS, _BREAK = re.compile(r"(?<=[/._])"), "<wbr>"  # places where a long head
 
 @dataclass
 class Page:
-    """A page while it is put together.
-
-    Attributes:
-        parts: HTML.
-        figures: plotly's JSON by name, drawn where a part says `data-figure=name`.
-    """
+    """A page while it is put together."""
 
     title: str
-    parts: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)  # HTML
+    # plotly's JSON by name, drawn where a part says `data-figure=name`
     figures: dict[str, Any] = field(default_factory=dict)
 
     def add_section(

@@ -55,30 +55,19 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Runs side by side.
+    """Runs side by side."""
 
-    Attributes:
-        runs: in the order in which they are shown.
-        keys: settings that vary, without the seed.
-        headings: what stands above each of the keys.
-        monitor: the metric that runs are ranked by, and its direction: max, min or one.
-        metrics: columns, the monitored metric first if any run has it.
-        secondary_objectives: further metrics that a search optimises.
-        label_heading: heading of the runs' labels, which are shown if no setting varies;
-            None: they say nothing.
-        unit: what a run is called here.
-        file: where runs stand that are not shown.
-    """
-
-    runs: tuple[RunRecord, ...]
-    keys: tuple[str, ...]
-    headings: Mapping[str, str]
+    runs: tuple[RunRecord, ...]  # in the order in which they are shown
+    keys: tuple[str, ...]  # settings that vary, without the seed
+    headings: Mapping[str, str]  # what stands above each of the keys
+    # the metric that runs are ranked by, and its direction: max, min or one
     monitor: tuple[str, str]
-    metrics: tuple[str, ...]
-    secondary_objectives: tuple[str, ...] = ()
+    metrics: tuple[str, ...]  # columns, the monitored metric first if any run has it
+    secondary_objectives: tuple[str, ...] = ()  # further metrics that a search optimises
+    # heading of the runs' labels, which are shown if no setting varies; None: they say nothing
     label_heading: str | None = "run"
-    unit: str = "runs"
-    file: str | None = None
+    unit: str = "runs"  # what a run is called here
+    file: str | None = None  # where runs stand that are not shown
 
     @cached_property
     def seed_groups(self) -> list[SeedGroup]:

@@ -31,21 +31,14 @@ from runner.rundir.sweep_folder import read_sweep_direction, read_sweep_metric
 
 @dataclass(frozen=True)
 class Overview:
-    """Several runs side by side, and what is to be known about them.
+    """Several runs side by side, and what is to be known about them."""
 
-    Attributes:
-        title: of the page.
-        board: the runs.
-        importances: what each setting explains of the monitored metric, the largest first.
-        seed_variance_share: what is left between runs of the same settings.
-        notes: what a reader must know before comparing the runs.
-    """
-
-    title: str
-    board: Leaderboard
+    title: str  # of the page
+    board: Leaderboard  # the runs
+    # what each setting explains of the monitored metric, the largest first
     importances: tuple[ParameterImportance, ...]
-    seed_variance_share: float | None
-    notes: tuple[str, ...]
+    seed_variance_share: float | None  # what is left between runs of the same settings
+    notes: tuple[str, ...]  # what a reader must know before comparing the runs
 
     @cached_property
     def failures(self) -> list[RunRecord]:

@@ -33,38 +33,33 @@ _IMPLIED_OVERRIDES = tuple(f"trainer.{key}" for key in GLOBAL_BATCH_KEYS)
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run.
-
-    Attributes:
-        status: as in `result.json` (completed, interrupted, failed, pruned), or running,
-            incomplete (killed, so that there is no result) or waiting (not started yet).
-        settings: what made the run, by dotted key or group.
-        choices: the chosen option of each group, which are among the settings too.
-        monitor: the metric by which the run chose its best step, and its direction.
-        metrics: numbers by `split/name`, NaN and infinity among them; what the result lacks is
-            from the log.
-        seconds: of work.
-        is_pareto_optimal: whether no other job of its search is better in every objective.
-    """
+    """One run."""
 
     folder: Path
     label: str
+    # as in `result.json` (completed, interrupted, failed, pruned), or running, incomplete (killed,
+    # so that there is no result) or waiting (not started yet)
     status: str
     kind: str = "train"
     name: str = ""
     signature: str = ""
     seed: Any = None
+    # what made the run, by dotted key or group
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # the chosen option of each group, which are among the settings too
     choices: Mapping[str, str | None] = field(default_factory=dict)
+    # the metric by which the run chose its best step, and its direction
     monitor: tuple[str, str] = ("validation/auc", "max")
     step: int | None = None
     examples: int | None = None
+    # numbers by `split/name`, NaN and infinity among them; what the result lacks is from the log
     metrics: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # of work
     error: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
+    # whether no other job of its search is better in every objective
     is_pareto_optimal: bool = False
 
     @property
