@@ -18,6 +18,7 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a flag that does not exist, or a folder that does not.
     """
+    from runner.data.tabular.split_setting import parse_duration
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup
 
     given = make_parser().parse(words)
@@ -25,7 +26,11 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"clean {folder}: no such folder; clean [DIR...], outputs by default")
-    age_s = _age(given.older_than) if given.older_than else None
+    age_s = parse_duration(given.older_than) if given.older_than else None
+    if given.older_than and age_s is None:
+        raise UserError(
+            f"clean --older-than {given.older_than}: an age such as 30min, 12h, 7d or 4w"
+        )
     plan = plan_cleanup(folders, interrupted=given.interrupted, older_than_s=age_s)
     show_cleanup(plan)
     if not plan.removable:
@@ -48,16 +53,3 @@ def make_parser() -> VerbParser:
     parser.add_switch("--interrupted", "also runs that could be resumed")
     parser.add_switch("--yes", "delete what is listed")
     return parser
-
-
-def _age(text: str) -> float:
-    """Return an age in seconds.
-
-    Raises:
-        UserError: if the text is no age.
-    """
-    from runner.data.tabular.split_setting import parse_duration
-
-    if (seconds := parse_duration(text)) is None:
-        raise UserError(f"clean --older-than {text}: an age such as 30min, 12h, 7d or 4w")
-    return seconds

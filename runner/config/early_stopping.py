@@ -215,7 +215,11 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
                 f"{where}.direction is not set: whether more or less of {watched['metric']} is "
                 f"better is not known; {where}.direction=max or {where}.direction=min says it"
             )
-        yield from _check_max_rows(where, node, rows)
+        if node.get("max_rows") is not None and node["max_rows"] < 2 * rows:
+            yield (
+                f"{where}.max_rows={node['max_rows']}: leaves no room to grow: an update has "
+                f"{rows:,} rows over all ranks, and the next larger one has {2 * rows:,}"
+            )
 
 
 def is_enabled(node: Mapping[str, Any] | None) -> bool:
@@ -264,12 +268,4 @@ def _check_metric(
         yield (
             f"{where}.direction={direction}: {better} is better for {metric}; "
             f"{where}.direction={better}"
-        )
-
-
-def _check_max_rows(where: str, node: Mapping[str, Any], rows: int) -> Iterator[str]:
-    if node.get("max_rows") is not None and node["max_rows"] < 2 * rows:
-        yield (
-            f"{where}.max_rows={node['max_rows']}: leaves no room to grow: an update has "
-            f"{rows:,} rows over all ranks, and the next larger one has {2 * rows:,}"
         )

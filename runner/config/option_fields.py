@@ -73,15 +73,6 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
     return fields + _table_fields() if prefix == "optimizer" else fields
 
 
-def find_options_with_key(key: str, config_dirs: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return the group and the name of each option that has a dotted key."""
-    return [
-        (group, option)
-        for group, option, keys in _keys_of_options(key, config_dirs)
-        if any(f"{known}.".startswith(f"{key}.") for known in keys)
-    ]
-
-
 def find_similar_keys(key: str) -> list[str]:
     """Return the keys of all options that differ from a dotted key in the letters of its end."""
     node, _, last = key.rpartition(".")
@@ -105,7 +96,11 @@ def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str]
 
     A message about a key that the chosen options lack names them.
     """
-    found = find_options_with_key(key, config_dirs)
+    found = [
+        (group, option)
+        for group, option, keys in _keys_of_options(key, config_dirs)
+        if any(f"{known}.".startswith(f"{key}.") for known in keys)
+    ]
     if not found:
         return None
     group, _ = found[0]

@@ -196,7 +196,9 @@ def _open_run_dir(
         ConfigError: for a run directory of which each restart would make a new one.
         UserError: if it is not possible; nothing was changed then.
     """
-    template = _run_dir_template(composed, loop)
+    template = composed.run_dir
+    if loop == EVALUATE_LOOP and template == DEFAULT_RUN_DIR:
+        template = "outputs/eval/{name}/{time}_{signature}"
     if resume is None:
         check_writable(template)
         if "{" in template and may_restart() and loop in (TRAIN_LOOP, ONLINE_LOOP):
@@ -233,12 +235,6 @@ def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patie
             if time.monotonic() >= until_s:
                 raise
             time.sleep(0.2)
-
-
-def _run_dir_template(composed: ComposedConfig, loop: str) -> str:
-    if loop == EVALUATE_LOOP and composed.run_dir == DEFAULT_RUN_DIR:
-        return "outputs/eval/{name}/{time}_{signature}"
-    return composed.run_dir
 
 
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:

@@ -94,11 +94,8 @@ class SweepDatabase:
 
     def _damage(self) -> str | None:
         try:
-            db = self._connect()
-            try:
+            with closing(self._connect()) as db:
                 report = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
-            finally:
-                db.close()
         except sqlite3.DatabaseError as error:
             if _is_busy(error) or "unable to open" in str(error):
                 raise self._error(error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -37,7 +37,7 @@ from runner.reporting.report.run_predictions import (
     predictions_section,
     read_calibration,
 )
-from runner.rundir.readers import as_number, check_shapes, numeric_values
+from runner.rundir.readers import check_shapes, numeric_values
 from runner.rundir.regular_files import read_bytes
 
 
@@ -119,13 +119,6 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     return facts
 
 
-def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {
-        split: {k: n for k, v in best.items() if (n := as_number(v)) is not None}
-        for split, best in (data.get("reachable") or {}).items()
-    }
-
-
 def _results(run: RunRecord) -> str:
     if not run.metrics:
         return '<p class="note">No metrics have been logged yet.</p>'
@@ -164,7 +157,9 @@ def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
     Raises:
         UserError: if the run's files are damaged.
     """
-    return result_tables(run.metrics, _oracle_metrics(read_data_facts(run)), _yardstick(run))
+    reachable = (read_data_facts(run).get("reachable") or {}).items()
+    best = {split: numeric_values(metrics) for split, metrics in reachable}
+    return result_tables(run.metrics, best, _yardstick(run))
 
 
 def _yardstick(run: RunRecord) -> dict[str, Any]:
