@@ -7,7 +7,7 @@ import re
 import signal
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -142,11 +142,8 @@ def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) 
         yield InProcess(memory)
     else:
         end_with_this = partial(die_with_parent, os.getpid(), signal.SIGKILL)
-        processes = Processes(num_workers, memory, end_with_this)
-        try:
+        with closing(Processes(num_workers, memory, end_with_this)) as processes:
             yield processes
-        finally:
-            processes.close()
 
 
 def make_parser() -> VerbParser:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,21 +89,15 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
     if options.dry_run:
         _dry_run(console, plan, rerun=options.rerun)
         return 0
-    with _locked(directory):
-        database = SweepDatabase(directory, _warn)
-        try:
-            source = GridJobs(plan, database) if search is None else SearchJobs(search, plan)
-            try:
-                given = command_facts(options.resume_arguments, os.getcwd())
-                facts = {"command": list(options.command), "metric": plan.metric}
-                database.write_facts({**facts, **given})
-                start_job = options.make_starter(source.plan, options.flags, directory.name)
-                state = load_sweep_state(source.plan, database, _warn, rerun=options.rerun)
-                return _run_jobs(console, source, state, start_job)
-            finally:
-                source.close()
-        finally:
-            database.close()
+    with _locked(directory), closing(SweepDatabase(directory, _warn)) as database:
+        source = GridJobs(plan, database) if search is None else SearchJobs(search, plan)
+        with closing(source):
+            given = command_facts(options.resume_arguments, os.getcwd())
+            facts = {"command": list(options.command), "metric": plan.metric}
+            database.write_facts({**facts, **given})
+            start_job = options.make_starter(source.plan, options.flags, directory.name)
+            state = load_sweep_state(source.plan, database, _warn, rerun=options.rerun)
+            return _run_jobs(console, source, state, start_job)
 
 
 def _run_jobs(
