@@ -49,9 +49,7 @@ ARGUMENTS: Mapping[str, Any] = {
     **dict.fromkeys(("maximize", "foreach", "capturable", "differentiable", "fused"), _Flag),
 }
 _OTHERS = {
-    "Adafactor": {
-        "eps": Annotated[Sequence[float | None], Key(gt=0, min_items=2, max_items=2)],
-    }
+    "Adafactor": {"eps": Annotated[Sequence[float | None], Key(gt=0, min_items=2, max_items=2)]}
 }
 
 

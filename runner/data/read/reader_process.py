@@ -112,12 +112,7 @@ class _Process:
 
 
 def _receive(
-    told: Connection,
-    give_back: Connection,
-    pieces: np.ndarray,
-    process: _Process,
-    *,
-    pinned: bool,
+    told: Connection, give_back: Connection, pieces: np.ndarray, process: _Process, *, pinned: bool
 ) -> Generator[tuple[BatchLayout, Tensor], None, None]:
     """Yield the batches of a process as it writes them, and raise what it raises.
 

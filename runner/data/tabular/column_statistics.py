@@ -11,15 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
-from runner.data.tabular.amounts import (
-    Amounts,
-)
+from runner.data.tabular.amounts import Amounts
 from runner.data.tabular.read_files import is_text, unpacked_type
-from runner.data.tabular.text_values import (
-    NUMBER_PATTERN,
-    split_json_lists,
-    strip_number,
-)
+from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
 from runner.data.tabular.vectors import split_vectors
 

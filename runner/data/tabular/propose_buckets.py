@@ -18,12 +18,7 @@ from runner.data.tabular.judging_sample import (
     read_numbers,
     value_codes,
 )
-from runner.data.tabular.propose_crosses import (
-    MOST_COLUMNS,
-    add_effects,
-    auc_gain,
-    gain_of_cells,
-)
+from runner.data.tabular.propose_crosses import MOST_COLUMNS, add_effects, auc_gain, gain_of_cells
 from runner.data.tabular.propose_number_ids import (
     BUCKETS,
     CHANCE_GAIN,

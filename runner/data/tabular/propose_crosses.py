@@ -191,10 +191,7 @@ def _left_over(
 
 
 def gain_of_cells(
-    cells_K: np.ndarray,
-    y_K: np.ndarray,
-    logits_by_half: Sequence[np.ndarray],
-    halves: Halves,
+    cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray], halves: Halves
 ) -> float:
     """Return the AUC that effects of the cells add, on the half that did not give them."""
     more = [

@@ -23,11 +23,7 @@ from runner.data.tabular.guess_roles import (
 )
 from runner.data.tabular.judging_sample import JudgingSample, Rows, read_numbers
 from runner.data.tabular.label_leaks import chance_error, rank_auc
-from runner.data.tabular.propose_number_ids import (
-    CHANCE_GAIN,
-    LEAST_GAIN,
-    means_of_buckets,
-)
+from runner.data.tabular.propose_number_ids import CHANCE_GAIN, LEAST_GAIN, means_of_buckets
 
 EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
 LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times

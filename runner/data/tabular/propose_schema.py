@@ -11,12 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runner.data.tabular.choose_roles import (
-    choose_labels,
-    drop_leaks,
-    feature_roles,
-    query_role,
-)
+from runner.data.tabular.choose_roles import choose_labels, drop_leaks, feature_roles, query_role
 from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
 from runner.data.tabular.file_list import (
@@ -27,9 +22,7 @@ from runner.data.tabular.file_list import (
 )
 from runner.data.tabular.find_splits import find_split_columns, find_split_paths
 from runner.data.tabular.guess_roles import FEATURES, Role
-from runner.data.tabular.propose_interactions import (
-    choose_events,
-)
+from runner.data.tabular.propose_interactions import choose_events
 from runner.data.tabular.propose_times import (
     choose_time,
     drop_times_in_disguise,

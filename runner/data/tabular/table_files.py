@@ -33,11 +33,7 @@ from runner.data.tabular.partitions import (
     with_partitions,
 )
 from runner.data.tabular.read_files import RowChunk, read_parquet_chunks, read_parquet_schema
-from runner.data.tabular.read_text import (
-    infer_text_schema,
-    read_text_chunks,
-    unify_guesses,
-)
+from runner.data.tabular.read_text import infer_text_schema, read_text_chunks, unify_guesses
 from runner.data.tabular.splits import check_split_type
 from runner.data.tabular.table_settings import TEXT_FORMATS, TableSettings
 from runner.data.tabular.text_parts import TextIndex, index_texts

@@ -15,11 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_text import (
-    TextFormat,
-    default_text_format,
-    read_first_rows,
-)
+from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_rows
 from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.schema_file import is_delimiter
 from runner.data.tabular.text_blocks import MAX_LINE_BYTES, unpack_command

@@ -135,10 +135,7 @@ def _make_averages(tensors: Mapping[str, Tensor], settings: EmaSettings) -> Movi
     if settings.decay is None:
         return None
     return MovingAverage(  # the initial weights are the same on all ranks
-        tensors,
-        decay=settings.decay,
-        warmup=settings.warmup,
-        use_in_evaluation=settings.evaluate,
+        tensors, decay=settings.decay, warmup=settings.warmup, use_in_evaluation=settings.evaluate
     )
 
 

@@ -11,12 +11,7 @@ import torch
 
 from runner.batch import TaskSpec, columns_by_label, log_columns
 from runner.metrics.curves import average_precision, group_by_score, roc_auc
-from runner.metrics.result_keys import (
-    ClassLabel,
-    add_task_means,
-    names_for_task,
-    result_key,
-)
+from runner.metrics.result_keys import ClassLabel, add_task_means, names_for_task, result_key
 from runner.metrics.sums import (
     binary_results,
     binary_sums,

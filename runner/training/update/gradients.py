@@ -56,10 +56,7 @@ def boundary_gradients(
 
 
 def drop_empty_lookups(
-    embeddings: Embeddings,
-    outputs: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    layout: Layout,
+    embeddings: Embeddings, outputs: Sequence[Tensor], gradients: Sequence[Tensor], layout: Layout
 ) -> None:
     """Set gradients at look-ups without ids to 0, in place: no row takes them, so no norm may.
 

@@ -103,11 +103,7 @@ def start_linear(job: Job) -> str:
 
 
 def _fit(
-    columns: Columns,
-    train: Sample,
-    judged: Sample,
-    labels: Sequence[Sequence[int]],
-    kind: str,
+    columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]], kind: str
 ) -> tuple[Sequence[Fit], str]:
     """Return weights and intercept of each task, and how they are penalised; empty for a mean.
 
