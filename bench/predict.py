@@ -110,7 +110,7 @@ def compare(run: Path, folder: Path, small: Path, pairs: int, threads: int) -> N
         from runner.training.state import restore_weights
 
         assert job.source_checkpoint is not None
-        restore_weights(job, job.source_checkpoint)
+        restore_weights(job.context, job.source_checkpoint)
 
         num_rows = job.dataset.num_rows["test"]
         ours, theirs = alternate(

@@ -62,7 +62,7 @@ def evaluate_index(
             f"--evaluate {config['run']}: {model} was exported from another checkpoint; name its "
             f"run, and checkpoint.step={exported['step']}"
         )
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     split = select_splits(job)[0]
     with view.evaluation(job.dataset.num_rows[split]):
         evaluated = evaluate_split(job, split)

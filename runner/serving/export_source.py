@@ -100,7 +100,7 @@ def open_source(
             "this split were stored in random order; leave it out, or name files of labelled rows "
             "by --rows-from"
         )
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     if settings.weights == "ema" and job.context.ema is None:
         raise UserError(
             f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay); --weights "

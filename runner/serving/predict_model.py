@@ -40,7 +40,7 @@ from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.inputs import JobInputs
 from runner.training.builder.part_kinds import check_parts
 from runner.training.loops.evaluate_split import evaluate_batches
-from runner.training.state import restore_context_weights
+from runner.training.state import restore_weights
 from runner.training.update.context import Context
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import Task
@@ -96,7 +96,7 @@ class RunModel:
         self.context: Context = parts[0]
         self.task: Task = inputs.make_part("task", config["task"])
         set_up_task(self.task, self.context, trainer)
-        restore_context_weights(self.context, checkpoint)
+        restore_weights(self.context, checkpoint)
         for root in self.context.root_modules():
             root.eval()
         self.context.take_evaluation_weights()

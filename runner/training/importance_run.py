@@ -61,7 +61,7 @@ def measure_importance(
     """
     job = build_job(config, None, view=view, allowed=allowed)
     assert job.source_checkpoint is not None
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     features = find_cut_features(job.context.model, job.dataset.schema)
     split = _choose_split(job)
     for root in job.context.root_modules():

@@ -277,12 +277,7 @@ def _restore_on_other_ranks(
         seed_rank(job.seed, ranks.rank, step=saved.step)
 
 
-def restore_weights(job: Job, saved: Checkpoint) -> None:
-    """Restore only the weights of a job, in place, as `restore_context_weights` does."""
-    restore_context_weights(job.context, saved)
-
-
-def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
+def restore_weights(ctx: Context, saved: Checkpoint) -> None:
     """Restore only the weights, in place, and their averages if evaluations use them.
 
     The maps from ids to the rows of growing tables belong to the weights.

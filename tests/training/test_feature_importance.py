@@ -150,7 +150,7 @@ def test_a_metric_of_ones_own_loses_in_the_direction_of_the_monitor(runner, run,
 def job(run):
     config = compose_job(["loop=eval", f"run={run}", "trainer.num_threads=1"]).config
     job = build_job(config, None, view=View(), allowed=allowed_packages(()))
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     job.context.model.eval()
     return job
 

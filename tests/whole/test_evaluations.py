@@ -89,7 +89,7 @@ def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(pl
     config = compose_job(["loop=eval", f"run={plain}"]).config
     job = build_job(config, None, view=View(), allowed=allowed_packages(()))
     assert job.source_checkpoint is not None
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     found = evaluate_split(job, "test")
     expected = json.loads((plain / "result.json").read_text())["metrics"]
     assert found is not None and found["auc"] == expected["test/auc"]

@@ -41,7 +41,7 @@ def _evaluate(job: Job, stop: StopSignal) -> Result:
     job.run.metrics.truncate(0)  # an interrupted evaluation begins again
     start_trackers(job)
     write_data_facts(job)
-    restore_weights(job, job.source_checkpoint)
+    restore_weights(job.context, job.source_checkpoint)
     state = train_state_from_values(job.source_checkpoint.values)
     splits = select_splits(job)
     by_split: dict[str, dict[str, float]] = {}

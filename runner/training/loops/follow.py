@@ -199,7 +199,7 @@ def _evaluate_one(
     job: Job, split: str, saved: Checkpoint, followed: FollowState | None, stop: StopSignal
 ) -> None:
     """Collective. Evaluates a pinned checkpoint and writes its row, which marks it as done."""
-    restore_weights(job, saved)
+    restore_weights(job.context, saved)
     metrics = evaluate_split(job, split, max_batches=job.loop_settings["max_batches"], stop=stop)
     if metrics is None or followed is None:
         return

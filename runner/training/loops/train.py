@@ -199,7 +199,7 @@ def _restore_best(job: Job, state: TrainState) -> tuple[BestEvaluation | None, i
     except UserError as error:
         job.view.warn(f"the best weights are gone, the last are used instead: {error}")
         return None, state.step
-    restore_weights(job, saved)
+    restore_weights(job.context, saved)
     return best, best.step
 
 
