@@ -18,8 +18,22 @@ COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, th
 MATCHES = (COUNT, SHARE)
 
 
+class _MayBeAmounts:
+    """A column whose texts may be numbers with signs."""
+
+    input: str
+    unit: str
+    missing: tuple[str, ...]
+
+    @property
+    def amounts(self) -> Amounts | None:
+        """How its texts are numbers; None if it has numbers, or ids."""
+        is_amount = self.input in AMOUNT_FORMS
+        return Amounts(self.input, self.unit, self.missing) if is_amount else None
+
+
 @dataclass(frozen=True)
-class LabelSpec:
+class LabelSpec(_MayBeAmounts):
     """A label, of one task."""
 
     name: str
@@ -39,28 +53,14 @@ class LabelSpec:
     scale: float | None = None  # of a label with a link: its usual size, from which learning begins
 
     @property
-    def amounts(self) -> Amounts | None:
-        """How its texts are numbers; None if it has numbers."""
-        return _find_amounts(self)
-
-    @property
     def is_text(self) -> bool:
         """Whether the texts of its column are compared with those that are declared."""
         return bool(self.positive or self.grades)
 
     def __repr__(self) -> str:
         """Return what it was before there were the later settings, where they are not set."""
-        later = (
-            "positive",
-            "default",
-            "input",
-            "grades",
-            "classes",
-            "one_of",
-            "link",
-            "scale",
-            *_WRITTEN,
-        )
+        later = ["positive", "default", "input", "grades", "classes", "one_of", "link", "scale"]
+        later += _WRITTEN
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property
@@ -78,7 +78,7 @@ class LabelSpec:
 
 
 @dataclass(frozen=True)
-class NumericSpec:
+class NumericSpec(_MayBeAmounts):
     """A dense feature, with its transforms."""
 
     name: str
@@ -99,11 +99,6 @@ class NumericSpec:
     of: str = ""  # count and share: column with the id whose values in the list are counted
     unit: str = ""  # with an amount as `input`, see `Amounts`
     missing: tuple[str, ...] = ()
-
-    @property
-    def amounts(self) -> Amounts | None:
-        """How its texts are numbers; None if it has numbers."""
-        return _find_amounts(self)
 
     def __repr__(self) -> str:
         """Return what it was before there were the later kinds of numbers, where it is none."""
@@ -126,14 +121,13 @@ class NumericSpec:
 
 
 @dataclass(frozen=True)
-class IdSpec:
+class IdSpec(_MayBeAmounts):
     """A sparse feature: of `categorical`, or with a `max_length` of `sequences`."""
 
     name: str
     column: str = ""
-    encode: str = (
-        "as_is"  # hash, vocabulary, growing, bucketise, or a part of a time: hour, weekday
-    )
+    # as_is, hash, vocabulary, growing, bucketise, or a part of a time: hour, weekday
+    encode: str = "as_is"
     # rows of its table; None: what the data needs; hash and growing need it set
     num_rows: int | None = None
     salt: int = 0
@@ -158,11 +152,6 @@ class IdSpec:
     evict: Eviction | None = None  # growing: when rows are taken back; None: never
     unit: str = ""  # with an amount as `input`, see `Amounts`
     missing: tuple[str, ...] = ()
-
-    @property
-    def amounts(self) -> Amounts | None:
-        """How its texts are numbers; None if it has numbers, or ids."""
-        return _find_amounts(self)
 
     @property
     def takes_missing(self) -> bool:
@@ -199,11 +188,6 @@ class IdSpec:
 
 
 _WRITTEN = ("unit", "missing")  # settings of amounts besides their form
-
-
-def _find_amounts(spec: LabelSpec | NumericSpec | IdSpec) -> Amounts | None:
-    is_amount = spec.input in AMOUNT_FORMS
-    return Amounts(spec.input, spec.unit, spec.missing) if is_amount else None
 
 
 def _unset(spec: NumericSpec | IdSpec) -> list[str]:
