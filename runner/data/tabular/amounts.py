@@ -141,7 +141,7 @@ def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | No
     if (words and not are_words(words)) or _mean(has_digit) < LEAST_KNOWN:
         return None
     known = texts.filter(has_digit) if words else texts
-    if _share(known, rf"^{_SPACE}{_BOUND}") > MOST_LIMITS:
+    if share_matching(known, rf"^{_SPACE}{_BOUND}") > MOST_LIMITS:
         return None
     if unit := _guess_unit(known):  # as signs of money, of which it may be one
         known = pc.replace_substring_regex(known, _end_pattern(unit), "€")
@@ -188,19 +188,19 @@ def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
         form: bool(pc.any(pc.match_substring_regex(texts, p)).as_py())
         for form, p in _THOUSANDS.items()
     }
-    has_thousands["amount_comma"] |= is_quantity and _share(texts, _SPACED) > 0.2
+    has_thousands["amount_comma"] |= is_quantity and share_matching(texts, _SPACED) > 0.2
     if not has_thousands["amount_comma"]:
         has_unit = pc.match_substring_regex(texts, rf"{_UNIT}|\d{_SPACE}{_MAGNITUDE}$")
         fits["amount_comma"] = pc.and_(fits["amount_comma"], has_unit)
     shares = {form: _mean(own) for form, own in fits.items()}
-    signs, negative = (_share(texts, p) for p in (_SIGN, r"^\s*\("))
+    signs, negative = (share_matching(texts, p) for p in (_SIGN, r"^\s*\("))
     has_signs = signs > (0.0 if is_quantity else LEAST_SIGNS) or negative > 0
     if max(shares.values()) <= LEAST_FITTING or not (has_signs or any(has_thousands.values())):
         return ""
     if shares["amount"] != shares["amount_comma"]:
         return max(shares, key=lambda form: shares[form])
-    points, commas = (_share(texts, rf"\{mark}") for mark in ".,")
-    are_percents = _share(texts, "%") > 0.5
+    points, commas = (share_matching(texts, rf"\{mark}") for mark in ".,")
+    are_percents = share_matching(texts, "%") > 0.5
     return "amount" if (points > commas) == are_percents or points == commas else "amount_comma"
 
 
@@ -209,7 +209,8 @@ def are_plain_numbers(texts: pa.Array) -> bool:
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py())
 
 
-def _share(texts: pa.Array, pattern: str) -> float:
+def share_matching(texts: pa.Array, pattern: str) -> float:
+    """Return the share of texts in which a pattern occurs."""
     return _mean(pc.match_substring_regex(texts, pattern))
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
-from runner.data.tabular.amounts import Amounts
+from runner.data.tabular.amounts import Amounts, share_matching
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
@@ -218,11 +218,6 @@ def _find_vector_size(lists: pa.Array) -> int:
     return size if are_numbers and any_fraction else 0
 
 
-def _share(texts: pa.Array, pattern: str) -> float:
-    """Return the share of texts in which a pattern occurs."""
-    return float(pc.mean(pc.match_substring_regex(texts, pattern).cast(pa.float64())).as_py() or 0)
-
-
 def _spread(texts: pa.Array) -> pa.Array:
     """Return up to 20,000 texts of all: the first ones may all be of a month's first days."""
     return texts.take(pa.array(range(0, len(texts), len(texts) // 20_000 + 1), pa.int64()))
@@ -237,22 +232,22 @@ def _guess_separator(texts: pa.Array) -> str:
     for character in "|;, ":
         if _find_vector_size(split_vectors(values, character)) >= LEAST_TEXT_VECTOR:
             return character
-    if _share(values, WRITTEN_DATE) > 0.9:
+    if share_matching(values, WRITTEN_DATE) > 0.9:
         return ""
     num_texts = pc.count_distinct(values).as_py()
-    if _share(values, r"^\[[^{]*\]$") > 0.95:
+    if share_matching(values, r"^\[[^{]*\]$") > 0.95:
         return "json"
     decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
     for character in CONTROLS + ("|;^ " if decimal else "|;^, "):
         if character in ", " and num_texts < 100:  # rather names of several words
             continue
-        if _share(values, re.escape(character)) < 0.2:
+        if share_matching(values, re.escape(character)) < 0.2:
             continue
         parts = pc.split_pattern(values.unique(), character).flatten()
         num_parts = pc.count_distinct(parts).as_py()
         # long lists of many ids, such as histories, whose ids repeat nonetheless
         are_many = len(parts) > max(LEAST_IDS * num_texts, LEAST_REPEATS * num_parts)
-        are_many = are_many and _share(values, LISTS_OF_IDS.get(character, "")) > 0.95
+        are_many = are_many and share_matching(values, LISTS_OF_IDS.get(character, "")) > 0.95
         if num_parts < num_texts / 2 or are_many:
             return _with_spaces(values, character)
     return ""
@@ -266,6 +261,6 @@ def _with_spaces(texts: pa.Array, separator: str) -> str:
     if separator == " ":
         return separator
     mark = re.escape(separator)
-    after = "" if _share(texts, f"{mark}[^ ]") else " "
-    before = " " if after and not _share(texts, f"[^ ]{mark}") else ""
+    after = "" if share_matching(texts, f"{mark}[^ ]") else " "
+    before = " " if after and not share_matching(texts, f"[^ ]{mark}") else ""
     return f"{before}{separator}{after}"
