@@ -163,9 +163,8 @@ def optimizer_values(ctx: Context) -> dict[str, Any]:
 
 def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
     """Return the state that the JSON of a checkpoint holds."""
-    known = {
-        f.name: saved[f.name] for f in fields(TrainState) if f.name in saved
-    }  # older lack some
+    names = [f.name for f in fields(TrainState) if f.name in saved]  # older lack some
+    known = {name: saved[name] for name in names}
     best, waits = saved["best"], saved.get("waits", {})
     known |= {
         "cursor": DataPosition(**saved["cursor"]),
@@ -262,14 +261,11 @@ def _restore_on_other_ranks(
     load_tensors(saved, whole, partial=True)
     rows = read_tensors(saved, [n for n in saved_names if n.startswith(_PER_RANK_PREFIXES)])
     if ranks.is_main:
-        sums = {
-            n.removeprefix(_METRICS_PREFIX): t
-            for n, t in rows.items()
-            if n.startswith(_METRICS_PREFIX)
-        }
+        names = [n for n in rows if n.startswith(_METRICS_PREFIX)]
         job.train_metrics.reset()
         for rank in range(len(rng_values)):
-            job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
+            sums = {n.removeprefix(_METRICS_PREFIX): rows[n][rank] for n in names}
+            job.train_metrics.merge(sums)
     if ranks.rank < len(rng_values):
         own_rows = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(RNG_PREFIX)}
         restore_rng_state(own_rows, rng_values[ranks.rank], job.device)

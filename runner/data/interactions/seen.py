@@ -92,10 +92,8 @@ class SeenWriter:
         """
         for name, block in blocks:
             if name in self._writers:
-                self._start[name], self._stop[name] = (
-                    self._stop[name],
-                    self._stop[name] + len(block),
-                )
+                self._start[name] = self._stop[name]
+                self._stop[name] += len(block)
                 if len(block):
                     self._writers[name].write(block)
             elif (start := self._start.get(pool_name(name))) is None:

@@ -73,10 +73,8 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
         return
     shown = "".join(f"\n  {example}" for example in bad["examples"])
     more = bad["count"] - len(bad["examples"])
-    text = f"{bad['count']:,} bad rows are skipped:{shown}" + (
-        f"\n  ... {more:,} more" * (more > 0)
-    )
-    _warn(text)
+    more_text = f"\n  ... {more:,} more" if more > 0 else ""
+    _warn(f"{bad['count']:,} bad rows are skipped:{shown}{more_text}")
 
 
 def _warn(text: str) -> None:

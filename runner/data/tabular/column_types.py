@@ -308,13 +308,8 @@ def _needs_no_rewrite(spec: IdSpec) -> bool:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    type_ = unpacked_type(type_)
-    return bool(
-        pt.is_integer(type_)
-        or pt.is_floating(type_)
-        or pt.is_boolean(type_)
-        or pt.is_decimal(type_)
-    )
+    kinds = (pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_decimal)
+    return any(is_kind(unpacked_type(type_)) for is_kind in kinds)
 
 
 def _is_id(type_: pa.DataType) -> bool:

@@ -139,12 +139,8 @@ def fit_part(task: PartTask, advance: Advance) -> None:
                 num_rows += chunk.num_rows
                 problem = problem or chunk.problem
                 advance(chunk.num_rows)
-        facts = {
-            **writer.facts(),
-            "train_rows": train_rows,
-            "num_rows": num_rows,
-            "problem": problem,
-        }
+        counts = {"train_rows": train_rows, "num_rows": num_rows, "problem": problem}
+        facts = {**writer.facts(), **counts}
         (folder / FACTS_FILE).write_text(json.dumps(facts))
 
 

@@ -178,9 +178,8 @@ def _read_values(
             flat = flat.cast(pa.string())
             flat = parse_numbers(flat, spec.column, validator, row_of_value, spec.amounts)
         flat = as_seconds(flat) if is_seconds(flat.type) else flat
-        values = (
-            flat.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-        )
+        numbers = flat.cast(pa.float64(), safe=False).fill_null(np.nan)
+        values = numbers.to_numpy(zero_copy_only=False)
         missing = np.isnan(values)
         return np.where(missing, 0.0, values).view(np.int64), missing
     if spec.encode in TIME_PARTS:

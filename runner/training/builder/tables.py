@@ -159,10 +159,8 @@ def build_table_groups(
     base_lrs: dict[str, float] = {}
     for i, group in enumerate((None, *parameter_groups.groups)):
         where = f"optimizer.parts[{i - 1}].sparse" if group else "optimizer.sparse"
-        names = {
-            name.removeprefix(TABLE_PREFIX)
-            for name in parameter_groups.names_in(group, tables=True)
-        }
+        owned = parameter_groups.names_in(group, tables=True)
+        names = {name.removeprefix(TABLE_PREFIX) for name in owned}
         if not names:
             continue
         group_specs = [spec for spec in specs if spec.name in names]

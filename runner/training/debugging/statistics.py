@@ -90,12 +90,7 @@ class GradientNorms(Observer):
     """The norm of each parameter's gradient in the last update, before any clipping."""
 
     def __init__(self, scale: Callable[[], float]) -> None:
-        """Start without norms.
-
-        Args:
-            scale: returns the present loss scale.
-        """
-        self.scale = scale
+        self.scale = scale  # returns the present loss scale
         self.norms: dict[str, Tensor] = {}  # of the scaled gradients
         self.used_scale = 1.0
 

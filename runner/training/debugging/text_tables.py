@@ -30,9 +30,8 @@ def activation_table(
 
     It has a column of non-finite values only if there are any.
     """
-    outputs = {
-        n: statistics.outputs.get(n) for n in order_by_first_call(statistics.outputs, modules)
-    }
+    names = order_by_first_call(statistics.outputs, modules)
+    outputs = {name: statistics.outputs.get(name) for name in names}
     any_bad = any(moments is not None and moments.bad for moments in outputs.values())
     header = ["module", "output", "mean", "std", "min", "max", "zeros"]
     header += ["bad"] if any_bad else []

@@ -27,11 +27,9 @@ def find_user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
-    return (
-        ""
-        if frame is None
-        else _format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    )
+    if frame is None:
+        return ""
+    return _format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def find_user_line_in_traceback(traceback: str) -> str:

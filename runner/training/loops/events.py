@@ -178,11 +178,9 @@ class CallbackRunner:
         if not self._exist or self._state.stopped is not None:
             return
         if self._ranks.all_reduce_max(self._requests.stop is not None):
-            reasons = [
-                reason for reason in self._ranks.all_gather_object(self._requests.stop) if reason
-            ]
-            self._state.stopped = mask_secrets(reasons[0])
-            self._view.note(f"step {self._state.step:,}: stopping: {reasons[0]}")
+            reason = next(filter(None, self._ranks.all_gather_object(self._requests.stop)))
+            self._state.stopped = mask_secrets(reason)
+            self._view.note(f"step {self._state.step:,}: stopping: {reason}")
 
     def raise_failure(self) -> None:
         """Raise on all ranks if a callback raised on one.
