@@ -14,6 +14,7 @@ from runner.errors import UserError
 from runner.rundir.json_files import write_json
 from runner.serving.artifact import METRICS, SCHEMA, SCORE, Artifact, open_artifact, write_manifest
 from runner.serving.artifact_weights import read_artifact_weights, write_graph
+from runner.serving.check_schema import check_schema
 from runner.serving.delta import Delta, open_delta
 from runner.serving.example_rows import EXAMPLE, ids_in_range, write_example
 from runner.serving.item_table import ITEMS, read_item_table, read_query_rows, write_item_table
@@ -42,6 +43,7 @@ def apply_deltas(
             machine code that is not trusted, and what a format cannot hold; nothing is written.
     """
     base = open_artifact(model)
+    check_schema(base, base.path)
     if "aoti" in base.formats and not trust_native_code:
         raise UserError(
             f"{model}: holds machine code, which is run once for {EXAMPLE}; --trust-native-code "
@@ -57,6 +59,7 @@ def apply_deltas(
         weights |= new
         changed |= new.keys()
         artifact = delta.applied_to(artifact)
+        check_schema(artifact, delta.path)
         opened.append(delta)
     with write_aside(out) as folder:
         for spec in base.graphs:

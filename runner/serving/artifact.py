@@ -163,8 +163,17 @@ def read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], 
     """Read `schema.json` and the vocabularies beside it, whose hashes were verified.
 
     Raises:
-        UserError: for a vocabulary that does not lie in the folder.
+        UserError: for a vocabulary that does not lie in the folder, and a file that is damaged.
     """
+    try:
+        return _read_schema(folder)
+    except UserError:
+        raise
+    except (*_UNREADABLE, pa.ArrowException) as error:
+        raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
+
+
+def _read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], Transforms]:
     content = json.loads((folder / SCHEMA).read_text())
     files = {
         n: folder / _checked_name(folder / SCHEMA, f) for n, f in content["vocabularies"].items()
@@ -185,6 +194,12 @@ def read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], 
         )
         for graph in content["graphs"]
     )
+    for graph, spec in zip(content["graphs"], graphs):
+        if tuple(graph.get("inputs", spec.inputs)) != spec.inputs:
+            raise UserError(
+                f"{folder / SCHEMA}: the inputs of {spec.name!r} are not those of its columns; "
+                f"{EXPORT_AGAIN}"
+            )
     tasks = tuple(Task(**task) for task in content["tasks"])
     fitted = FittedTransforms(**content["fitted"], vocabularies=vocabularies)
     return graphs, tasks, Transforms(declared, fitted)
@@ -244,12 +259,7 @@ def open_artifact(path: Path | str) -> Artifact:
     if SCHEMA not in manifest["files"]:
         raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}; {EXPORT_AGAIN}")
     check_own_hash(folder, manifest)
-    try:
-        return Artifact(folder, manifest, *read_schema(folder))
-    except UserError:
-        raise
-    except (*_UNREADABLE, pa.ArrowException) as error:
-        raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
+    return Artifact(folder, manifest, *read_schema(folder))
 
 
 def verify_files(folder: Path, files: Mapping[str, str]) -> None:

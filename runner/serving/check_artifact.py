@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runner.errors import UserError, unknown_choice
 from runner.serving.artifact import EXPORT_AGAIN, MANIFEST, Artifact, graph_file, open_artifact
+from runner.serving.check_schema import check_schema
 
 
 def check_artifact(
@@ -34,6 +35,7 @@ def check_artifact(
         name = graph_file(spec.name, chosen)
         if name not in artifact.manifest["files"]:
             raise UserError(f"{path}: {MANIFEST} lists no {name}; {EXPORT_AGAIN}")
+    check_schema(artifact, artifact.path)
     return artifact, chosen
 
 

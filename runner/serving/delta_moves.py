@@ -62,7 +62,7 @@ def find_moves(
     """
     moves = {}
     for spec in graphs:
-        for stack, first, features in _stacks(spec):
+        for stack, first, features in iterate_stacks(spec):
             starts = new[first].tolist() if first in new else [0]
             names = {at: _table(new_raw, name) for at, name in zip(starts, features)}
             names = dict(sorted(names.items()))
@@ -88,7 +88,7 @@ def find_moves(
     return moves
 
 
-def _stacks(spec: GraphSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def iterate_stacks(spec: GraphSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield the weights of a graph's tables: names of stack and first rows, and the features."""
     for n, group in enumerate(spec.groups):
         for kind in ("pooled", "linear"):

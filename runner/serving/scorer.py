@@ -17,6 +17,7 @@ import pyarrow as pa
 from runner.errors import UserError
 from runner.serving.artifact import Artifact, graph_file, require_graph
 from runner.serving.check_artifact import check_artifact
+from runner.serving.check_schema import check_graphs, check_schema
 from runner.serving.delta import open_delta
 from runner.serving.item_index import ItemIndex, item_columns, open_index
 from runner.serving.item_table import find_history, read_item_table
@@ -86,6 +87,9 @@ class Scorer:
                 for name, graph in now.graphs.items()
             }
             new = _Version(delta.applied_to(now.artifact), changed, has_deltas=True)
+            if new.artifact.raw is not now.artifact.raw:
+                check_schema(new.artifact, delta.path)
+                check_graphs(new.artifact, changed, delta.path)
             if now.index is not None:  # made now, so that no answer waits for it
                 new.index = self._at(new).index
             self._now = new
@@ -122,6 +126,7 @@ class Scorer:
         for spec in artifact.graphs:
             path_of = artifact.path / graph_file(spec.name, chosen)
             graphs[spec.name] = load_graph(path_of, chosen, spec, num_threads=num_threads)
+        check_graphs(artifact, graphs, artifact.path)
         return cls(artifact, graphs, found)
 
     @property
