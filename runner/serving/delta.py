@@ -221,7 +221,8 @@ class DeltaFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._on: dict[str, Path] = {}  # version -> the delta on it
+        # version -> the delta on it, and the step of the version
+        self._on: dict[str, tuple[Path, int]] = {}
 
     def take(self, base: str) -> Path | None:
         """Return the delta on a version, of those that were there at one look the last by name.
@@ -233,7 +234,23 @@ class DeltaFolder:
         """
         if base not in self._on and (problem := self._look()) and base not in self._on:
             raise problem
-        return self._on.pop(base, None)
+        return self._on.pop(base, (None, 0))[0]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none is known that was not taken."""
+        return not self._on
+
+    def find_waiting(self, step: int) -> tuple[Path, int] | None:
+        """Return the first delta on another version of this step or a later one, and its base's.
+
+        It waits for others, since none is on the version of this step that is there.
+
+        Args:
+            step: of a version on which `take` has found no delta.
+        """
+        known = [(at, path) for path, at in self._on.values() if at >= step and path.exists()]
+        return min(known)[::-1] if known else None
 
     def _look(self) -> UserError | None:
         """Find all deltas; return what is wrong with the last of those that are damaged."""
@@ -244,7 +261,8 @@ class DeltaFolder:
             return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
         for path in found:
             try:
-                self._on[_read_base(path, _state(path / MANIFEST))] = path
+                version, step = _read_base(path, _state(path / MANIFEST))
+                self._on[version] = path, step
             except UserError as error:
                 problem = error
         return problem
@@ -260,6 +278,11 @@ def _state(file: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _read_base(path: Path, state: tuple[int, int, int]) -> str:
-    """Return the version that a delta is on; a manifest is read once in each of its states."""
-    return str(_read_manifest(path)["base"]["version"])
+def _read_base(path: Path, state: tuple[int, int, int]) -> tuple[str, int]:
+    """Return the version that a delta is on, and its step (-1 if that is not known).
+
+    A manifest is read once in each of its states.
+    """
+    base = _read_manifest(path)["base"]
+    step = base.get("step")
+    return str(base["version"]), step if isinstance(step, int) else -1

@@ -172,3 +172,19 @@ def test_a_server_killed_at_random_moments_answers_from_exactly_one_version(runn
         assert np.array_equal(answer[1], expected[last])
         assert server.stop() == 143
     assert set(versions) <= set(expected)
+
+
+def test_a_delta_that_is_missing_in_the_middle_is_told(tmp_path):
+    base, _ = write_versions(tmp_path)
+    scorer, deltas = Scorer.load(base), DeltaFolder(tmp_path / "deliveries")
+    (tmp_path / "deliveries").mkdir()
+    for n in (0, 2, 3):
+        deliver(tmp_path, n)
+    assert follow._apply_next(scorer, deltas) == tmp_path / "deliveries" / "delta-0"
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"delta-2: is a delta on another version \(step 20\)"):
+            follow._apply_next(scorer, deltas)
+    deliver(tmp_path, 1)
+    for n in (1, 2, 3):
+        assert follow._apply_next(scorer, deltas) == tmp_path / "deliveries" / f"delta-{n}"
+    assert follow._apply_next(scorer, deltas) is None  # those that were applied wait for nothing

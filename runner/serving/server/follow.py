@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from runner.errors import UserError, describe_error
+from runner.serving.artifact import EXPORT_WHOLE
 from runner.serving.delta import DeltaFolder
 from runner.serving.scorer import Scorer
 from runner.serving.server.counters import WorkerCounters
@@ -43,7 +44,18 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
 def _apply_next(scorer: Scorer, deltas: DeltaFolder) -> Path | None:
     if not deltas.path.is_dir():
         raise UserError(f"{deltas.path}: no such folder")
-    path = deltas.take(scorer.version)
+    # the second look finds a delta that came, during the first, before one that this has seen
+    path = deltas.take(scorer.version) or deltas.take(scorer.version)
     if path is not None:
         scorer.apply_delta(path)
+    elif (
+        not deltas.is_empty
+        and (step := scorer.artifact.step) is not None
+        and (waiting := deltas.find_waiting(step))
+    ):
+        raise UserError(
+            f"{waiting[0]}: is a delta on another version (step {waiting[1]}) than the one that is "
+            f"served (step {step}), on which {deltas.path} has none: copy those between them "
+            f"there, or {EXPORT_WHOLE}"
+        )
     return path
