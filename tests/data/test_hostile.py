@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import tomllib
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import yaml
 from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.propose_schema import propose_schema
+from runner.data.tabular.read_text import default_text_format, infer_text_schema
 from runner.data.tabular.remote_files import EXTRAS
 from runner.data.tabular.sample_rows import SAMPLE_TEXT_BYTES, sample_rows
 from runner.errors import UserError
@@ -193,6 +195,28 @@ def test_a_thousand_columns(tmp_path, capsys):
     columns |= {f"c{n}": pa.array(rng.integers(0, 9, ROWS)) for n in range(500)}
     schema, _, _ = proposed(tmp_path, columns, capsys)
     assert len(schema["numeric"]) == len(schema["categorical"]) == 500
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_a_line_of_millions_of_columns_is_refused_before_they_take_the_memory(tmp_path, format_):
+    names = [f"c{n}" for n in range(150_000)]
+    line = ",".join(names) if format_ == "csv" else json.dumps(dict.fromkeys(names, 1))
+    file = tmp_path / f"rows.{format_}"
+    file.write_text(f"{line}\n" * 2)
+    for read in (
+        lambda: propose_schema(str(file)),
+        lambda: infer_text_schema(DataFile(str(file)), default_text_format(format_)),
+    ):
+        with pytest.raises(UserError, match=rf"{file}: a line has over 100,000 columns"):
+            read()
+
+
+def test_a_list_in_quotes_is_one_column_however_long_it_is(tmp_path):
+    file = tmp_path / "rows.csv"
+    items = ",".join(map(str, range(150_000)))
+    file.write_text(f'0,"{items}"\n' * 2)
+    names = replace(default_text_format("csv"), column_names=("click", "items"))
+    assert infer_text_schema(DataFile(str(file)), names).names == ["click", "items"]
 
 
 def test_dates_make_a_split_by_time(tmp_path, capsys):

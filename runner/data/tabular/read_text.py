@@ -37,6 +37,7 @@ from runner.data.tabular.text_values import MISSING_NUMBERS, cast_texts
 from runner.errors import DataError, first_line
 
 INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
+MAX_COLUMNS = 100_000
 LONGEST_INTEGER = 2.0**63  # whole numbers from here on are ids, of which a float keeps some digits
 
 
@@ -68,6 +69,7 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         if not block:
             raise DataError(f"{file}: has no rows, and no line with names")
         codecs.getincrementaldecoder("utf-8")().decode(block)  # it may end within a character
+        check_width(file, block, format_)
         if format_.json_lines:
             return infer_json_schema(block, file)
         # malformed lines are reported by `read_text_chunks`
@@ -82,6 +84,29 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def check_width(file: DataFile, block: bytes, format_: TextFormat) -> None:
+    """Check that a line, which may be of a file of another kind, has not millions of columns.
+
+    Each of them takes 10 kB while they are read.
+
+    Args:
+        block: the first rows.
+
+    Raises:
+        DataError: naming the file.
+    """
+    if format_.json_lines:
+        widths = [line.count(b'":') for line in block.splitlines()]
+    else:  # a list in quotes may have the delimiter between its values
+        first = re.sub(rb'"[^"]*"', b"", block.partition(b"\n")[0])
+        widths = [first.count(format_.delimiter.encode())]
+    if max(widths, default=0) >= MAX_COLUMNS:
+        raise DataError(
+            f"{file}: a line has over {MAX_COLUMNS:,} columns: is it a table? Write values that "
+            "belong together as a list in one column"
+        )
 
 
 def unify_guesses(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:

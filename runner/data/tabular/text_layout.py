@@ -15,7 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_rows
+from runner.data.tabular.read_text import (
+    TextFormat,
+    check_width,
+    default_text_format,
+    read_first_rows,
+)
 from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.schema_file import is_delimiter
 from runner.data.tabular.text_blocks import MAX_LINE_BYTES, unpack_command
@@ -100,6 +105,7 @@ def find_layout(
 
 
 def _split_rows(file: DataFile, text: str, delimiter: str) -> list[list[str]]:
+    check_width(file, text.partition("\n")[0].encode(), TextFormat(delimiter))
     csv.field_size_limit(MAX_LINE_BYTES)
     try:
         reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
