@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import shutil
@@ -12,6 +13,8 @@ import pytest
 
 from runner.errors import UserError
 from runner.rundir.checkpoint import saved_steps
+from runner.rundir.checkpoint.files import FileDigest
+from runner.rundir.mirror import fetch
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.mirror.index import read_index
 from runner.rundir.mirror.push import MirrorWriter
@@ -145,11 +148,29 @@ def test_a_damaged_mirror_is_noticed_and_leads_nowhere_else(tmp_path, store, hom
     with pytest.raises(UserError, match="is not complete"):
         local_run(store.url)
     assert not list(home.rglob("meta.json"))
-    for name in ("../x", "data/../../x", "/etc/x", "checkpoints/step-1/.x", "data/a/b"):
+    outside = ("../x", "data/../../x", "/etc/x", "checkpoints/step-1/.x", "data/a/b")
+    impossible = ("data/\0", "data/\ud800", f"data/{'é' * 128}", f"checkpoints/step-{'9' * 99}/x")
+    for name in (*outside, *impossible, "checkpoints/step-٣/x", "checkpoints/step-010/x"):
         bad = {**content, "files": {name: content["files"]["meta.json"]}}
         store.put(f"{store.folder}/run.json", json.dumps(bad).encode())
         with pytest.raises(UserError, match="is no file of a run directory"):
             local_run(store.url)
+
+
+def test_an_object_larger_than_its_index_says_is_not_written(tmp_path, store, home):
+    write_state(tmp_path / "run", 10)
+    MirrorWriter(tmp_path / "run", store.url).push()
+    content = json.loads(read_index(store.url).encode())
+    large = b"x" * (64 << 10)
+    digest = {"size": 3, "sha256": hashlib.sha256(large).hexdigest()}
+    store.put(f"{store.folder}/objects/{digest['sha256']}", large)
+    content["files"]["log.txt"] = digest
+    store.put(f"{store.folder}/run.json", json.dumps(content).encode())
+    chunks = fetch._chunks(store.url, FileDigest(**digest))
+    assert sum(map(len, chunks)) == 4  # one byte tells that it is another
+    with pytest.raises(UserError, match=r"log\.txt is damaged"):
+        local_run(store.url)
+    assert not [path for path in home.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_a_folder_that_is_ahead_of_the_mirror_is_kept(tmp_path, store, home):

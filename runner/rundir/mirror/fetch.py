@@ -103,22 +103,28 @@ def _fetch(index: Index, url: str, folder: Path) -> None:
     for stale in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a fetch that was killed
         remove_path(stale)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    for name, digest in index.files.items():
-        target = temporary / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if _has(folder / name, digest):
-            os.link(folder / name, target)
-        elif write_file(target, _chunks(url, digest)) != digest:
-            raise StoreError(f"{url}: {name} is damaged: its sha256 is not that of run.json")
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.rename(temporary, folder)
+    try:
+        for name, digest in index.files.items():
+            target = temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if _has(folder / name, digest):
+                os.link(folder / name, target)
+            elif write_file(target, _chunks(url, digest)) != digest:
+                raise StoreError(f"{url}: {name} is damaged: its sha256 is not that of run.json")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a fetch that failed
 
 
 def _chunks(url: str, digest: FileDigest) -> Iterator[bytes]:
+    """Yield an object, and of one that is larger than `run.json` says one byte more than that."""
     files, root = open_store(url)
+    left = digest.size + 1
     with store_errors(url), files.open_input_file(object_path(root, digest)) as file:
-        while chunk := file.read(8 << 20):
+        while left and (chunk := file.read(min(left, 8 << 20))):
+            left -= len(chunk)
             yield chunk
 
 

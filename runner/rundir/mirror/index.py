@@ -20,7 +20,9 @@ OBJECTS = "objects"
 # What is mirrored: all that a run needs to go on, and what people read of it
 MIRRORED_FILES = (*(name for name in RUN_FILES if name != LOCK_FILE), "report.html")
 _NAMES = "|".join(map(re.escape, MIRRORED_FILES))
-_FILE = re.compile(rf"{_NAMES}|(data|checkpoints/step-\d+)/[^./][^/]*")
+# lengths that a file system takes
+_FILE = re.compile(rf"{_NAMES}|(data|checkpoints/step-(0|[1-9][0-9]{{0,17}}))/[^./][^/]*")
+_MAX_NAME_BYTES = 255
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -74,10 +76,13 @@ def _parse(content: Any) -> Index:
         raise ValueError(f"format {content['format']!r}; this version reads {FORMAT}")
     files = {name: FileDigest(**entry) for name, entry in content["files"].items()}
     for name, digest in files.items():
-        if not _FILE.fullmatch(name) or "\\" in name:
-            raise ValueError(f"{name!r} is no file of a run directory")
-        if type(digest.size) is not int or not _SHA256.fullmatch(digest.sha256):
+        is_plain = name.isprintable() and "\\" not in name and _FILE.fullmatch(name)
+        if not is_plain or len(posixpath.basename(name).encode()) > _MAX_NAME_BYTES:
+            raise ValueError(f"{name[:80]!r} is no file of a run directory")
+        if type(digest.size) is not int or digest.size < 0 or not _SHA256.fullmatch(digest.sha256):
             raise ValueError(f"{name!r} has no digest")
+    if not files:
+        raise ValueError("it names no files")
     if type(content["step"]) is not int:
         raise ValueError("its step is no whole number")
     return Index(content["run_id"], content["step"], files)
