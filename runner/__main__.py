@@ -19,7 +19,7 @@ from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.world_size import launched_rank
-from runner.errors import UserError, describe_raised_warning, is_interruption, wrap_words
+from runner.errors import NO_ROOM, UserError, describe_raised_warning, is_interruption, wrap_words
 from runner.machine.imports import postpone_full_collections
 from runner.rundir.masked_streams import (
     mask_standard_streams,
@@ -27,9 +27,6 @@ from runner.rundir.masked_streams import (
     replace_controls,
 )
 from runner.rundir.secrets import note_references
-
-# a full disk, a quota, and a limit of `ulimit -f` or of the file system
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import shlex
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+
+# a full disk, a quota, and a limit of `ulimit -f` or of the file system
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(ValueError):

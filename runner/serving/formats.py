@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch.export.pt2_archive import _package
 
-from runner.errors import UserError
+from runner.errors import NO_ROOM, UserError
 from runner.serving.artifact import FORMATS, GraphSpec, weights_file
 from runner.serving.loaded_graph import without_tree_warning, write_weights
 from runner.serving.onnx_weights import read_initializers
@@ -69,10 +70,10 @@ def save_graph(
 
 
 def _check_room(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Check that a file has room: PyTorch's writer ends the process where a disk gets full.
+    """Check that a file has room: PyTorch's writer aborts the process where there is none.
 
     Raises:
-        UserError: if it has not.
+        UserError: if it has not, on the disk or within a quota or limit.
     """
     tensors = [*program.state_dict.values(), *program.constants.values()]
     needed = sum(t.nbytes for t in tensors if torch.is_tensor(t)) + GRAPH_BYTES
@@ -82,6 +83,17 @@ def _check_room(program: torch.export.ExportedProgram, path: Path) -> None:
             f"{path.parent.parent}: no space left on device: the exported model needs up to "
             f"{needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
         )
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, needed)
+    except OSError as error:
+        if error.errno in NO_ROOM:  # other file systems cannot tell
+            raise UserError(
+                f"{path.name}: {error.strerror}: the exported model needs up to "
+                f"{needed / 1e6:,.1f} MB in one file, which a quota or a limit (ulimit -f) forbids"
+            ) from error
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _compile(program: torch.export.ExportedProgram, path: Path, portable: bool) -> None:

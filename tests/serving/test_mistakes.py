@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -296,6 +297,18 @@ def test_a_graph_that_has_no_room_is_refused_before_it_is_written(
         save_graph(program, SPEC, tmp_path / "x.pt2", "pt2", portable=False)
     with pytest.raises(UserError, match=r"no space left on device: .* and 0\.1 MB are free"):
         apply_deltas(clicks_model, [], tmp_path / "newer")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_graph_beyond_a_limit_of_file_sizes_is_refused_and_aborts_nothing(clicks_model, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    program = torch.export.load(str(clicks_model / "model.pt2"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"File too large: .* a limit \(ulimit -f\) forbids"):
+            save_graph(program, SPEC, tmp_path / "x.pt2", "pt2", portable=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not any(tmp_path.iterdir())
 
 

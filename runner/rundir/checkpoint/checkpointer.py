@@ -299,9 +299,11 @@ class Checkpointer:
         needed = sum(f.end - f.begin + len(f.header) for f in pending.files) + len(pending.values)
         needed += sum(digest.size for digest in pending.written.values())
         intact = "no earlier one was found" if last is None else f"the one of step {last} is intact"
+        is_limited = isinstance(error, OSError) and error.errno in (errno.EFBIG, errno.EDQUOT)
+        limit = ", and a limit (`ulimit -f`) or a quota forbids to use them" if is_limited else ""
         failure = CheckpointError(
             f"the checkpoint of step {pending.step} was not saved in {self.folder}: "
-            f"{_reason(error)}. It needs {needed:,} bytes, {free} bytes are free; {intact}"
+            f"{_reason(error)}. It needs {needed:,} bytes, {free} bytes are free{limit}; {intact}"
         )
         failure.__cause__ = error
         return failure

@@ -56,7 +56,7 @@ def main(rank: int, folder: Path) -> None:
         checkpointer.finish()
     except CheckpointError as error:
         message = str(error)
-    assert "EFBIG" in message
+    assert "EFBIG" in message and "`ulimit -f`" in message
     dist.barrier()
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-2"]
     dist.destroy_process_group()
