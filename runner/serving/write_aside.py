@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +15,14 @@ from runner.errors import UserError
 from runner.rundir.json_files import sync_path
 from runner.rundir.lock import LOCK_FILE, FolderLock, is_locked
 
+LOCKED_WITHIN_S = 3600.0  # of its making a private folder has a lock; clocks of a share may differ
+
 
 @contextmanager
 def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     """Give a temporary folder beside `out`, which becomes `out` if the block succeeds.
 
-    What a killed process left there of an earlier attempt is removed.
+    What killed processes left there is removed.
 
     Args:
         out: the new folder.
@@ -45,7 +47,7 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
 def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
     """Give a hidden folder beside `out`, which is removed when the block ends.
 
-    What a killed process left there of an earlier attempt is removed.
+    What killed processes left there is removed.
 
     Args:
         out: what is to be written.
@@ -58,8 +60,8 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{out.name}.tmp-"
-        for stale in out.parent.glob(f"{glob.escape(prefix)}*"):
-            if _is_abandoned(stale):
+        for stale in out.parent.glob(".*.tmp-*"):
+            if _is_abandoned(stale, is_ours=stale.name.startswith(prefix)):
                 shutil.rmtree(stale, ignore_errors=True)
         private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
         lock = FolderLock(private)
@@ -89,9 +91,21 @@ def _rename_folder(folder: Path, out: Path) -> bool:
     return True
 
 
-def _is_abandoned(private: Path) -> bool:
-    """Return whether its process has ended. The text of a lock is written once it is held."""
+def _is_abandoned(private: Path, *, is_ours: bool) -> bool:
+    """Return whether its process has ended. The text of a lock is written once it is held.
+
+    Args:
+        private: a folder that may be of `private_folder_beside`.
+        is_ours: whether its name is that of an earlier attempt at the same place; one for another
+            place must hold nothing but what `write_aside` puts there.
+    """
     try:
-        return (private / LOCK_FILE).stat().st_size > 0 and not is_locked(private)
+        held, lock = set(os.listdir(private)), private / LOCK_FILE
+        if lock.exists() and lock.stat().st_size > 0:
+            name = private.name[1:].rpartition(".tmp-")[0]
+            return (is_ours or held == {LOCK_FILE, name}) and not is_locked(private)
+        # killed before it held its lock, which takes no time: nothing was written yet
+        is_old = time.time() - private.stat().st_mtime > LOCKED_WITHIN_S
+        return is_ours and is_old and held <= {LOCK_FILE} and not is_locked(private)
     except OSError:
         return False
