@@ -20,7 +20,7 @@ from runner.data.core.blocks import read_parquet
 from runner.errors import UserError
 from runner.machine.imports import missing_extra
 from runner.serving.artifact import check_own_hash, read_manifest, verify_files
-from runner.serving.item_table import ITEMS, ItemTable, vectors_as_matrix
+from runner.serving.item_table import ITEMS, ItemTable, read_items
 from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
 
 KINDS = ("exact", "hnsw", "ivf")
@@ -175,11 +175,13 @@ def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
     """
     folder = Path(path)
     manifest = read_index_manifest(folder, model)
-    table = read_parquet(folder / ITEMS)
-    ids, rows_I = table["id"].combine_chunks(), table["row"].to_numpy()
     if manifest["kind"] == "exact":
-        search: Search = partial(search_exactly, vectors_as_matrix(table["vector"]))
+        items = read_items(folder / ITEMS, "make it again: `python -m runner index MODEL`")
+        ids, rows_I = items.ids, items.rows_I
+        search: Search = partial(search_exactly, items.vectors_ID)
     else:
+        table = read_parquet(folder / ITEMS)
+        ids, rows_I = table["id"].combine_chunks(), table["row"].to_numpy()
         faiss = import_faiss(str(manifest["kind"]))
         search = search_by_faiss(faiss.read_index(str(folder / FAISS_FILE)), manifest["parameters"])
     return ItemIndex(ids, rows_I, search, manifest)

@@ -17,7 +17,7 @@ from runner.data.core.blocks import read_parquet
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import UserError
+from runner.errors import UserError, first_line
 from runner.serving.artifact import EXPORT_AGAIN, MANIFEST, Artifact, require_graph
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
@@ -94,9 +94,22 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     """
     if (why := why_no_items(artifact)) is not None:
         raise UserError(f"{artifact.path}: {why}")
-    table = read_parquet(artifact.path / ITEMS)
-    vectors_ID = vectors_as_matrix(table["vector"])
-    return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+    return read_items(artifact.path / ITEMS, EXPORT_AGAIN)
+
+
+def read_items(file: Path, again: str) -> ItemTable:
+    """Read the items of a model or an index, whose hash was verified.
+
+    Raises:
+        UserError: for other columns, with what to do again.
+    """
+    table = read_parquet(file)
+    try:
+        vectors_ID = vectors_as_matrix(table["vector"])
+        return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+    except (KeyError, ValueError, AttributeError) as error:
+        problem = f"has not the columns of items (id, row, vector): {first_line(error)}"
+        raise UserError(f"{file}: {problem}; {again}") from error
 
 
 def why_no_items(artifact: Artifact) -> str | None:

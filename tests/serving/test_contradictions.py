@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from runner.errors import UserError
 from runner.serving.apply import apply_deltas
 from runner.serving.artifact import MANIFEST, SCHEMA, write_manifest
+from runner.serving.item_table import read_items
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml
 from tests.serving.served import ITEMS, ITEMS_COLUMNS, write_artifact
@@ -90,3 +93,11 @@ def test_apply_refuses_a_model_whose_columns_contradict(models, tmp_path):
     with pytest.raises(UserError, match=r"schema.json: contradicts .* the ids 'a'"):
         apply_deltas(tmp_path / "model", [], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_items_without_their_columns_are_named(tmp_path):
+    file = tmp_path / "items.parquet"
+    for columns in ({"id": [1], "row": [2]}, {"id": [1], "row": [2], "vector": [[0.5, 1.0]]}):
+        pq.write_table(pa.table(columns), file)
+        with pytest.raises(UserError, match=rf"{file}: has not the columns .*; make it again"):
+            read_items(file, "make it again")
