@@ -432,13 +432,14 @@ def test_integers_from_two_to_the_63rd_on_stay_apart_in_json(tmp_path):
     assert len(batch.sparse["tags"].values().unique()) == 5
 
 
-def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(tmp_path):
+@pytest.mark.parametrize("missing", ["", "NULL", "\\N"])
+def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(tmp_path, missing):
     """12.0 is 12 in other files, so as a text it would be another id there."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"click": rng.integers(0, 2, 300), "user_id": rng.integers(10, 40, 300)})
     frame["code"] = [f"{n % 9}E{n % 2}" for n in range(300)]  # as a number, 10 of 1E1
     with_missing = frame.assign(user_id=frame["user_id"].where(frame.index % 9 > 0))
-    with_missing.to_csv(tmp_path / "train.csv", index=False)
+    with_missing.to_csv(tmp_path / "train.csv", index=False, na_rep=missing)
     with_missing.to_parquet(tmp_path / "train.parquet")
     proposed = {f.name: r.settings for f, r in propose_schema(str(tmp_path / "train.csv")).columns}
     assert proposed["user_id"].get("input") == "integer" and "input" not in proposed["code"]

@@ -20,6 +20,7 @@ from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.text_values import (
+    MISSING_NUMBERS,
     NUMBER_PATTERN,
     match_integers,
     match_unsigned,
@@ -256,12 +257,14 @@ def _parse_integers(
 ) -> pa.Array:
     """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
 
-    Unsigned ones above 2^63 wrap around, as those of Parquet do.
+    Unsigned ones above 2^63 wrap around, as those of Parquet do. Texts such as NULL are missing.
 
     Args:
         booleans: whether true and false, in any case, are 1 and 0.
     """
     texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
+    no_text = pa.scalar(None, pa.string())
+    texts = pc.if_else(pc.is_in(texts, pa.array(MISSING_NUMBERS)), no_text, texts)
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
     wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
     if booleans and wrong.any():
@@ -271,11 +274,10 @@ def _parse_integers(
     validator.reject(
         name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer of 64 bits", row_of_value
     )
-    missing = pa.scalar(None, pa.string())
-    integers = strip_number(pc.if_else(fits, texts, missing)).cast(pa.int64())
+    integers = strip_number(pc.if_else(fits, texts, no_text)).cast(pa.int64())
     if not pc.any(fits_unsigned).as_py():
         return integers
-    unsigned = strip_number(pc.if_else(fits_unsigned, texts, missing)).cast(pa.uint64())
+    unsigned = strip_number(pc.if_else(fits_unsigned, texts, no_text)).cast(pa.uint64())
     return pc.coalesce(integers, unsigned.view(pa.int64()))
 
 
