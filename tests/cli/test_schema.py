@@ -512,6 +512,10 @@ def test_a_number_that_is_0_but_for_positive_rows_is_left_out_with_a_warning(wri
     assert set(proposed["numeric"]) == {"often", "both"} and "blocked" in proposed["categorical"]
     proposed, _ = propose(path, "--numeric", "spent")
     assert "spent" in proposed["numeric"]
+    place = np.where(spent > 0, np.rint(amounts % 5), -1)  # as Criteo's attribution log has it
+    proposed, shown = propose(write(label=label, place=place, both=both))
+    assert "warning: place is another number than -1 only where label is 1" in shown
+    assert "place" not in {**proposed["numeric"], **proposed["categorical"]}
     kind = np.where(label == 1, "storm", np.where(amounts < 25, "calm", "rain"))
     proposed, _ = propose(write(kind=kind, gusts=spent, both=both), "--label", "kind")
     assert "gusts" in proposed["numeric"]  # what only one of several classes has may be known

@@ -236,7 +236,7 @@ def drop_leaks(
         for f in columns:
             if roles[f.name].name not in FEATURES:
                 continue
-            found, step = _find_leak(f.name, sample[f.name], label, parts)
+            found, step = _find_leak(f, sample[f.name], label, parts)
             if found:
                 warnings.append(_leave_out(f.name, found, roles, kept))
             elif step and f.name not in kept:
@@ -245,7 +245,7 @@ def drop_leaks(
 
 
 def _find_leak(
-    name: str, column: pa.ChunkedArray, label: str, parts: Mapping[str, np.ndarray]
+    f: ColumnStatistics, column: pa.ChunkedArray, label: str, parts: Mapping[str, np.ndarray]
 ) -> tuple[str, str]:
     """Return how a column tells a label nearly perfectly, and else what may be a step on its way.
 
@@ -253,6 +253,7 @@ def _find_leak(
     feature. Either text is empty where nothing was found. `parts` are the label itself, or each of
     its classes, as [R] of 0 and 1.
     """
+    name, nothing = f.name, -1 if f.low == -1 and f.zero_share < 0.5 else 0
     aucs = {part: leak_auc(column, y_R) for part, y_R in parts.items()}
     told = [part for part, auc in aucs.items() if auc >= LEAK_AUC]
     if parts and len(told) == len(parts):
@@ -263,17 +264,17 @@ def _find_leak(
             found = f"{name} has a value only where {part} is {only:g}"
             return f"{found}: is it known before {part} is?", ""
         if len(parts) == 1 and is_zero_without_label(column, y_R):
-            found = f"{name} is another number than 0 only where {part} is 1"
+            found = f"{name} is another number than {nothing} only where {part} is 1"
             return f"{found}: is it known before {part} is?", ""
     steps = [f"{name} alone tells {part} (AUC {aucs[part]:.4f})" for part in told]
     steps += [
-        f"{part} is 1 only where {name} is not 0"
+        f"{part} is 1 only where {name} is not {nothing}"
         for part, y_R in parts.items()
         if holds_all_positives(column, y_R)
     ]
     steps += [
-        f"{name} has a value, or another one than 0, in {shares[0]:.1%} of the rows where {part} "
-        f"is 1, and in {shares[1]:.1%} of others"
+        f"{name} has a value, or another one than {nothing}, in {shares[0]:.1%} of the rows where "
+        f"{part} is 1, and in {shares[1]:.1%} of others"
         for part, y_R in parts.items()
         if (shares := goes_with_label(column, y_R))
     ]

@@ -78,7 +78,7 @@ def _only_label(has_value_R: np.ndarray, label_R: np.ndarray) -> float | None:
 
 
 def is_zero_without_label(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
-    """Tell whether a number, 0 in most rows, is another one in rows of label 1 only.
+    """Tell whether a number, 0 or -1 in most rows, is another one in rows of label 1 only.
 
     As of the value of an order, which is 0 where nothing was bought.
     """
@@ -114,15 +114,21 @@ def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float
 
 
 def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than half."""
+    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than half.
+
+    Of numbers from -1 on that are -1 in most rows, -1 says that there is nothing, and not 0.
+    """
     values = column.combine_chunks()
     if not (
         pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)
     ):
         return None
-    x_R = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False)
-    on_R: np.ndarray = np.nan_to_num(x_R) != 0
-    return on_R if on_R.mean() < 0.5 else None
+    x_R = np.nan_to_num(values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(False))
+    for nothing in (0, -1) if x_R.min(initial=0) == -1 else (0,):
+        on_R: np.ndarray = x_R != nothing
+        if on_R.mean() < 0.5:
+            return on_R
+    return None
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:
