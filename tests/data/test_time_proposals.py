@@ -242,3 +242,21 @@ def test_what_may_be_the_time_of_a_row_is_told_where_rows_are_split_at_random(
     assert note in shown
     told = ("splits the rows by it", "no known form", "one form")
     assert any(words in shown for words in told) is bool(note)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "stage"])
+def test_a_few_numbers_of_a_wrong_clock_do_not_hide_a_column_that_is_named_like_a_time(
+    name, tmp_path
+):
+    """As in Taobao's log, of whose seconds some are below 0, and others of the year 2037."""
+    rng = np.random.default_rng(0)
+    seconds = 1_511_539_200 + rng.integers(0, 9 * 86400, ROWS)
+    seconds[:6] = [-1, 0, 44, -1_000_000, 2_037_187_688, 5_000_000_000]
+    click, user = rng.integers(0, 2, ROWS), rng.integers(0, 50, ROWS)
+    path = tmp_path / "clicks.parquet"
+    pq.write_table(pa.table({name: seconds, "user_id": user, "click": click}), path)
+    split = propose(str(path), tmp_path / "s.yaml")["split"]
+    assert split.get("time") == (name if name == "timestamp" else None)
+    seconds[::100] = 7  # too many to be mistakes
+    pq.write_table(pa.table({name: seconds, "user_id": user, "click": click}), path)
+    assert "time" not in propose(str(path), tmp_path / "t.yaml")["split"]

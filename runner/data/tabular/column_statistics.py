@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.core.columns import is_list
 from runner.data.tabular.amounts import Amounts, share_matching
+from runner.data.tabular.column_names import sounds_like_time
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
@@ -26,6 +27,7 @@ CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive an
 # What lists of many ids look like: N55189 N42782, with a digit in each, or com.a.chat,com.b.maps
 LISTS_OF_IDS = {" ": r"^([^\s]*\d[^\s]*( |$))*$", ",": r"^([^\s,]+(, ?|$))*$"}
 LEAST_IDS, LEAST_REPEATS = 3, 4  # in a text, and of each id in all texts, on average
+NAMED_TIMES = 0.995  # of numbers named like times: clocks that are wrong write a few others
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
@@ -173,7 +175,9 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         return replace(found, non_finite_share=non_finite_share)
     low, zero_share = float(x.min()), float((x == 0).mean())
     is_whole = bool((x == np.rint(x)).all()) and not is_seconds(found.type)
-    may_be_times = is_whole and low >= 0
+    is_named = sounds_like_time(found.name)
+    may_be_times = is_whole and (low >= 0 or is_named)
+    share = NAMED_TIMES if is_named else 1.0
     return replace(
         found,
         low=low,
@@ -186,7 +190,9 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         nonzero_median=float(np.median(x[x != 0])) if zero_share < 1 else None,
         zero_share=zero_share,
         non_finite_share=non_finite_share,
-        time_form=guess_time_form(pa.array(x[:: len(x) // 20_000 + 1])) if may_be_times else "",
+        time_form=guess_time_form(pa.array(x[:: len(x) // 20_000 + 1]), share=share)
+        if may_be_times
+        else "",
     )
 
 

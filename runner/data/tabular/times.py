@@ -262,10 +262,14 @@ def example_time(form: str) -> int | str:
     return int(moment.timestamp() * UNITS_PER_SECOND.get(form, 1.0))
 
 
-def guess_time_form(values: pa.Array) -> str:
+def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
     """Return the form in which whole numbers or texts are times; empty if they are none.
 
     Zeros, which often stand for a missing time, are passed over.
+
+    Args:
+        values: without missing ones.
+        share: of whole numbers since 1970 that must be times of our days.
 
     Returns:
         One of TIME_FORMS; text for ISO 8601; or several forms with AMBIGUOUS between them, if the
@@ -296,8 +300,8 @@ def guess_time_form(values: pa.Array) -> str:
     if days:
         return AMBIGUOUS.join(days)
     clocked = ("yyyymmddhh", "yyyymmddhhmm", "yyyymmddhhmmss")
-    for form in (*clocked, "seconds", "milliseconds", "microseconds"):
-        if _are_times(parse_times(x, form), 1.0):
+    for form in (*clocked, *UNITS_PER_SECOND):
+        if _are_times(parse_times(x, form), share if form in UNITS_PER_SECOND else 1.0):
             return form
     return ""
 
