@@ -146,6 +146,28 @@ def test_of_a_log_of_sessions_without_users_the_session_is_the_user(propose):
     assert proposed["interactions"]["user"] == "user_id"
 
 
+def test_where_most_users_are_unknown_and_a_session_has_one_day_its_events_are_in_its_order(
+    propose,
+):
+    """As in Diginetica's views: two of three without a user, a day, and milliseconds from 0."""
+    table = columns(timestamp=None, session_id=columns()["user_id"])
+    known = np.arange(ROWS) % 3 == 0
+    day = np.array(["2016-05-09"], "M8[D]") + table["session_id"] % 30
+    frames = {"timeframe": np.random.default_rng(1).integers(0, 10**6, ROWS)}
+    table |= {"user_id": pa.array(table["user_id"], mask=~known), "eventdate": day}
+    proposed, shown = propose({**table, **frames, "price": np.arange(ROWS) / 7})
+    parts = {"user": "session_id", "item": "item_id", "time": "timeframe"}
+    assert proposed["interactions"].items() >= parts.items()
+    assert "eventdate: is one for all events of most session_id" in shown
+    assert "user_id: is missing in 66.6% of the events: each session_id has a history" in shown
+    proposed, shown = propose(table)
+    assert proposed["interactions"]["time"] == "eventdate"
+    assert "nearly all would be empty: --time NAME names what orders them, such as the" in shown
+    proposed, shown = propose({**table, **frames}, "--user", "user_id", "--time", "eventdate")
+    assert proposed["interactions"].items() >= {"user": "user_id", "time": "eventdate"}.items()
+    assert "is one for all" not in shown and "is missing in" not in shown
+
+
 def test_a_row_for_each_user_with_ids_in_a_text_is_told_how_it_becomes_events(propose):
     rng = np.random.default_rng(0)
     texts = [" ".join(map(str, rng.integers(0, 90, rng.integers(5, 40)))) for _ in range(ROWS)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.tabular.column_names import (
@@ -20,6 +21,7 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import MAX_RATINGS, find_label_candidates, is_binary
 from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.propose_event_order import find_finer_time
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.times import TIME_FORMS
@@ -29,6 +31,7 @@ TASKS = ("next_item", "label", "regression", "classes")
 # history windows that do not overlap hold every event once, as a target or before one
 TRAIN_ON, MAX_LENGTH = "windows", 50
 MAX_EVENT_TYPES = 20
+MOST_UNKNOWN = 0.5  # of the events, without a user, beyond which their sessions have the histories
 
 
 class UnclearColumnError(UserError):
@@ -106,7 +109,10 @@ def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[Col
     """Return the columns that may be the `user`, the `item` or the `time` of an event."""
     if part == "user":
         users = [f for f in columns if USER.fullmatch(f.name) and _is_id(f)]
-        return users or [f for f in columns if SESSION.fullmatch(f.name) and _is_id(f)]
+        sessions = [f for f in columns if SESSION.fullmatch(f.name) and _is_id(f)]
+        are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # most visitors are unknown
+        whole = [f for f in sessions if not f.missing_share]
+        return whole if are_rare and whole else users or sessions
     if part == "item":
         return [f for f in columns if names_item(f.name) and _is_id(f)]
     times = [f for f in columns if is_time(f) and is_time_of_row(f.name)]
@@ -182,13 +188,16 @@ def _may_be_rating(f: ColumnStatistics) -> bool:
 
 
 def choose_events(
-    columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
+    table: pa.Table, columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
 ) -> EventColumns | None:
     """Return the columns of an event, if the next item is what the table is for.
 
     That is so if it has a user, an item and a time, and no column looks like a label.
 
     Args:
+        table: a sample of the rows.
+        columns: its statistics.
+        hints: what the user says of them.
         notes: gets a sentence on the task that is proposed, and how to get the other one.
     """
     must = hints.task == "next_item" or bool(hints.user or hints.item)
@@ -205,6 +214,19 @@ def choose_events(
         return None
     events = find_event_columns(free, given, must=must)
     if events is not None:
+        taken = (events.user, events.item, events.time, events.rating)
+        if not hints.user:
+            notes += [
+                f"{f.name}: is missing in {f.missing_share:.1%} of the events: each {events.user} "
+                f"has a history; --user {f.name} takes the events that have one"
+                for f in free
+                if USER.fullmatch(f.name) and f.name not in taken and f.missing_share < 1
+            ]
+        if not hints.time:
+            others = [f for f in free if f.name not in taken]
+            finer, found = find_finer_time(table, events.user, events.time, others)
+            events = replace(events, time=finer or events.time)
+            notes += found
         other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
         other = other or "--label NAME proposes to predict a column instead"
         notes.append(

@@ -124,7 +124,7 @@ def propose_schema(
     with_point: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
         with_point = _integers_with_a_point(files[0], layout, columns)
-    if events := choose_events(columns, hints, notes):
+    if events := choose_events(sample.table, columns, hints, notes):
         uses = use_events(events, columns, missing, with_point, notes)
         uses = replace(uses, split=by_column.split or uses.split)
     else:
