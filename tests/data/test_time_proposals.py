@@ -260,3 +260,34 @@ def test_a_few_numbers_of_a_wrong_clock_do_not_hide_a_column_that_is_named_like_
     seconds[::100] = 7  # too many to be mistakes
     pq.write_table(pa.table({name: seconds, "user_id": user, "click": click}), path)
     assert "time" not in propose(str(path), tmp_path / "t.yaml")["split"]
+
+
+def test_the_time_of_a_customer_is_not_that_of_a_row(tmp_path):
+    """As in Santander's customers, month by month, whose first days differ more than the months."""
+    rng = np.random.default_rng(0)
+    customer, month = np.divmod(np.arange(ROWS), 8)
+    day = np.datetime64("1996-01-13", "D") + rng.integers(0, 6900, ROWS)[customer]
+    months = np.datetime64("2015-01", "M") + month
+    rows = {
+        "ncodpers": customer * 17 + 15_889,
+        "fecha_dato": months.astype("M8[D]") + 27,
+        "fecha_alta": day,
+        "click": rng.integers(0, 2, ROWS),
+    }
+    path = tmp_path / "customers.parquet"
+    pq.write_table(pa.table(rows), path)
+    proposed = propose(str(path), tmp_path / "s.yaml")
+    assert proposed["split"]["time"] == "fecha_dato"
+    assert proposed["numeric"]["fecha_alta_days"]["until"] == "fecha_dato"
+    # orders of several products, each with the day of its launch, which is no time of the row
+    product = rng.integers(0, 300, ROWS)
+    launch = np.datetime64("2020-01-01", "D") + rng.integers(0, 250, 300)[product]
+    rows = {
+        "order_id": customer,
+        "bought_day": np.datetime64("2022-01-01", "D") + customer,
+        "launch_day": launch,
+        "product_id": product,
+        "click": rows["click"],
+    }
+    pq.write_table(pa.table(rows), path)
+    assert propose(str(path), tmp_path / "t.yaml")["split"]["time"] == "bought_day"

@@ -35,6 +35,7 @@ from runner.data.tabular.times import (
     compute_time_part,
     parse_times,
 )
+from runner.data.tabular.times_of_ids import drop_times_of_ids
 from runner.errors import UserError, nearest_hint
 
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
@@ -68,8 +69,9 @@ def choose_time(
 ) -> SplitTime | None:
     """Return the column of times by which rows are split: the finest of those without gaps.
 
-    One whose whole name says that it is a time, such as `ts`, comes before all others. A start with
-    times of day, such as `start_time`, is taken where there is nothing else.
+    One whose whole name says that it is a time, such as `ts`, comes before all others, and that of
+    a row before that of its customer. A start with times of day, such as `start_time`, is taken
+    where there is nothing else.
 
     Args:
         given: the column that the user has named.
@@ -86,6 +88,7 @@ def choose_time(
         times = [f for f in columns if f.name == given]
     else:
         times = [f for f in times if not _may_be_until_event(f, roles)]
+        times = drop_times_of_ids(sample, times, roles)
     # one that is called a time comes before one that may be that of a delivery
     for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
         own = form or f.time_form or ("" if f.low is not None else "text")
