@@ -451,3 +451,19 @@ def test_lists_of_whole_numbers_are_no_numbers_by_a_flag(tmp_path):
     pq.write_table(pa.table({"label": labels(), "x": [[1, 2]] * ROWS}), tmp_path / "x.parquet")
     with pytest.raises(ConfigError, match="--numeric x: has no numbers, but list"):
         propose_schema(str(tmp_path / "x.parquet"), hints=Hints(numeric=("x",)))
+
+
+@pytest.mark.parametrize("none", ["NA", "NULL", "?"])
+def test_what_stands_for_no_number_may_have_spaces_in_front(tmp_path, none):
+    """As in Santander's customers, whose ages are ` 57`, and ` NA` where they are unknown."""
+    rng = np.random.default_rng(0)
+    ages = rng.integers(18, 100, 400)
+    texts = [f"{age:>5}" if n % 9 else f"{none:>5}" for n, age in enumerate(ages)]
+    path = tmp_path / "customers.csv"
+    path.write_text("\n".join(["click,age", *(f"{age % 2},{t}" for age, t in zip(ages, texts))]))
+    (found,) = propose_schema(str(path)).with_role("numeric")
+    assert found[0].name == "age" and found[0].missing_share == pytest.approx(45 / 400)
+    schema = {"labels": ["click"], "numeric": {"age": dict(found[1].settings)}}
+    data = open_dataset(path=str(path), format="csv", schema=schema, mix=False)
+    read = next(data.batches("train", batch_size=400)).dense_BD[:, 0]
+    assert len(read[::9].unique()) == 1 and len(read.unique()) > 60

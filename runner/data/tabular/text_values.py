@@ -14,14 +14,17 @@ WORDS = "words"  # as the separator of a list of ids: the words of a text
 NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
-# What programs write for a missing number: pandas, R, SAS, Hive, databases, and Excel's errors;
-# nothing; and spaces, as columns of a fixed width have them
-MISSING_NUMBERS = (
-    *(" " * width for width in range(21)),
+# What programs write for a missing number: pandas, R, SAS, Hive, databases, and Excel's errors
+_NO_NUMBERS = (
     *("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "NAN", "-nan"),
     *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
     *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
     *("(null)", "<null>", "nil", "NaT", "n.a.", "N.A.", "undefined", "missing", "Missing"),
+)
+# nothing, and spaces alone or in front, as columns of a fixed width have them
+MISSING_NUMBERS = (
+    *(" " * width for width in range(21)),
+    *(" " * width + text for text in _NO_NUMBERS for width in range(12)),
 )
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
