@@ -402,6 +402,25 @@ def test_skewed_numbers_take_their_logarithm_where_few_are_a_little_below_0(
     assert batch.dense_BD[:, 0].abs().max() < 4  # as it is, the largest is above 20
 
 
+def test_a_few_numbers_far_from_all_others_are_cut_off(write, propose, monkeypatch, tmp_path):
+    """As in KKBox's logs, whose seconds are -9e15 in a few rows, beside which others are alike."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(2)
+    seconds, even = np.exp(rng.normal(8, 1, ROWS)), rng.normal(size=ROWS)
+    seconds[::500], even[::400], even[7] = -9.2e15, 4e7, -3e5
+    heavy = rng.standard_cauchy(ROWS)
+    path = write(label=binary(), total=seconds, even=even, heavy=heavy, plain=rng.random(ROWS))
+    proposed, shown = propose(path)
+    total, even_clip = proposed["numeric"]["total"], proposed["numeric"]["even"]["clip"]
+    assert 100 < total["clip"][0] < 1000 and total["clip"][1] is None and "log1p" in total
+    assert even_clip == pytest.approx([-2.3, 2.3], abs=0.3)
+    assert {*proposed["numeric"]["heavy"], *proposed["numeric"]["plain"]} == {"standardise"}
+    assert "total: a few numbers are far from all others (-9.2e+15 to" in shown
+    data = open_table(TableRecipe("parquet", None, proposed), window_rows=1 << 14, prefetch=0)
+    spread = next(data.batches("train", batch_size=ROWS)).dense_BD.std(0)
+    assert spread.min() > 0.9  # as it is, all but those few are 0
+
+
 def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose):
     label = binary()
     path = write(label=label, result=np.where(label, 7, 3), almost=np.where(binary(3), label, 2))

@@ -47,6 +47,7 @@ class ColumnStatistics:
     low: float | None = None
     high: float | None = None
     median: float | None = None
+    likely: tuple[float, float] | None = None  # the 1st and the 99th percent of numbers
     deviation: float | None = None  # from the mean, as the root of the mean square
     is_whole: bool = False  # integers, or floats without a fraction, but for seconds
     num_negative: int = 0  # distinct values below 0
@@ -183,6 +184,7 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         low=low,
         high=float(x.max()),
         median=float(np.median(x)),
+        likely=(float(np.quantile(x, 0.01)), float(np.quantile(x, 0.99))),
         deviation=float(x.std()),
         is_whole=is_whole,
         num_negative=len(np.unique(x[x < 0])),

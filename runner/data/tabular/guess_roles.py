@@ -43,6 +43,7 @@ from runner.data.tabular.times import (
 MANY_ROWS = 1000  # of which numbers that differ in each are rather ids than quantities
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
+FAR = 100  # times the distance between the 1st and the 99th percent: so far off are only mistakes
 FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
 FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
@@ -109,12 +110,16 @@ def is_time(f: ColumnStatistics) -> bool:
 
 def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
     """Return the settings of a numeric column."""
-    low, high, median = f.low or 0.0, f.high or 0.0, f.median or 0.0
+    clip = clip_far_numbers(f)
+    low = (f.low or 0.0) if clip[0] is None else clip[0]
+    high, median = f.high or 0.0, f.median or 0.0
     small_below = -low <= high / 100 and f.negative_share < FEW_BELOW
     skewed = small_below and high > 20 * max(median, 1)
     settings: dict[str, Any] = {"log1p": True} if skewed else {}
-    if skewed and low < 0:
-        settings["clip"] = [0, None]
+    if skewed:
+        clip = [0 if low < 0 else clip[0], None]
+    if clip != [None, None]:
+        settings["clip"] = clip
     settings["standardise"] = True
     if f.missing_share:
         settings["default"] = float(f"{median:.6g}")
@@ -122,6 +127,20 @@ def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
         settings = {"size": f.vector_size} | settings
         settings |= {"separator": f.separator} if f.separator else {}
     return (f.amounts.settings() if f.amounts else {}) | settings
+
+
+def clip_far_numbers(f: ColumnStatistics) -> list[float | None]:
+    """Return bounds for numbers that are mistakes; None where there are none that far.
+
+    A single -9e15 among seconds would be a deviation beside which all others are alike.
+    """
+    if f.likely is None or f.vector_size:
+        return [None, None]
+    first, last = f.likely
+    reach = FAR * (last - first)
+    assert f.low is not None and f.high is not None
+    is_below, is_above = reach and f.low < first - reach, reach and f.high > last + reach
+    return [float(f"{first:.6g}") if is_below else None, float(f"{last:.6g}") if is_above else None]
 
 
 def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from runner.data.tabular.doubtful_values import (
     describe_numbered_histories,
     describe_thousands,
 )
-from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.guess_roles import Role, clip_far_numbers, is_time
 from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import propose_crosses
@@ -111,6 +112,13 @@ def use_rows(
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
+    notes += [
+        f"{f.name}: a few numbers are far from all others ({f.describe_range(' to ')}), and may be "
+        f"mistakes: `clip: {json.dumps(settings['clip'])}` takes them as a bound"
+        for f in columns
+        if ({*clip_far_numbers(f)} - {None})
+        & {*(settings := roles[f.name].settings).get("clip", ())}
+    ]
     links, found = propose_log_links(sample, roles)
     roles |= links
     notes += found
