@@ -122,6 +122,21 @@ def test_the_columns_of_one_family_share_a_decision(tmp_path):
     assert {roles[f"w{n}"] for n in range(1, 4)} == {"categorical"}
 
 
+def test_a_few_fractions_of_a_name_of_ids_are_numbers_where_each_is_rare(tmp_path):
+    """As of Expedia's searches, of which 95% lack it."""
+    rng = np.random.default_rng(0)
+    stars = rng.uniform(2, 5, 4000).round(1)
+    stars[rng.random(4000) < 0.95] = np.nan
+    columns = {
+        "visitor_hist_starrating": pa.array(stars, from_pandas=True),
+        "os_version": rng.integers(30, 60, 4000) / 10,
+        "label": rng.integers(0, 2, 4000),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    roles = roles_of(propose(str(tmp_path / "x.parquet")))
+    assert (roles["visitor_hist_starrating"], roles["os_version"]) == ("numeric", "categorical")
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -129,6 +144,7 @@ def test_the_columns_of_one_family_share_a_decision(tmp_path):
         *[("num_items", "quantity"), ("num_items_id", "id"), ("days_since_order", "quantity")],
         *[("itemId", "id"), ("adid", "id"), ("amount_paid", "quantity"), ("price_id", "id")],
         *[("I13", "quantity"), ("C14", "id"), ("cat_7", "id"), ("foo", "")],
+        *[("loan_amnt", "quantity"), ("visitor_hist_adr_usd", "quantity")],
         *[("year:float", "quantity"), ("age:token", "id"), ("genres:token_seq", "id")],
     ],
 )

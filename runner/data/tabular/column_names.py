@@ -84,7 +84,7 @@ _QUANTITY_WORDS = _words(
     bid budget spend spent revenue profit fee freq frequency recency weight fans followers
     dividends discount temperature temp time age rating stars integer int numeric dense
     continuous float lat latitude lon lng longitude mileage odometer km miles sqft sqm horsepower
-    hp kwh calories"""
+    hp kwh calories amnt usd eur gbp"""
 )
 _COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
 _QUANTITY_ENDINGS = tuple(

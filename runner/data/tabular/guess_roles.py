@@ -271,7 +271,8 @@ def _may_be_ids(f: ColumnStatistics) -> bool:
         return True
     if f.low is not None and f.low >= 1e8 and f.num_distinct <= f.num_rows / 2:
         return True  # such as 1093846712.1617263544, as browsers are called
-    return guess_kind(f.name) == "id" and f.num_distinct <= min(200, f.num_rows / 20)
+    present = f.num_rows * (1 - f.missing_share)
+    return guess_kind(f.name) == "id" and f.num_distinct <= min(200, present / 20)
 
 
 def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
