@@ -551,6 +551,12 @@ def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     assert "only where seen_s is not 0" in shown and "where left" not in shown
     assert {"visit", "left"} <= set(proposed["categorical"]) and "seen_s" in proposed["numeric"]
     assert "warning" not in propose(path, "--label", "buy", "--drop", "visit,seen_s")[1]
+    rare = (np.cumsum(buy) <= 40) & buy  # as conversions of Criteo's uplift data: 1 of 300 rows
+    _, shown = propose(write(buy=rare.astype(int), visit=visit.astype(int)), "--label", "buy")
+    assert "warning: buy is 1 only where visit is not 0" in shown
+    few = (np.cumsum(buy) <= 10) & buy
+    _, shown = propose(write(buy=few.astype(int), visit=visit.astype(int)), "--label", "buy")
+    assert "warning" not in shown  # one of four rows has a visit, so that it may be chance
 
 
 def test_what_nearly_goes_with_the_label_is_told(write, propose):

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 LEAK_AUC = 0.99
 LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
+MOST_CHANCE = 1e-9  # that all rows of label 1 are among some others
 STEP_DIFFERENCE = 0.8  # between the shares of rows of label 1 and 0 that have a value
 LEAK_CORRELATION = 0.9995  # of the ranks of a column and of the label
 LEAST_ROWS = 100  # with a value of both
@@ -92,7 +93,7 @@ def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     That is so of a step on the way to the label, such as the visit before a conversion.
     """
     on_R, positive_R = _rarely_on(column), label_R == 1
-    if on_R is None or positive_R.sum() < LEAK_KNOWN_ROWS:
+    if on_R is None or on_R.mean() ** positive_R.sum() > MOST_CHANCE:
         return False
     return bool(on_R[positive_R].all())
 
