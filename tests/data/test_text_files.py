@@ -693,6 +693,8 @@ def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
         *[("dmy", "%d-%b-%Y"), ("dmy", "%d-%b-%y"), ("mdy", "%b %d, %Y %I:%M %p")],
         *[("mdy", "%B %d, %Y"), ("dmy", "%d %B %Y %H:%M:%S"), ("yyyymmddhhmmss", "%Y%m%d%H%M%S")],
         *[("yyyymmddhhmm", "%Y%m%d%H%M"), ("text", "%G-W%V-%u")],
+        *[("text", "%a %b %d %H:%M:%S +0000 %Y"), ("text", "%a, %d %b %Y %H:%M:%S GMT")],
+        *[("text", "%a %b %d %H:%M:%S UTC %Y"), ("text", "%a, %d %b %Y %H:%M:%S +0000")],
     ],
 )
 def test_names_of_months_long_numbers_and_weeks_are_those_of_strptime(form, pattern):
@@ -726,6 +728,8 @@ def test_a_week_is_its_monday_and_what_only_looks_like_such_a_date_is_none():
     found = parse_times(pa.array(texts))
     assert found[:3].tolist() == [monday, monday, last] and np.isnan(found[3:]).all()
     none = ["31-Feb-2024", "12-Jxn-2024", "May 2024", "12 03 2024", "12, 3, 2024", "May"]
+    days = ["Mon Feb 30 10:30:00 2024", "Mon Jan 15 10:30:00 -0400 2024", "Monday 15 Jan 2024"]
+    assert np.isnan(parse_times(pa.array(days))).all()
     assert all(np.isnan(parse_times(pa.array(none), form)).all() for form in TEXT_DATES)
     wrong = [20240230103000, 20240228240000, 20240228106000, 20240228103060]
     assert np.isnan(parse_times(pa.array(wrong), "yyyymmddhhmmss")).all()

@@ -27,6 +27,7 @@ _MONTH = (
     "jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
     "sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?"
 )
+_WEEKDAY = "mon|tue|wed|thu|fri|sat|sun"
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
 AMBIGUOUS = " or "  # between the forms in which a column may have been written
@@ -125,7 +126,21 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
     with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
     in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
     dates = (_parse_weeks(texts), _parse_months(texts))
-    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), *dates)
+    return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), *dates, _parse_with_days(texts))
+
+
+def _parse_with_days(texts: pa.Array) -> pa.Array:
+    """Return times in UTC behind a day of the week, as `ctime`, Twitter and mails have them."""
+    clock, year = r"(\d\d:\d\d:\d\d)", r"(\d{4})"
+    zone = r"(?: ?Z| ?\+00:?00| UTC| GMT)?"
+    ctime = rf"^(?:{_WEEKDAY}) ({_MONTH}) {{1,2}}(\d{{1,2}}) {clock}{zone} {year}$"
+    mail = rf"^(?:{_WEEKDAY}), (\d{{1,2}}) ({_MONTH}) {year} {clock}{zone}$"
+    dates = pc.replace_substring_regex(texts, f"(?i){ctime}", r"\2 \1 \4 \3")
+    dates = pc.replace_substring_regex(dates, f"(?i){mail}", r"\1 \2 \3 \4")
+    unchanged = pc.equal(dates, texts)
+    seconds_R = _parse_text_dates(pc.if_else(unchanged, pa.scalar(None, pa.string()), dates), "dmy")
+    micros = pa.array(seconds_R * 1e6, pa.float64(), from_pandas=True)
+    return micros.cast(pa.int64()).cast(pa.timestamp("us"))
 
 
 def _parse_weeks(texts: pa.Array) -> pa.Array:
