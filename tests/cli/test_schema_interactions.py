@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +20,7 @@ from runner.cli.schema import schema
 from runner.data.tabular.column_names import names_item
 from runner.data.tabular.propose_interactions import UnclearColumnError
 from runner.data.tabular.schema_file import parse_schema
-from runner.errors import UserError
+from runner.errors import DataError, UserError
 
 ROWS = 1000
 
@@ -298,3 +300,21 @@ def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(p
     proposed, shown = propose(table, "--task", "next_item", "--time", "place")
     assert proposed["interactions"]["time"] == "place"
     assert "no column that looks like a time" not in shown
+
+
+def test_sessions_with_a_list_of_objects_are_told_how_they_become_events(tmp_path, propose):
+    """As in Otto's sessions, whose events are objects of an item, a time and a type."""
+    rng, path = np.random.default_rng(0), tmp_path / "sessions.jsonl"
+    times = np.sort(rng.integers(0, 10**9, (200, 9))) + 1_659_304_800_025
+    rows = [
+        {"session": n, "events": [{"aid": int(rng.integers(90)), "ts": int(t)} for t in own]}
+        for n, own in enumerate(times)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(DataError, match=r"no column to learn from: .* With pandas, `t = ") as told:
+        schema([str(path)], ())
+    recipe = str(told.value).split("`")[1].replace("rows.parquet", str(tmp_path / "rows.parquet"))
+    exec(recipe, {"t": pandas.read_json(path, lines=True), "pandas": pandas})
+    proposed, _ = propose(pq.read_table(tmp_path / "rows.parquet"))
+    parts = {"user": "session", "item": "aid", "time": "ts", "time_unit": "milliseconds"}
+    assert proposed["interactions"].items() >= parts.items()

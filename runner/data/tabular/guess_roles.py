@@ -48,6 +48,7 @@ FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for neve
 FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
 FREE_TEXT = "free text"
+OBJECTS = "a list of objects"
 UNIQUE_REASON = "differs in nearly every row"
 DOUBT_REASON = "whole numbers, in doubt ids"
 ORDER_REASON = "whole numbers whose order tells of the label"
@@ -162,7 +163,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         inner = f.type.value_type if is_list(f.type) else None
         if inner is not None and pt.is_struct(inner):
             names = ", ".join(inner.field(index).name for index in range(inner.num_fields))
-            return Role("", f"a list of objects: make a list of each of their fields ({names})")
+            return Role("", f"{OBJECTS}: make a list of each of their fields ({names})")
         if inner is None or pt.is_nested(inner) or has_fractions(inner):
             return Role("", "no role for such a type")
         return _as_ids(f, _list_reason(f))

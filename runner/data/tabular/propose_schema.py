@@ -21,7 +21,7 @@ from runner.data.tabular.file_list import (
     find_files,
 )
 from runner.data.tabular.find_splits import find_split_columns, find_split_paths
-from runner.data.tabular.guess_roles import FEATURES, Role
+from runner.data.tabular.guess_roles import FEATURES, OBJECTS, Role
 from runner.data.tabular.propose_interactions import choose_events
 from runner.data.tabular.propose_times import (
     choose_time,
@@ -291,6 +291,13 @@ def _choose_roles(
         more = "; is it the right --delimiter?" if table.num_columns == 1 else ""
         if format_ == "jsonl" and table.num_rows == 1:
             more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
+        elif objects := [f.name for f in columns if roles[f.name].reason.startswith(OBJECTS)]:
+            name = repr(objects[0])
+            more = (
+                f". With pandas, `t = t.explode({name}, ignore_index=True); t.join("
+                f"pandas.json_normalize(t.pop({name}))).to_parquet('rows.parquet')` makes a row of "
+                "each object, and `python -m runner schema rows.parquet` reads those"
+            )
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
     return roles
 
