@@ -58,6 +58,7 @@ RENAMED = {
     "songs": ("uid", "track", "ts"),
     "retailrocket": ("visitorid", "itemid", "timestamp"),
     "recbole": ("user_id:token", "item_id:token", "timestamp:float"),
+    "hive": ("clicks_2017.user_id", "clicks_2017.item_id", "clicks_2017.created_at"),
     "no names": ("user", "x", "time"),
 }
 

@@ -106,17 +106,22 @@ def find_event_columns(
 
 
 def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[ColumnStatistics]:
-    """Return the columns that may be the `user`, the `item` or the `time` of an event."""
+    """Return the columns that may be the `user`, the `item` or the `time` of an event.
+
+    The name of a table in front of all names, as Hive writes it, says nothing.
+    """
+    tables = {f.name[: f.name.rfind(".") + 1] for f in columns}
+    table = len(tables.pop()) if len(tables) == 1 else 0
     if part == "user":
-        users = [f for f in columns if USER.fullmatch(f.name) and _is_id(f)]
-        sessions = [f for f in columns if SESSION.fullmatch(f.name) and _is_id(f)]
+        users = [f for f in columns if USER.fullmatch(f.name[table:]) and _is_id(f)]
+        sessions = [f for f in columns if SESSION.fullmatch(f.name[table:]) and _is_id(f)]
         are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # most visitors are unknown
         whole = [f for f in sessions if not f.missing_share]
         return whole if are_rare and whole else users or sessions
     if part == "item":
-        return [f for f in columns if names_item(f.name) and _is_id(f)]
-    times = [f for f in columns if is_time(f) and is_time_of_row(f.name)]
-    by_name = [f for f in times if sounds_like_time(f.name)]
+        return [f for f in columns if names_item(f.name[table:]) and _is_id(f)]
+    times = [f for f in columns if is_time(f) and is_time_of_row(f.name[table:])]
+    by_name = [f for f in times if sounds_like_time(f.name[table:])]
     return by_name or (times if len(times) == 1 else [])
 
 
