@@ -44,6 +44,8 @@ def notes_of(folder: Path, name: str, values: np.ndarray) -> list[str]:
         ("amount", AMOUNTS, -123, 20, False),  # a number like any
         ("debt", DEBTS, -999, 20, False),  # others are negative as well
         ("count", COUNTS, -1, 20, False),  # next to the others
+        ("part", np.linspace(0.01, 2, NUM_ROWS), -1, 20, True),  # as in Porto Seguro's drivers
+        ("part", np.linspace(-0.5, 2, NUM_ROWS), -1, 20, False),
     ],
 )
 def test_a_number_that_stands_for_a_missing_one_is_told(

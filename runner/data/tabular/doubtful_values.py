@@ -23,6 +23,7 @@ from runner.data.tabular.read_files import is_text, unpacked_type
 LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
 LEAST_ROWS = 20
 FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no number like them
+MOST_FRACTIONS = 0.9  # of the other values: among so many a -1 is no number like them, either
 # items that were shown, each with its label, as in MIND: N55689-1 N35729-0
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
@@ -70,7 +71,9 @@ def _find_missing_code(x_R: np.ndarray) -> float | None:
         gap = max(low - code, code - high)
         if is_nines and (gap > high - low or code < 0 <= low):
             return float(code)
-        if code == -1 and low >= 0 and np.median(x_R[x_R != code]) >= FAR_MEDIAN:
+        others_R = x_R[x_R != code]
+        is_far = np.median(others_R) >= FAR_MEDIAN or (others_R % 1 != 0).mean() > MOST_FRACTIONS
+        if code == -1 and low >= 0 and is_far:
             return float(code)
     return None
 
