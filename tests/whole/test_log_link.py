@@ -131,6 +131,23 @@ def test_schema_proposes_it_where_factors_predict_amounts(change, link, tmp_path
     assert any("spend: a few of its numbers" in note for note in proposal.notes) == bool(link)
 
 
+@pytest.mark.parametrize("link", ["log", None])
+def test_factors_of_many_ids_of_few_rows_are_found(link, tmp_path):
+    """As of users and artists of Last.fm: learnt by heart, their exponentials are far off."""
+    rng = np.random.default_rng(0)
+    user, artist = rng.integers(0, 3000, 8000), rng.integers(0, 100, 8000)
+    effect = rng.normal(size=3000)[user] + rng.normal(size=100)[artist]
+    if link:
+        plays = np.exp(0.5 * effect + rng.normal(0, 0.7, 8000))
+    else:
+        plays = np.maximum(0, 10 + 1.5 * effect + rng.exponential(4, 8000) ** 1.5)
+    columns = {"user": user, "artist": artist, "plays": plays}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    proposal = propose_schema(str(tmp_path / "rows.parquet"), hints=Hints(labels=("plays",)))
+    [(_, role)] = proposal.with_role("labels")
+    assert role.settings["type"] == "regression" and role.settings.get("link") == link
+
+
 @pytest.mark.long
 def test_factors_are_learnt_and_means_are_served_as_they_were_evaluated(tmp_path, runner):
     columns = draw_spending(20_000)

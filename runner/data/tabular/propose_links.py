@@ -29,6 +29,7 @@ HEAVY_SKEW = 2.0  # of a label from 0 on, whose few large values would rule a sq
 # What factors must gain over sums on the half of the rows that did not give them: a share of the
 # squared or of the absolute errors, while the squared ones grow by hardly any.
 SQUARED_GAIN, ABSOLUTE_GAIN, MOST_LOSS = 0.01, 0.02, 0.005
+SHRINKAGES = (1.0, 0.85, 0.7, 0.5)  # of the effects, of which the best counts
 MOST_LOG = 40.0  # of a prediction, as in a model
 ROUNDS = 10  # in which the factors of all columns settle
 
@@ -83,12 +84,20 @@ def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarr
     ids = sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS]
     errors = []
     for is_log in (False, True):
-        off = [
-            (_predict(ids, x_KF, y_K, fitted, is_log=is_log) - y_K)[judged]
+        fits = [
+            (_predict(ids, x_KF, y_K, fitted, is_log=is_log), fitted, judged)
             for fitted, judged in (halves, halves[::-1])
         ]
-        off_K = np.concatenate(off)
-        errors.append((float(np.square(off_K).mean()), float(np.abs(off_K).mean())))
+        by_shrinkage = []
+        for share in SHRINKAGES:  # as a penalty that validation chooses
+            off_K = np.concatenate(
+                [
+                    (_shrink(predicted_K, share, y_K, fitted, is_log=is_log) - y_K)[judged]
+                    for predicted_K, fitted, judged in fits
+                ]
+            )
+            by_shrinkage.append((float(np.square(off_K).mean()), float(np.abs(off_K).mean())))
+        errors.append(min(by_shrinkage))
     (squared, absolute), (squared_log, absolute_log) = errors
     is_better = squared_log <= (1 - SQUARED_GAIN) * squared
     is_better |= absolute_log <= (1 - ABSOLUTE_GAIN) * absolute
@@ -118,6 +127,22 @@ def _predict(
     if is_log:
         return np.asarray(np.exp(np.clip(sum_K, -MOST_LOG, MOST_LOG)) * unit)
     return np.asarray(mean + sum_K * unit)
+
+
+def _shrink(
+    predicted_K: np.ndarray, share: float, y_K: np.ndarray, half: Rows, *, is_log: bool
+) -> np.ndarray:
+    """Return predictions [K] with a share of their effects, or of their logarithms', and the mean.
+
+    Many ids of few rows each are learnt by heart, and exponentials of that are far off.
+    """
+    mean = float(y_K[half].mean())
+    if share == 1:
+        return predicted_K
+    if not is_log:
+        return mean + share * (predicted_K - mean)
+    shrunk_K = predicted_K**share
+    return np.asarray(shrunk_K * (mean / (float(shrunk_K[half].mean()) or 1.0)))
 
 
 def _newton(
