@@ -116,7 +116,8 @@ def choose_labels(
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
                 f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
-                "that there is no rating, leave these rows out of the file"
+                "that there is no rating, leave these rows out of the file: with pandas, "
+                f"`t = t[t[{name!r}] != 0]`"
             )
         if "above" in settings and hints.task is None and by_name[name].num_distinct > 2:
             notes.append(
