@@ -163,7 +163,7 @@ def test_where_most_users_are_unknown_and_a_session_has_one_day_its_events_are_i
     assert proposed["interactions"].items() >= parts.items()
     assert "eventdate: is one for all events of most session_id" in shown
     assert "user_id: is missing in 66.6% of the events: each session_id has a history" in shown
-    proposed, shown = propose(table)
+    proposed, shown = propose({**table, "watch_time": frames["timeframe"]})
     assert proposed["interactions"]["time"] == "eventdate"
     assert "nearly all would be empty: --time NAME names what orders them, such as the" in shown
     proposed, shown = propose({**table, **frames}, "--user", "user_id", "--time", "eventdate")

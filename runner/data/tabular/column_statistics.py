@@ -176,6 +176,7 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         return replace(found, non_finite_share=non_finite_share)
     low, zero_share = float(x.min()), float((x == 0).mean())
     is_whole = bool((x == np.rint(x)).all()) and not is_seconds(found.type)
+    first, last = np.quantile(x, [0.01, 0.99])
     is_named = sounds_like_time(found.name)
     may_be_times = is_whole and (low >= 0 or is_named)
     share = NAMED_TIMES if is_named else 1.0
@@ -184,7 +185,7 @@ def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics
         low=low,
         high=float(x.max()),
         median=float(np.median(x)),
-        likely=(float(np.quantile(x, 0.01)), float(np.quantile(x, 0.99))),
+        likely=(float(first), float(last)),
         deviation=float(x.std()),
         is_whole=is_whole,
         num_negative=len(np.unique(x[x < 0])),

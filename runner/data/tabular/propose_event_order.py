@@ -15,7 +15,7 @@ from runner.data.tabular.column_names import guess_kind
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.judging_sample import value_codes
 
-ORDER = re.compile(r"time|stamp|step|order|position|sequence|seq([_ -]?(no|num|number|id))?", re.I)
+ORDER = re.compile(r"time|stamp|step|order|seq", re.I)
 MOST_TIED = 0.9  # of the events, which are at the only time of their user
 LEAST_APART = 0.9  # of the events, which have a value of their own among those of their user
 
@@ -53,7 +53,7 @@ def find_finer_time(
         for f in others
         if ORDER.search(f.name)
         and f.low is not None
-        and not (f.missing_share or f.separator or guess_kind(f.name) == "id")
+        and not (f.missing_share or f.separator or guess_kind(f.name))  # nor how long one took
         and len(pairs(f.name)) >= LEAST_APART * len(users_S)
     ]
     why = f"{time}: is one for all events of most {user}, and histories hold those strictly before"
