@@ -127,7 +127,7 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
     """
     features = transforms.features
     numbers = {spec.column for spec in features.numbers}
-    texts = {spec.column for spec in features.ids if spec.separator}
+    texts = {name for spec in features.ids if spec.separator for name in spec.columns}
     texts |= {spec.column for spec in features.numbers if spec.separator}
     texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
     lists = {c for s in features.ids if s.is_list and not s.separator for c in s.columns}

@@ -137,3 +137,17 @@ def test_whole_numbers_that_a_float_rounds_are_numbers_in_buckets_and_vectors_to
     found = encode_rows(transforms, rows, ["a", "v[0]", "v[1]", "b"])
     assert found.dense["a"].tolist() == found.dense["v[0]"].tolist()[:1] + [5] == [2**53, 5]
     assert found.ids["b"].values.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("separator", ["|", "json"])
+def test_weights_in_texts_may_be_missing_like_their_ids(separator):
+    tags = {"separator": separator, "encode": "hash", "num_rows": 9, "weights": "degrees"}
+    schema = {"labels": ["click"], "categorical": {"tags": tags}}
+    declared = replace(parse_schema(schema), labels=())
+    transforms = Transforms(declared, FittedTransforms(num_rows={"tags": 9}))
+    rows = {"tags": ["a|b" if separator == "|" else '["a", "b"]'], "degrees": ["1|2"]}
+    if separator == "json":
+        rows["degrees"] = ["[1, 2]"]
+    assert encode_rows(transforms, rows, ["tags"]).ids["tags"].weights.tolist() == [1, 2]
+    nothing = encode_rows(transforms, {"tags": [None], "degrees": [None]}, ["tags"])
+    assert nothing.ids["tags"].offsets_R1.tolist() == [0, 0]
