@@ -564,6 +564,17 @@ def test_json_lists_are_lists():
     assert split_json_lists(pa.array(of_numpy)).to_pylist() == wanted
 
 
+def test_json_lists_have_the_values_that_their_writer_meant():
+    lists = [["a", None], [None, "a", None], ["café", "北京", "x"], ['5"', "it's"], ["a\\b", "c"]]
+    lists += [["null, a", "b"], [None], ["a", None, "b, c", ""], ["12", None], ["'", "x, y"]]
+    for write in (json.dumps, repr):
+        found = split_json_lists(pa.array([write(values) for values in lists]))
+        assert found.to_pylist() == lists
+    numbers = ["[1, null, 3]", "[null]", '[1, "b", 2.5]', "[None, 2]"]
+    wanted = [["1", None, "3"], [None], ["1", "b", "2.5"], [None, "2"]]
+    assert split_json_lists(pa.array(numbers)).to_pylist() == wanted
+
+
 def test_words_are_in_lower_case_and_without_marks():
     texts = ["Jazz, ROCK! (live)", "  Größe: 4,5 ", "?!", "", None]
     wanted = [["jazz", "rock", "live"], ["größe", "4", "5"], [], [], []]

@@ -148,7 +148,7 @@ def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, Co
         values = strip_number(vectors.flatten()).cast(pa.float64())
         mean_length = float(vector_size)
     elif separator == "json":
-        values = split_json_lists(texts.cast(pa.string())).flatten()
+        values = split_json_lists(texts.cast(pa.string())).flatten().drop_null()
         mean_length = len(values) / max(found.num_rows, 1)
     elif separator:
         parts = pc.split_pattern(texts.cast(pa.string()), separator)

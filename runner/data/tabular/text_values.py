@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 
@@ -29,6 +30,8 @@ MISSING_NUMBERS = (
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 JSON_VALUES = (str, int, float, type(None))
+# in a list: an escape, a value without quotes beside one with them, and a missing one
+_NEEDS_PARSER = r"""\\|["']\s*,\s*[^"'\s]|[^"'\s]\s*,\s*["']|(^|,)\s*(null|None)\s*(,|$)"""
 
 
 def cast_texts(
@@ -102,7 +105,7 @@ def match_unsigned(texts: pa.Array) -> pa.Array:
 def split_json_lists(texts: pa.Array) -> pa.Array:
     """Split texts such as `["a", "b"]` or `[1, 2]`, and `[np.int64(1)]` or `[1 2]` of NumPy.
 
-    A missing or an empty list has no value.
+    A missing or an empty list has no value, and a `null` in a list is missing.
     """
     inner = pc.replace_substring_regex(texts, r"^\s*\[\s*|\s*\]\s*$", "")
     inner = pc.replace_substring_regex(inner, r"np\.\w+\(([^()]*)\)", r"\1")
@@ -111,10 +114,32 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     quoted = pc.match_substring_regex(inner, "^[\"']")
     between_quotes = pc.replace_substring_regex(inner, "[\"']\\s*,\\s*[\"']", "\x1f")
     between_values = pc.replace_substring_regex(inner, r"\s*,\s*", "\x1f")
-    parts = pc.split_pattern(
-        pc.utf8_trim(pc.if_else(quoted, between_quotes, between_values), "\"'"), "\x1f"
-    )
-    return _without_value(inner, parts)
+    joined = pc.if_else(quoted, between_quotes, between_values)
+    parts = pc.split_pattern(pc.replace_substring_regex(joined, "^[\"']|[\"']$", ""), "\x1f")
+    return _parse_unusual_lists(inner, _without_value(inner, parts))
+
+
+def _parse_unusual_lists(inner: pa.Array, parts: pa.Array) -> pa.Array:
+    """Parse the lists of which commas and quotes alone do not tell the values.
+
+    Args:
+        inner: what stands between the brackets.
+        parts: its values as commas and quotes tell them, which stay where the list cannot be read.
+    """
+    unusual = pc.fill_null(pc.match_substring_regex(inner, _NEEDS_PARSER), False)
+    if not pc.any(unusual).as_py():
+        return parts
+    values = parts.to_pylist()
+    for row in np.flatnonzero(unusual.to_numpy(zero_copy_only=False)):
+        for parse in (json.loads, ast.literal_eval):  # of JSON, and as Python writes lists
+            try:
+                found = parse(f"[{inner[row].as_py()}]")
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            if all(type(value) in JSON_VALUES for value in found):
+                values[row] = [value if value is None else str(value) for value in found]
+                break
+    return pa.array(values, parts.type)
 
 
 def split_texts(texts: pa.Array, separator: str) -> pa.Array:
