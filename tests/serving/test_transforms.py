@@ -151,3 +151,21 @@ def test_weights_in_texts_may_be_missing_like_their_ids(separator):
     assert encode_rows(transforms, rows, ["tags"]).ids["tags"].weights.tolist() == [1, 2]
     nothing = encode_rows(transforms, {"tags": [None], "degrees": [None]}, ["tags"])
     assert nothing.ids["tags"].offsets_R1.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("form", ["seconds", "dmy"])
+def test_an_empty_text_is_a_missing_time_as_in_csv(form):
+    columns = {
+        "numeric": {"age": {"column": "at", "encode": "days", "input": form, "default": 5}},
+        "categorical": {"hour": {"column": "at", "encode": "hour", "input": form}},
+    }
+    declared = replace(parse_schema({"labels": ["click"], **columns}), labels=())
+    transforms = Transforms(declared, FittedTransforms(num_rows={"hour": 25}))
+    at = {"seconds": "1970-01-02 03:00", "dmy": "02.01.1970 03:00"}[form]
+    rows = pa.table({"at": ["", at, None]})
+    for table in (rows, pa.table({"at": rows["at"].cast(pa.large_string()).dictionary_encode()})):
+        found = encode_rows(transforms, table, ["age", "hour"])
+        assert found.dense["age"].tolist() == [5, 1.125, 5]
+        assert found.ids["hour"].values.tolist() == [24, 3, 24]
+    with pytest.raises(DataError, match="row 0, column 'at': value ' ?soon'"):
+        encode_rows(transforms, {"at": ["soon"]}, ["hour"])

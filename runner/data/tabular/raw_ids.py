@@ -209,6 +209,9 @@ def read_time_column(times: pa.Array, name: str, form: str, validator: RowValida
         DataError: for the first value that is no time, unless bad rows are skipped.
     """
     missing = find_missing(times)
+    if is_text(times.type):  # an empty text is missing, as it always is in CSV
+        empty = pc.equal(times.cast(pa.string()), "").fill_null(False)
+        missing |= empty.to_numpy(zero_copy_only=False)
     seconds = parse_times(times, form)
     if not is_temporal(times.type):
         seconds = np.where(np.abs(seconds) < END_S, seconds, np.nan)
