@@ -167,5 +167,5 @@ def test_an_empty_text_is_a_missing_time_as_in_csv(form):
         found = encode_rows(transforms, table, ["age", "hour"])
         assert found.dense["age"].tolist() == [5, 1.125, 5]
         assert found.ids["hour"].values.tolist() == [24, 3, 24]
-    with pytest.raises(DataError, match="row 0, column 'at': value ' ?soon'"):
+    with pytest.raises(DataError, match="row 0, column 'at': value 'soon'"):
         encode_rows(transforms, {"at": ["soon"]}, ["hour"])
