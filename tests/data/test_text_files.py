@@ -703,7 +703,7 @@ def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
     [
         *[("dmy", "%d-%b-%Y"), ("dmy", "%d-%b-%y"), ("mdy", "%b %d, %Y %I:%M %p")],
         *[("mdy", "%B %d, %Y"), ("dmy", "%d %B %Y %H:%M:%S"), ("yyyymmddhhmmss", "%Y%m%d%H%M%S")],
-        *[("yyyymmddhhmm", "%Y%m%d%H%M"), ("text", "%G-W%V-%u")],
+        *[("yyyymmddhhmm", "%Y%m%d%H%M"), ("text", "%G-W%V-%u"), ("mdy", "%m %d, %Y")],
         *[("text", "%a %b %d %H:%M:%S +0000 %Y"), ("text", "%a, %d %b %Y %H:%M:%S GMT")],
         *[("text", "%a %b %d %H:%M:%S UTC %Y"), ("text", "%a, %d %b %Y %H:%M:%S +0000")],
     ],

@@ -192,6 +192,8 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
         order: of day, month and year, one of TEXT_DATES.
     """
     day, month, year = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})", r"(?P<y>\d{4}|\d{2})"
+    if order == "mdy":  # as Amazon's reviews have it: 01 5, 2014
+        texts = pc.replace_substring_regex(texts, r"^(\d{1,2}) (\d{1,2}, \d{4})", r"\1/\2")
     # the name of a month may have spaces around it, or nothing
     name = rf"[ /.-]{{0,2}}(?P<name>(?i:{_MONTH}))[ ,/.-]{{0,2}}"
     middle = rf"(?:[/.-]{month}[/.-]|{name})"
