@@ -170,6 +170,7 @@ MAY_BE_TIMES = {
     "fractions": ("t", lambda s: s + 0.25, "could be times from 2019-03-01 to 2019-04-09"),
     "count": ("day", lambda s: s // DAY_S, "is named like a time, but may be a count; --time day"),
     "texts": ("time", lambda s: [f"{x // 7}h{x}" for x in s], "are in no known form"),
+    "blanks": ("read_at", lambda s: ["", *(f"{x // 7}h" for x in s[1:])], "such as '22"),
     "forms": (
         "c7",
         lambda s: [f"{datetime.fromtimestamp(x, UTC):{TWO_FORMS[x % 2]}}" for x in s],

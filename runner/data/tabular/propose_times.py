@@ -178,9 +178,10 @@ def describe_possible_times(
                     "reads several"
                 )
             elif named:
+                example = next(filter(str.strip, f.examples), "")
                 notes.append(
-                    f"{f.name}: is named like a time, and texts such as {f.examples[0]!r} are in "
-                    "no known form; pandas.to_datetime reads more forms"
+                    f"{f.name}: is named like a time, and texts such as {example!r} are in "
+                    "no known form; pandas.to_datetime with utc=True reads more forms"
                 )
             continue
         form = f.time_form if f.time_form in TIME_FORMS else ""
