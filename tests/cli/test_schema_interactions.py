@@ -303,6 +303,23 @@ def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(p
     assert "no column that looks like a time" not in shown
 
 
+def test_users_and_times_without_an_item_are_told_which_column_may_be_one(propose):
+    places = {"spot_no": np.arange(ROWS) % 50, "lat": np.arange(ROWS) / 7, "lon": np.ones(ROWS) / 3}
+    proposed, shown = propose(columns(item_id=None, **places))
+    assert "interactions" not in proposed
+    assert "named like an item: --task next_item --item spot_no proposes each user's" in shown
+    proposed, shown = propose(columns(item_id=None, **places), "--task", "next_item")
+    assert proposed["interactions"]["item"] == "spot_no" and "named like an item" not in shown
+
+
+def test_neither_a_session_nor_a_step_in_it_is_taken_for_the_item(propose):
+    """As in Trivago's log, where the item is called a reference."""
+    table = {"session_id": [f"s{n // 9}" for n in range(ROWS)], "step": np.arange(ROWS) % 9}
+    table["reference"] = np.arange(ROWS) % 70
+    proposed, _ = propose(columns(item_id=None, **table), "--task", "next_item")
+    assert proposed["interactions"]["item"] == "reference"
+
+
 def test_sessions_with_a_list_of_objects_are_told_how_they_become_events(tmp_path, propose):
     """As in Otto's sessions, whose events are objects of an item, a time and a type."""
     rng, path = np.random.default_rng(0), tmp_path / "sessions.jsonl"

@@ -51,10 +51,7 @@ def find_finer_time(
     found = [
         f.name
         for f in others
-        if ORDER.search(f.name)
-        and f.low is not None
-        and not (f.missing_share or f.separator or guess_kind(f.name))  # nor how long one took
-        and len(pairs(f.name)) >= LEAST_APART * len(users_S)
+        if may_order(f) and not f.missing_share and len(pairs(f.name)) >= LEAST_APART * len(users_S)
     ]
     why = f"{time}: is one for all events of most {user}, and histories hold those strictly before"
     if len(found) == 1:
@@ -63,3 +60,9 @@ def find_finer_time(
         f"{why}, so that nearly all would be empty: --time NAME names what orders them, such as "
         f"{' or '.join(found) or 'the number of each row, where rows are in order'}"
     ]
+
+
+def may_order(f: ColumnStatistics) -> bool:
+    """Tell whether numbers are named like what orders events, and not like how long one took."""
+    is_number = f.low is not None and not f.separator
+    return is_number and bool(ORDER.search(f.name)) and not guess_kind(f.name)

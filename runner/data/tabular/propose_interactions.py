@@ -21,7 +21,7 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import MAX_RATINGS, find_label_candidates, is_binary
 from runner.data.tabular.guess_roles import Role, is_time
-from runner.data.tabular.propose_event_order import find_finer_time
+from runner.data.tabular.propose_event_order import find_finer_time, may_order
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.times import TIME_FORMS
@@ -31,6 +31,7 @@ TASKS = ("next_item", "label", "regression", "classes")
 # history windows that do not overlap hold every event once, as a target or before one
 TRAIN_ON, MAX_LENGTH = "windows", 50
 MAX_EVENT_TYPES = 20
+MOST_NAMED = 5  # columns that may be the items
 MOST_UNKNOWN = 0.5  # of the events, without a user, beyond which their sessions have the histories
 
 
@@ -80,9 +81,7 @@ def find_event_columns(
         if not found[part] and len(found[other]) == 1 and found["time"]:
             # of a table of events without names that say more, what else is an id
             rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
-            ids = [f for f in rest if _is_id(f)] if len(rest) < 3 or must else []
-            ids = [f for f in ids if not _may_be_event_type(f)] or ids
-            found[part] = [f.name for f in ids]
+            found[part] = _unnamed_ids(rest, part) if len(rest) < 3 or must else []
     if must and not found["time"]:
         free = [f for f in columns if f.name not in taken and not pt.is_nested(f.type)]
         times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]
@@ -182,6 +181,15 @@ def _is_id(f: ColumnStatistics) -> bool:
     return is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
 
 
+def _unnamed_ids(columns: Sequence[ColumnStatistics], part: str) -> list[str]:
+    """Return what may be the users or the items among columns whose names do not say so."""
+    ids = [f for f in columns if _is_id(f)]
+    ids = [f for f in ids if not _may_be_event_type(f)] or ids
+    if part == "item":  # such as a session, and the number of a step in it
+        ids = [f for f in ids if not (SESSION.fullmatch(f.name) or may_order(f))] or ids
+    return [f.name for f in ids]
+
+
 def _may_be_event_type(f: ColumnStatistics) -> bool:
     return is_text(f.type) and 2 <= f.num_distinct <= MAX_EVENT_TYPES and not f.separator
 
@@ -238,7 +246,17 @@ def choose_events(
             f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
             f"{events.time}; {other}"
         )
-    elif all(_has_part(free, given)[:2]):
+    elif (has := _has_part(free, given)) == [True, False, True]:
+        parts = {f.name for part in ("user", "time") for f in find_event_parts(free, part)}
+        free = [f for f in free if f.name not in {*parts, *given.values()}]
+        if ids := _unnamed_ids(free, "item")[:MOST_NAMED]:
+            more = f"; so does --item of {', '.join(ids[1:])}" if ids[1:] else ""
+            notes.append(
+                "it has users and times, but no column that is named like an item: --task "
+                f"next_item --item {ids[0]} proposes each user's history and the next "
+                f"{ids[0]}{more}"
+            )
+    elif all(has[:2]):
         notes.append(
             "it has users and items, but no column that looks like a time: --task next_item --time "
             "COLUMN proposes each user's history in the order of COLUMN, and the next item"
