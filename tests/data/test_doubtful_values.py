@@ -12,6 +12,7 @@ import pytest
 
 from runner.data.tabular.doubtful_values import describe_thousands
 from runner.data.tabular.propose_schema import propose_schema
+from runner.data.tabular.schema_hints import Hints
 from tests.data.clicks import open_dataset
 
 RANDOM = np.random.default_rng(3)
@@ -60,6 +61,32 @@ def test_a_number_that_stands_for_a_missing_one_is_told(
         t = pd.DataFrame({name: values})
         exec(re.findall("`(.*?)`", notes[0])[0], {"t": t})
         assert t[name].isna().mean() == 1 / every and t[name].min() >= 0
+
+
+def test_a_table_with_a_column_for_each_item_is_told_how_it_becomes_rows_of_ratings(
+    tmp_path, monkeypatch
+):
+    """As Jester's jokes, of which 99 says that a user has not rated one."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x_RC = random.uniform(-10, 10, (NUM_ROWS, 30)).round(2)
+    is_rated_RC = random.random(x_RC.shape) < np.linspace(0.1, 0.6, 30)
+    frame = pd.DataFrame(np.where(is_rated_RC, x_RC, 99.0)).add_prefix("joke")
+    frame.insert(0, "count", is_rated_RC.sum(1))
+    frame.to_parquet("wide.parquet")
+    [note] = [n for n in propose_schema("wide.parquet").notes if "missing value?" in n]
+    assert "of 30 columns, joke0 to joke29;" in note and len(note) < 600
+    recipe, command = re.findall("`(.*?)`", note)
+    exec(recipe, {"t": frame})
+    rows = pd.read_parquet("rows.parquet")
+    assert len(rows) == is_rated_RC.sum() and rows["rating"].abs().max() <= 10
+    row = rows.iloc[7]
+    assert x_RC[row["user"], int(row["item"].removeprefix("joke"))] == row["rating"]
+    path, flag, label = command.split()[4:]
+    proposal = propose_schema(path, hints=Hints(labels=(label,)))
+    roles = {f.name: role.name for f, role in proposal.columns}
+    assert flag == "--label" and roles.pop("rating") == "labels"
+    assert roles == {"user": "categorical", "item": "categorical"}
 
 
 def test_a_point_between_thousands_is_told_where_it_is_read_as_that_of_a_fraction(tmp_path):

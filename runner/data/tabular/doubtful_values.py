@@ -28,6 +28,7 @@ MOST_FRACTIONS = 0.9  # of the other values: among so many a -1 is no number lik
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
 FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
+LEAST_ITEMS = 20  # columns with such a number in most rows, which may be a table of ratings
 LEAST_COPIES = 0.01  # share of rows that equal another one, from which on a note says so
 CHANCE_COPIES = 1e-3  # a row counts as a copy if fewer rows than this would equal it by chance
 COMPARED_FIRST = 8  # columns of the most values
@@ -52,6 +53,18 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
         return []
     listed = ", ".join(f"{n} ({code:g} in {share:.1%})" for n, (code, share) in found.items())
     name, (code, _) = next(iter(found.items()))
+    shares = {n: share for n, (other, share) in found.items() if other == code}
+    if np.sum(np.array(list(shares.values())) >= 0.5) >= LEAST_ITEMS:
+        first, last = (sample.column_names.index(n) for n in (name, list(shares)[-1]))
+        return [
+            f"numbers far from all others in many rows: {code:g} in {min(shares.values()):.1%} to "
+            f"{max(shares.values()):.1%} of {len(shares)} columns, {name} to {list(shares)[-1]}; "
+            "does it stand for a missing value? It is read as a number. If each column is an item, "
+            f"and a row the ratings of a user, with pandas, `t = t.iloc[:, {first}:{last + 1}]; "
+            f"t.mask(t == {code:g}).melt(var_name='item', value_name='rating', ignore_index=False)."
+            "dropna().rename_axis('user').reset_index().to_parquet('rows.parquet')` makes a row of "
+            "each rating, and `python -m runner schema rows.parquet --label rating` reads those"
+        ]
     return [
         f"numbers far from all others in many rows: {listed}; does each stand for a missing value? "
         f"It is read as a number; with pandas, `t[{name!r}] = t[{name!r}].mask(t[{name!r}] == "
