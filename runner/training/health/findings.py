@@ -18,6 +18,7 @@ RATE_RATIO, RATE_DEVIATIONS = 1.2, 4.0
 FEW_LABELS = 100  # rows of the rarer label, of fewer an AUC of 0.75 is off by 0.06 at times
 ID_GAIN = 0.03  # AUC that a number gains if each of its values counts for itself
 FEWEST_VALUES = 10  # of a number that may be an id
+MOST_SHARING = 1.1  # ids for each number, such as items for each price
 
 
 def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) -> list[str]:
@@ -69,7 +70,8 @@ def _has_ids(codes_N: Ints, train: Sample) -> bool:
     """Tell whether a feature is the buckets of numbers, or each of their values.
 
     Its ids then change with rising numbers as often as there are ids, and at most twice more where
-    the number of a missing value is that of others.
+    the number of a missing value is that of others. A few ids may share a number, as items do that
+    have one price.
     """
     every_row, num_values = np.arange(train.num_rows), int(codes_N.max()) + 1
     for ids in train.ids.values():
@@ -77,7 +79,7 @@ def _has_ids(codes_N: Ints, train: Sample) -> bool:
             continue
         count = len(np.unique(ids.ids_V))
         changes = np.count_nonzero(np.diff(ids.ids_V[np.lexsort((ids.ids_V, codes_N))]))
-        if FEWEST_VALUES <= count <= num_values + 1 and changes <= count + 1:
+        if FEWEST_VALUES <= count <= 1 + MOST_SHARING * num_values and changes <= count + 1:
             return True
     return False
 

@@ -359,7 +359,9 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
     found = [f for f in find_in_data(SCHEMA, as_number, {}) if "act like ids: x" in f]
     assert len(found) == 1
     own = train.ids["item"].ids_V
-    for ids in (own, np.where(np.arange(ROWS) == 7, 99, own), own // 5):  # values, or buckets
+    shared = own * 2 + (own < 3) * (np.arange(ROWS) % 2)  # as of items of which some have one price
+    # values, or buckets
+    for ids in (own, np.where(np.arange(ROWS) == 7, 99, own), own // 5, shared):
         beside = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=ids)})
         assert not [f for f in find_in_data(SCHEMA, beside, {}) if "act like ids" in f]
     few = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=own // 30)})
