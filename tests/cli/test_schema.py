@@ -559,6 +559,22 @@ def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     assert "warning" not in shown  # one of four rows has a visit, so that it may be chance
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.65, True), (0.95, False)])
+def test_a_step_that_most_rows_have_taken_is_told_of_a_column_of_0_and_1(
+    share, is_told, write, propose
+):
+    """As of Goodreads' books, of which more than half are read, and only those have a rating."""
+    rng = np.random.default_rng(2)
+    read = rng.random(ROWS) < share
+    like = read & (rng.random(ROWS) < 0.5)
+    minutes = np.where(read, 1 + rng.integers(0, 9, ROWS), 0)
+    tags = [["a", "b"][: 1 + n % 2] for n in range(ROWS)]
+    path = write(like=like.astype(int), is_read=read.astype(int), pages=minutes, tags=tags)
+    _, shown = propose(path, "--label", "like")
+    assert ("warning: like is 1 only where is_read is not 0" in shown) == is_told
+    assert "where pages" not in shown
+
+
 def test_what_nearly_goes_with_the_label_is_told(write, propose):
     rng = np.random.default_rng(4)
     click = rng.random(ROWS) < 0.3

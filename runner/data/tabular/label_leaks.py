@@ -17,6 +17,7 @@ import pyarrow.types as pt
 LEAK_AUC = 0.99
 LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
+MOST_STEPS = 0.9  # of the rows, in which a column of 0 and 1 is 1
 MOST_CHANCE = 1e-9  # that all rows of label 1 are among some others
 STEP_DIFFERENCE = 0.8  # between the shares of rows of label 1 and 0 that have a value
 LEAK_CORRELATION = 0.9995  # of the ranks of a column and of the label
@@ -90,9 +91,13 @@ def is_zero_without_label(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
 def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     """Tell whether a label is 1 only where a number is not 0, which is in less than half the rows.
 
-    That is so of a step on the way to the label, such as the visit before a conversion.
+    That is so of a step on the way to the label, such as the visit before a conversion. A column of
+    0 and 1 may be 1 in up to `MOST_STEPS` of the rows, as of books that were read before a rating.
     """
     on_R, positive_R = _rarely_on(column), label_R == 1
+    if on_R is None:
+        often_R = _rarely_on(column, MOST_STEPS)
+        on_R = often_R if often_R is not None and pc.count_distinct(column).as_py() == 2 else None
     if on_R is None or on_R.mean() ** positive_R.sum() > MOST_CHANCE:
         return False
     return bool(on_R[positive_R].all())
@@ -114,8 +119,8 @@ def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float
     return float(of_1.mean()), float(of_0.mean())
 
 
-def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than half.
+def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
+    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than `most`.
 
     Of numbers from -1 on that are -1 in most rows, -1 says that there is nothing, and not 0.
     """
@@ -127,7 +132,7 @@ def _rarely_on(column: pa.ChunkedArray) -> np.ndarray | None:
     x_R = np.nan_to_num(values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(False))
     for nothing in (0, -1) if x_R.min(initial=0) == -1 else (0,):
         on_R: np.ndarray = x_R != nothing
-        if on_R.mean() < 0.5:
+        if on_R.mean() < most:
             return on_R
     return None
 
