@@ -642,6 +642,17 @@ def test_spaces_are_the_delimiter_where_nothing_else_is_one(tmp_path, propose):
     assert "delimiter" not in proposed and list(proposed["categorical"]) == ["user"]
 
 
+def test_tabs_are_the_delimiter_where_each_line_has_a_text_with_one_comma(tmp_path, propose):
+    path = tmp_path / "films.csv"  # as what iconv writes, or .dat
+    films = (f"{n}\tFilm {n}, The\t{n % 9}\t{n % 2}\n" for n in range(ROWS))
+    path.write_text("".join(films))
+    proposed, _ = propose(str(path), "--columns", "film,title,kind,click")
+    assert proposed["delimiter"] == "\t" and list(proposed["labels"]) == ["click"]
+    path.write_text("".join(f"{n % 7},a\tb,{n % 2}\n" for n in range(ROWS)))
+    proposed, _ = propose(str(path), "--columns", "film,words,click")
+    assert "delimiter" not in proposed
+
+
 def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propose):
     rows = [f"{n % 2}\t{n % 7}\tu{n % 11}" for n in range(200)]
     (tmp_path / "x.csv").write_text("\n".join(rows))

@@ -179,6 +179,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         # a value in quotes may have line breaks
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
         steady = _steady_delimiters(rows[:NUM_LINES], usual)
+    if usual == "," and steady.get("\t", 0) > steady.get(",", 0) > 0:
+        return "\t"  # each line may have a text with a comma, and hardly several with a tab
     if usual in steady or not steady:
         if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
