@@ -729,6 +729,8 @@ def test_a_month_is_its_first_day():
     ]
     assert found[:2].tolist() == first and np.isnan(found[2:]).all()
     assert guess_time_form(pa.array(texts[:2])) == "text"
+    named = parse_times(pa.array(["Jan-2024", "DEC-1949", "Jan-24", "Jxn-2024", "x-Jan-2024"]))
+    assert named[:2].tolist() == first and np.isnan(named[2:]).all()
 
 
 def test_a_week_is_its_monday_and_what_only_looks_like_such_a_date_is_none():

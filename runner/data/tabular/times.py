@@ -153,7 +153,10 @@ def _parse_weeks(texts: pa.Array) -> pa.Array:
 
 
 def _parse_months(texts: pa.Array) -> pa.Array:
-    """Return the first days of months such as 2024-01, in ISO 8601."""
+    """Return the first days of months such as 2024-01, in ISO 8601, or Jan-2024."""
+    named = pc.match_substring_regex(texts, rf"^(?i:{'|'.join(_MONTHS)})-\d{{4}}$")
+    for number, name in enumerate(_MONTHS, 1) if pc.any(named).as_py() else ():
+        texts = pc.replace_substring_regex(texts, rf"^(?i:{name})-(\d{{4}})$", rf"\1-{number:02}")
     fits = pc.match_substring_regex(texts, r"^\d{4}-(0[1-9]|1[0-2])$")
     days = pc.binary_join_element_wise(texts, "01", "-")
     return pc.if_else(fits, days, pa.scalar(None, pa.string())).cast(pa.timestamp("us"))
