@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.activations import Activations
@@ -37,7 +38,8 @@ def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
         with torch.no_grad():
             logits_B = context.model(batch).logits_BT[:, 0]
         context.model.eval()
-        context.model(random_batch(8))  # an evaluation before the update
+        with torch.no_grad():  # an evaluation before the update
+            Supervised().eval_step(context, random_batch(8, seed=step))
         context.model.train()
         Supervised().train_step(context, iter([batch]))
         training.step = step
@@ -46,10 +48,14 @@ def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
             expected_B = logits_B.double()
             slope_B = (expected_B.sigmoid() - batch.labels_BT[:, 0]) * batch.weights_B
             slope_B /= batch.weights_B.sum()
+            loss_B = binary_cross_entropy_with_logits(
+                expected_B, batch.labels_BT[:, 0].double(), reduction="none"
+            )
     [(step, split, numbers)] = training.rows
     assert (step, split) == (2, "activations")
     assert numbers[f"{last}/output_rms"] == pytest.approx(float(expected_B.square().mean().sqrt()))
     assert numbers[f"{last}/output_mean"] == pytest.approx(float(expected_B.mean()))
+    assert numbers["(loss)/output_mean"] == pytest.approx(float(loss_B.mean()))
     assert numbers[f"{last}/gradient_mean"] == pytest.approx(float(slope_B.mean()), rel=1e-4)
     callback.on_run_end(training, None)
     assert not any(module._forward_hooks for module in context.model.modules())

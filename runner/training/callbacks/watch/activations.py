@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -19,10 +19,22 @@ STATISTICS = ("mean", "std", "rms", "max", "zeros", "bad")
 
 
 class TrainingModeStatistics(ActivationStatistics):
-    """Activation statistics without what an evaluation between two updates computes."""
+    """Activation statistics without what an evaluation between two updates computes.
+
+    Args:
+        model: whose mode tells an evaluation, also where the loss is called, which keeps its mode.
+        modules: by name, those that are observed.
+        scale: see `ActivationStatistics`.
+    """
+
+    def __init__(
+        self, model: nn.Module, modules: Mapping[str, nn.Module], scale: Callable[[], float]
+    ) -> None:
+        self.model = model
+        super().__init__(modules, scale)
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
-        if part in self.modules and self.modules[part].training:
+        if self.model.training:
             super().call_ends(part, inputs, outputs)
 
 
@@ -89,7 +101,9 @@ class Activations:
         context = training.context
         scale = context.loss_scale
         self.observer = TrainingModeStatistics(
-            self.modules, lambda: 1.0 if scale is None else float(scale.state[0])
+            context.model,
+            self.modules,
+            lambda: 1.0 if scale is None else float(scale.state[0]),
         )
         dispatcher = HookDispatcher([self.observer], device=context.device)
         self.hooks.enter_context(attach_hooks(dispatcher, self.modules, {}))
