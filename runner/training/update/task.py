@@ -231,7 +231,9 @@ def compute_part(
             f"model.loss: {type(ctx.loss).__name__} returned losses in {kind}; it must return the "
             f"loss of each row in {needed}, as .to(torch.{needed}) makes it"
         )
-    loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
+    # The last bit of a dot product follows from where in memory its rows begin, which is elsewhere
+    # in what a resume reads, and L-BFGS searches by this number. A copy begins at an aligned place.
+    loss = torch.dot(row_loss_B, micro_batch.weights_B.clone()) / total_weight
     if not loss.requires_grad:
         raise UserError(
             f"model.loss: no gradient leads from {type(ctx.loss).__name__} to the model: something "

@@ -64,6 +64,18 @@ def test_lbfgs_makes_the_steps_of_plain_pytorch(line_search, micro):
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
+def test_lbfgs_takes_the_same_steps_wherever_in_memory_the_weights_of_rows_begin():
+    settings = {"lr": 0.5, "max_iter": 5, "line_search_fn": "strong_wolfe"}
+    contexts = [frozen_tables(**settings) for _ in range(4)]
+    for begin, context in enumerate(contexts):  # as where a resume reads from its position on
+        for seed in range(3):
+            batch = random_batch(64, seed)
+            weights_B = torch.cat((torch.zeros(begin), batch.weights_B))[begin:]
+            Supervised().train_step(context, iter([replace(batch, weights_B=weights_B)]))
+    first, *others = map(snapshot, contexts)
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+
+
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_closure_that_is_not_finite_leaves_everything_as_it_was(at):
     context = frozen_tables(lr=0.5, max_iter=6)
