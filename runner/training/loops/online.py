@@ -234,7 +234,7 @@ class PrequentialTask:
             modes = [module.training for module in self._modules]
             for root in ctx.root_modules():
                 root.eval()
-            with ctx.evaluation_weights(), torch.no_grad():
+            with ctx.operation_threads(), ctx.evaluation_weights(), torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
             for module, training in zip(self._modules, modes):
                 module.training = training
