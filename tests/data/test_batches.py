@@ -143,3 +143,10 @@ def test_open_files_are_bounded_by_their_number_and_by_their_footers(
             held.append(len(reader._open_files))
         assert max(held) == most
         reader.close()
+
+
+def test_numbers_of_every_batch_begin_at_a_multiple_of_64_bytes(tmp_path):
+    data = dataset(write(tmp_path, table(100)))
+    batches = read(data, batch_size=7)
+    assert len(batches) > 10
+    assert {batch.dense_BD.data_ptr() % 64 for batch in batches} == {0}
