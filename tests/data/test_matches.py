@@ -189,6 +189,12 @@ def test_settings_that_do_not_go_together_are_told(numeric, told):
         parse_schema(schema_of(numeric, {"list": True}))
 
 
+def test_a_match_of_a_list_in_texts_is_told_which_separator_the_list_has():
+    with pytest.raises(ConfigError, match='declares its ids; that one has separator: "json", set'):
+        parse_schema(schema_of({"x": COUNT}, {"separator": "json"}))
+    parse_schema(schema_of({"x": {**COUNT, "separator": "json"}}, {"separator": "json"}))
+
+
 def test_a_server_asks_for_the_ids_and_a_kept_match_keeps_them(tmp_path):
     items, histories, click = draw_rows()
     path = tmp_path / "x.parquet"

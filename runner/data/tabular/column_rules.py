@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -103,7 +104,9 @@ def _match_problems(
         key = f"{where}.numeric.{spec.name}"
         if (spec.column, spec.separator) not in lists:
             same = "of the same separator" if spec.separator else "of lists"
-            yield f"{key}.column={spec.column}: expected a feature {same}, which declares its ids"
+            told = f"{key}.column={spec.column}: expected a feature {same}, which declares its ids"
+            other = min((by for name, by in lists if name == spec.column and by), default="")
+            yield told + (f"; that one has separator: {json.dumps(other)}, set it" if other else "")
         if spec.of not in single:
             yield f"{key}.of={spec.of}: expected a feature of one id a row, which declares its ids"
 
