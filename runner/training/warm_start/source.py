@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runner.data.core.fitted import FITTED_FILE, FittedTransforms
+from runner.data.core.fitted import FITTED_FILE, SCHEMA_FILE, FittedTransforms
 from runner.data.growing.settings import NO_ID
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.distributed.shards import set_rows
@@ -23,6 +23,7 @@ from runner.rundir.regular_files import check_run_files
 from runner.training.job import Job
 from runner.training.state import GROWING_PREFIX
 from runner.training.update.growing_ids import GrowingIds
+from runner.training.warm_start.id_forms import read_id_forms
 
 TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights in a checkpoint
 
@@ -52,6 +53,9 @@ class WarmStartSource:
     own_values: Mapping[str, ValueRows]  # without growing tables
     source_values: Mapping[str, ValueRows]
     growing: GrowingIds | None  # ours
+    # of ids, see `read_id_forms`
+    own_forms: Mapping[str, set[str]] = field(default_factory=dict)
+    source_forms: Mapping[str, set[str]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, job: Job, path: Path) -> WarmStartSource:
@@ -62,9 +66,12 @@ class WarmStartSource:
         with tempfile.TemporaryDirectory() as folder:
             job.dataset.save_fitted_transforms(Path(folder))
             ours = _vocabularies(Path(folder))
+            schema = job.config.get("dataset", {}).get("schema")
+            own_forms = read_id_forms(schema, Path(folder))
         shapes = tensor_shapes(saved)
         theirs = _vocabularies(run / "data") | _growing_values(saved, shapes)
-        return cls(saved, shapes, ours, theirs, job.context.growing)
+        forms = read_id_forms(run / "data" / SCHEMA_FILE, run / "data")
+        return cls(saved, shapes, ours, theirs, job.context.growing, own_forms, forms)
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
         """Return which row of a table of the source each row of ours takes; None: the same row.
@@ -76,17 +83,27 @@ class WarmStartSource:
             num_theirs: rows of the table of the source.
 
         Raises:
-            ConfigError: if only one of the two tables knows what its rows stand for.
+            ConfigError: if only one of the two tables knows what its rows stand for, or the same
+                id has another row there.
         """
         table, other_table = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
         theirs = self.source_values.get(other_table)
-        ours = self._own_values(table, theirs)
-        if (ours is None) != (theirs is None):
-            without = "here" if ours is None else "there"
+        is_growing = self.growing is not None and table in self.growing.maps
+        has_ours = is_growing or table in self.own_values
+        if has_ours != (theirs is not None):
+            without = "there" if has_ours else "here"
             raise ConfigError(
                 f"table {table!r} has no vocabulary {without}, so rows cannot be matched; the same "
                 "`encode` in both schemas makes them match"
             )
+        here, there = self.own_forms.get(table), self.source_forms.get(other_table)
+        if here and there and here.isdisjoint(there):
+            raise ConfigError(
+                f"ids of table {table!r} are {_join(here)} here and {_join(there)} there, which "
+                "have other rows; the same `input` (integer, string), `salt` and `num_rows` in "
+                "both schemas make them match, or columns of the same type"
+            )
+        ours = self._own_values(table, theirs)  # which changes a growing table
         if ours is None or theirs is None:
             return None
         if num_ours == num_theirs and _are_equal(ours, theirs):
@@ -107,6 +124,10 @@ class WarmStartSource:
         if theirs is not None:
             self.growing.adopt(table, theirs.values[np.argsort(theirs.rows)])
         return _values_of_rows(self.growing.maps[table].state["ids"])
+
+
+def _join(forms: set[str]) -> str:
+    return " or ".join(sorted(forms))
 
 
 def _are_equal(ours: ValueRows, theirs: ValueRows) -> bool:
