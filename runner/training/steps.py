@@ -157,10 +157,7 @@ def watch_first_update(job: Job) -> Iterator[None]:
         if job.trainer.compile:
             yield
         else:
-            with (
-                context.operation_threads(),
-                warn_of_unrepeatable_sums(parts, job.device, job.view.warn),
-            ):
+            with warn_of_unrepeatable_sums(parts, job.device, job.view.warn):
                 yield
 
 

@@ -15,6 +15,7 @@ from runner.batch import Batch
 from runner.errors import ConfigError, DataError
 from runner.training.state import TrainState
 from runner.training.steps import steps
+from runner.training.update.row_threads import RowThreads
 from runner.training.update.task import StepCapture, StepOutput, Supervised
 from tests.tiny import make_context, snapshot
 from tests.tiny_job import Rows, make_job
@@ -93,6 +94,22 @@ def test_a_task_that_says_that_it_was_applied_and_trains_nothing_is_told_at_the_
     job = replace(make_job(make_context()), task=Idle())
     with pytest.raises(ConfigError, match=r"Idle returned applied=True, but no optimizer has step"):
         next(steps(job, TrainState()))
+
+
+def test_the_first_update_of_a_task_of_ones_own_has_the_threads_of_later_ones():
+    """Else the first update after a resume would round in another way than without."""
+    seen = []
+
+    class Own(Supervised):
+        def train_step(self, ctx, batches):
+            seen.append(torch.get_num_threads())
+            return super().train_step(ctx, batches)
+
+    context = make_context()
+    context.row_threads = RowThreads([], 3)
+    torch.set_num_threads(3)
+    list(islice(steps(replace(make_job(context), task=Own()), TrainState()), 2))
+    assert seen == [3, 3]
 
 
 @pytest.mark.parametrize("update", [move_by_hand, step_at_rate_0])

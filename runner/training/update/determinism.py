@@ -37,9 +37,13 @@ def set_deterministic(wanted: bool) -> None:
 
 
 class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes sums whose order changes from run to run; `found` describes each once."""
+    """Notes sums whose order changes from run to run; `found` describes each once.
 
-    def __init__(self, *, num_threads: int) -> None:
+    Args:
+        num_threads: of an operation; None: as many as it has where it is made.
+    """
+
+    def __init__(self, *, num_threads: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.num_threads = num_threads
         self.found: dict[str, None] = {}
@@ -58,7 +62,7 @@ class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if target.is_cuda:
                 if name.rstrip("_") in _ON_CUDA:
                     self.found[f"{name} on {tuple(target.shape)}"] = None
-            elif self.num_threads > 1 and "index_put" in name:
+            elif (self.num_threads or torch.get_num_threads()) > 1 and "index_put" in name:
                 accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
                 if accumulate and has_repeats(target, args[1], args[2]):
                     what = f"{name} into {tuple(target.shape)} at places that repeat"
@@ -90,7 +94,7 @@ def warn_of_unrepeatable_sums(
     if not own or torch.are_deterministic_algorithms_enabled():
         yield
         return
-    with UnrepeatableSums(num_threads=torch.get_num_threads()) as sums:
+    with UnrepeatableSums() as sums:
         yield
     if sums.found:
         cure = (
