@@ -18,6 +18,7 @@ from runner.training.update.determinism import (
     is_of_own_class,
     warn_of_unrepeatable_sums,
 )
+from runner.training.update.row_threads import RowThreads
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
@@ -63,6 +64,18 @@ def test_places_that_repeat_are_told_with_the_cure(how, told):
     if told:
         assert "index_put" in warnings[0] and "(5, 3)" in warnings[0]
         assert "a model of your own" in warnings[0] and "embedding(index, x)" in warnings[0]
+
+
+def test_the_threads_of_the_operation_count_and_not_those_around_it():
+    torch.set_num_threads(2)
+    one = RowThreads([], 2)
+    with UnrepeatableSums() as sums, one.operation_threads():
+        Own(lambda w: w[PLACES])().backward()
+    assert not sums.found
+    with one.operation_threads(), UnrepeatableSums() as sums:
+        torch.set_num_threads(2)  # as a task of one's own may
+        Own(lambda w: w[PLACES])().backward()
+    assert sums.found
 
 
 def test_one_thread_and_deterministic_mode_have_nothing_to_tell():
