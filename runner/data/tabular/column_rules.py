@@ -104,9 +104,10 @@ def _match_problems(
         key = f"{where}.numeric.{spec.name}"
         if (spec.column, spec.separator) not in lists:
             same = "of the same separator" if spec.separator else "of lists"
-            told = f"{key}.column={spec.column}: expected a feature {same}, which declares its ids"
             other = min((by for name, by in lists if name == spec.column and by), default="")
-            yield told + (f"; that one has separator: {json.dumps(other)}, set it" if other else "")
+            more = f"; that one has separator: {json.dumps(other)}, set it" if other else ""
+            declares = f"which declares its ids{more}"
+            yield f"{key}.column={spec.column}: expected a feature {same}, {declares}"
         if spec.of not in single:
             yield f"{key}.of={spec.of}: expected a feature of one id a row, which declares its ids"
 
