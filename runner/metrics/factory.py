@@ -12,7 +12,7 @@ from runner.batch import Prediction, Schema
 from runner.metrics.calibration import CalibrationError
 from runner.metrics.lists import RecommendedLists
 from runner.metrics.metric_set import MetricSet
-from runner.metrics.names import METRICS, get_metric, split_task
+from runner.metrics.names import ITEM_POPULARITY, METRICS, POPULARITY_LEVELS, get_metric, split_task
 from runner.metrics.own import OwnMetric, OwnMetrics
 from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
@@ -48,6 +48,8 @@ def make_metrics(
     if not exact or settings.slice_by is None:
         return metrics
     of_slice = replace(settings, eval=[n for n in settings.eval if n not in settings.list_metrics])
+    if settings.slice_by == ITEM_POPULARITY:
+        name_values = lambda column, values: dict(enumerate(POPULARITY_LEVELS))
     slices = SlicedMetrics(
         lambda: _make_unsliced(schema, device, of_slice, exact, own), settings.slice_by, name_values
     )

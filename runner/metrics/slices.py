@@ -6,7 +6,7 @@ B rows of a batch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction
-from runner.metrics.names import ITEM_POPULARITY, POPULARITY_LEVELS
 from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import UNDEFINED_NOTE, UNWEIGHTED_NOTE
 
@@ -44,8 +43,10 @@ class SlicedMetrics(Metrics):
 
     def _named(self) -> Iterator[tuple[str, Metrics]]:
         """Yield the name of each slice, and its metrics."""
-        for value, name in slice_names(self._column, self._slices, self._name_values).items():
-            yield name, self._slices[value]
+        values = sorted(self._slices)
+        names = self._name_values(self._column, values) if self._name_values and values else {}
+        for value in dict.fromkeys((*(v for v in names if v in self._slices), *values)):
+            yield f"{self._column}={escape(names.get(value, str(value)))}", self._slices[value]
 
     def names(self) -> list[str]:
         return [f"{name}/{of}" for of, metrics in self._named() for name in metrics.names()]
@@ -99,25 +100,6 @@ class SlicedMetrics(Metrics):
             by_value[int(value)][name] = tensor
         for number, tensors in by_value.items():
             self._slices[number].merge(tensors)
-
-
-def slice_names(
-    column: str, values: Iterable[int], name_values: ValueNamer | None
-) -> dict[int, str]:
-    """Return what the slices of a column are called in names of metrics, by value, in order.
-
-    Args:
-        column: its name.
-        values: those that occur.
-        name_values: tells what values of the column are called; None: as they are.
-    """
-    found = sorted(values)
-    if column == ITEM_POPULARITY:
-        names: Mapping[int, str] = dict(enumerate(POPULARITY_LEVELS))
-    else:
-        names = name_values(column, found) if name_values and found else {}
-    ordered = dict.fromkeys((*(v for v in names if v in found), *found))
-    return {value: f"{column}={escape(names.get(value, str(value)))}" for value in ordered}
 
 
 def escape(name: str) -> str:

@@ -236,11 +236,6 @@ class DeltaFolder:
             raise problem
         return self._on.pop(base, (None, 0))[0]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether none is known that was not taken."""
-        return not self._on
-
     def find_waiting(self, step: int) -> tuple[Path, int] | None:
         """Return the first delta on another version of this step or a later one, and its base's.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
-from runner.metrics.slices import SLICE_KEY, slice_names
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.item_vectors import all_item_vectors
 from runner.serving.raw_rows import EncodedRows
@@ -70,7 +68,6 @@ def compare(
     quantise = scorer.artifact.manifest["quantise"]
     metrics, of_model, rounded = (job.make_metrics(True) for _ in range(3))
     settings = job.metric_settings
-    rows_of: Counter[int] = Counter()  # by the value that slices are made by
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
     for root in context.root_modules():
@@ -93,10 +90,7 @@ def compare(
             found.largest_logit = max(found.largest_logit, float((size_BT * counted_B1).max()))
             losses = dict(context.loss(scored))
             slices = batch, job.dataset.schema, settings.slice_by, model
-            sliced = attach_slices(scored, *slices)
-            if settings.slice_by is not None:
-                rows_of.update(sliced.aux[SLICE_KEY][batch.weights_B > 0].tolist())
-            metrics.update(sliced, losses)
+            metrics.update(attach_slices(scored, *slices), losses)
             if quantise is None:
                 is_rounding_BT = difference_BT <= ROUNDING * size_BT.clamp(min=1.0)
                 logits_BT = torch.where(is_rounding_BT, prediction.logits_BT, scored.logits_BT)
@@ -111,9 +105,7 @@ def compare(
         evaluated, _ = reduce_metrics(of_model, context.ranks)
     if isinstance(model, RetrievalModel):  # whose losses are of drawn items, which no graph scores
         evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
-    names = slice_names(settings.slice_by or "", rows_of, getattr(job.dataset, "name_values", None))
-    slice_sizes = {name: rows_of[value] for value, name in names.items()}
-    found.problems = _find_problems(found, evaluated, scorer, job, split, slice_sizes)
+    found.problems = _find_problems(found, evaluated, scorer, job, split)
     return found
 
 
@@ -153,23 +145,17 @@ def _without_losses(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _find_problems(
-    found: Comparison,
-    evaluated: Mapping[str, float],
-    scorer: Scorer,
-    job: Job,
-    split: str,
-    slice_sizes: Mapping[str, int],
+    found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
 ) -> list[str]:
     quantise = scorer.artifact.manifest["quantise"]
     bound = BOUNDS[quantise]
+    moved = MOVED_ROWS / job.dataset.num_rows[split]
     compared = found.metrics if found.without_rounding is None else found.without_rounding
     problems = []
     for name, value in evaluated.items():
         now = compared.get(name, math.nan)
         if math.isnan(value) and math.isnan(now):
             continue
-        ranked = slice_sizes.get(name.rpartition("/")[2], job.dataset.num_rows[split])
-        moved = MOVED_ROWS / ranked
         if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
             problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
     allowed = LOGIT_BOUND * max(1.0, found.largest_logit)

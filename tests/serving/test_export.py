@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from runner.serving import export_plan
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
 from runner.serving.export import describe
 from runner.serving.graphs import build_graphs
-from runner.serving.promise import Comparison, _find_problems
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY, python
 from tests.serving import clicks
@@ -395,13 +393,3 @@ def test_labelled_rows_are_read_as_those_of_the_training(tmp_path):
     other = read("rows.tsv")  # of another format, whose texts are written as usual
     assert (other["delimiter"], other["quote"], other["decimal"]) == (None, '"', None)
     assert (other["on_bad_rows"], other["max_bad_rows"]) == ("skip", 9)
-
-
-def test_a_slice_of_few_rows_may_have_as_many_of_them_swapped_as_all_rows():
-    found = Comparison({"auc": 0.71, "auc/hour=15": 0.588933})
-    job = SimpleNamespace(dataset=SimpleNamespace(num_rows={"test": 400}))
-    scorer = SimpleNamespace(artifact=SimpleNamespace(manifest={"quantise": "int8"}))
-    evaluated = {"auc": 0.71, "auc/hour=15": 0.584980}  # by one of 253 pairs of 34 rows
-    assert _find_problems(found, evaluated, scorer, job, "test", {"hour=15": 34}) == []
-    (problem,) = _find_problems(found, evaluated, scorer, job, "test", {"hour=15": 400})
-    assert problem == "test/auc/hour=15 is 0.588933, and 0.584980 in the evaluation"

@@ -137,7 +137,7 @@ def test_an_error_of_any_kind_is_told_once_and_the_next_delta_is_applied(monkeyp
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path):
-    scorer = SimpleNamespace(version="v0")
+    scorer = SimpleNamespace(version="v0", artifact=SimpleNamespace(step=1))
     with pytest.raises(UserError, match="in: no such folder"):
         follow._apply_next(scorer, DeltaFolder(tmp_path / "in"))
     (tmp_path / "in").mkdir()

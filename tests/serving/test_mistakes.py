@@ -83,7 +83,7 @@ def compare_other_metrics(_: Path, quantise: str | None = None) -> None:
     scorer = Made(artifact=Made(manifest={"quantise": quantise}))
     job = Made(context=Made(amp_dtype=None), dataset=Made(num_rows={"test": 10_000}))
     found = Comparison({"auc": 0.51})
-    found.problems = _find_problems(found, {"auc": 0.75}, scorer, job, "test", {})
+    found.problems = _find_problems(found, {"auc": 0.75}, scorer, job, "test")
     raise_problems({"quantise": quantise, "formats": {"pt2": {"problems": found.problems}}})
 
 

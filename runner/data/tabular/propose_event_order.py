@@ -34,8 +34,8 @@ def find_finer_time(
         time: the column of times.
         others: columns that have no part in an event.
     """
-    users_R, counts = value_codes(table[user]), np.bincount(value_codes(table[user]))
-    several_R = (counts[users_R] > 1) & table[user].is_valid().to_numpy()
+    users_R = value_codes(table[user])
+    several_R = (np.bincount(users_R)[users_R] > 1) & table[user].is_valid().to_numpy()
     users_S = users_R[several_R]
     if not len(users_S):
         return "", []

@@ -112,13 +112,7 @@ def use_rows(
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
-    notes += [
-        f"{f.name}: a few numbers are far from all others ({f.describe_range(' to ')}), and may be "
-        f"mistakes: `clip: {json.dumps(settings['clip'])}` takes them as a bound"
-        for f in columns
-        if ({*clip_far_numbers(f)} - {None})
-        & {*(settings := roles[f.name].settings).get("clip", ())}
-    ]
+    notes += _describe_clips(columns, roles)
     links, found = propose_log_links(sample, roles)
     roles |= links
     notes += found
@@ -157,6 +151,19 @@ def use_rows(
 def is_by_time(split: Mapping[str, Any]) -> bool:
     """Tell whether rows are split by time; `split` is what a schema says of it."""
     return "time" in split.get("split", {})
+
+
+def _describe_clips(columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]) -> list[str]:
+    """Return a line on each number of which a few, far from all others, are cut off."""
+    lines = []
+    for f in columns:
+        clip = roles[f.name].settings.get("clip", ())
+        if any(bound is not None and bound in clip for bound in clip_far_numbers(f)):
+            lines.append(
+                f"{f.name}: a few numbers are far from all others ({f.describe_range(' to ')}), "
+                f"and may be mistakes: `clip: {json.dumps(clip)}` takes them as a bound"
+            )
+    return lines
 
 
 def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
