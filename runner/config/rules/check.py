@@ -25,10 +25,9 @@ from runner.config.rules.loops import (
     check_profiler_window,
     check_stream,
     check_tuning,
-    check_warm_start,
 )
 from runner.config.rules.sharding import check_sharding_rules, check_sparse_dist
-from runner.config.rules.warm_start import check_warm_start_sources
+from runner.config.rules.warm_start import check_warm_start, check_warm_start_sources
 from runner.config.settings import EVALUATE_LOOP, SPLITS
 from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types

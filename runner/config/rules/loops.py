@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from runner.config.rules.keys import Config, get_key
 from runner.config.settings import (
@@ -18,15 +16,13 @@ from runner.config.settings import (
     TUNE_LR_LOOP,
 )
 from runner.config.targets import is_in_packages
-from runner.errors import unknown_choice, unknown_keys
+from runner.errors import unknown_choice
 from runner.models.row_scope import loss_row_scope
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.find_checkpoint import why_not_found
-from runner.rundir.run_files import is_exported
 
 STREAM_DATASETS = "runner.data.streaming."
 TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
-LINEAR_START_NET = "runner.models.wide_and_deep.WideAndDeep"
 NEW_RUN_LOOPS = (TRAIN_LOOP, ONLINE_LOOP, *TUNING_LOOPS)
 
 
@@ -200,65 +196,3 @@ def check_tuning(config: Config) -> Iterator[str]:
     start, cap = loop.get("start"), loop.get("max_batch_size")
     if start and cap and start > cap:
         yield f"loop.start={start}: is above loop.max_batch_size={cap}"
-
-
-def check_warm_start(config: Config) -> Iterator[str]:
-    """Check the keys of a warm start against each other."""
-    init, target = get_key(config, "checkpoint.init_from"), get_key(config, "loop._target_")
-    if target not in NEW_RUN_LOOPS:
-        return
-    if init is not None and not os.path.isdir(init):
-        yield f"checkpoint.init_from={init}: no such folder"
-    elif init is not None and is_exported(Path(init)):
-        yield (
-            f"checkpoint.init_from={init}: an exported model, which has no tables to learn on; "
-            "name the run that it was made from, or one of its checkpoints"
-        )
-    names, tables = (
-        get_key(config, f"checkpoint.{key}") or {} for key in ("init_names", "init_tables")
-    )
-    if init is None and names:
-        yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
-    if init is None and not tables and get_key(config, "checkpoint.init_optimizer"):
-        yield (
-            "checkpoint.init_optimizer=true: takes the optimizers' states of what "
-            "checkpoint.init_from or init_tables name, and neither is set"
-        )
-    if init is None and get_key(config, "checkpoint.init_average"):
-        yield (
-            "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
-            "not set"
-        )
-    if get_key(config, "checkpoint.init_linear"):
-        yield from _check_linear_start(config, taken=init is not None or bool(tables))
-    for name, other in names.items():
-        if not (other is None or (isinstance(other, str) and other)):
-            yield (
-                f"checkpoint.init_names.{name}={other}: needed is the name in the source, or null "
-                "to leave the weight out"
-            )
-    for table, given in tables.items():
-        yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
-
-
-def _check_linear_start(config: Config, *, taken: bool) -> Iterator[str]:
-    key = "checkpoint.init_linear=true"
-    net = str(get_key(config, "model.net._target_"))
-    if net.startswith("runner.models.") and net != LINEAR_START_NET:
-        name = net.rpartition(".")[2]
-        yield f"{key}: {name} has no linear half beside a deep one; model=wide_and_deep has"
-    if taken:
-        yield f"{key}: checkpoint.init_from and init_tables give the start; choose one"
-    if (ranks := get_key(config, "trainer.num_processes")) != 1:
-        yield f"{key}: works on one rank, not trainer.num_processes={ranks}"
-
-
-def _check_table_source(key: str, given: Any) -> Iterator[str]:
-    if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
-        yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
-        return
-    yield from unknown_keys(given, ("from", "table"), key)
-    if not isinstance(given.get("table", ""), str):
-        yield f"{key}.table={given['table']}: needed is the name of a table in the source"
-    if not os.path.isdir(given["from"]):
-        yield f"{key}.from={given['from']}: no such folder"

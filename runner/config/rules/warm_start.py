@@ -1,17 +1,84 @@
-"""Checks that the sources of a warm start hold what the new run takes, as far as names tell."""
+"""Rules for a warm start: its keys, and whether its sources hold what the new run takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import NEW_RUN_LOOPS
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, nearest_hint, unknown_keys
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.checkpoint.peek import peek_checkpoint
+from runner.rundir.run_files import is_exported
 from runner.rundir.sweep_folder import find_best_job, is_sweep
+
+LINEAR_START_NET = "runner.models.wide_and_deep.WideAndDeep"
+
+
+def check_warm_start(config: Config) -> Iterator[str]:
+    """Check the keys of a warm start against each other."""
+    init, target = get_key(config, "checkpoint.init_from"), get_key(config, "loop._target_")
+    if target not in NEW_RUN_LOOPS:
+        return
+    if init is not None and not os.path.isdir(init):
+        yield f"checkpoint.init_from={init}: no such folder"
+    elif init is not None and is_exported(Path(init)):
+        yield (
+            f"checkpoint.init_from={init}: an exported model, which has no tables to learn on; "
+            "name the run that it was made from, or one of its checkpoints"
+        )
+    names, tables = (
+        get_key(config, f"checkpoint.{key}") or {} for key in ("init_names", "init_tables")
+    )
+    if init is None and names:
+        yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
+    if init is None and not tables and get_key(config, "checkpoint.init_optimizer"):
+        yield (
+            "checkpoint.init_optimizer=true: takes the optimizers' states of what "
+            "checkpoint.init_from or init_tables name, and neither is set"
+        )
+    if init is None and get_key(config, "checkpoint.init_average"):
+        yield (
+            "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
+            "not set"
+        )
+    if get_key(config, "checkpoint.init_linear"):
+        yield from _check_linear_start(config, taken=init is not None or bool(tables))
+    for name, other in names.items():
+        if not (other is None or (isinstance(other, str) and other)):
+            yield (
+                f"checkpoint.init_names.{name}={other}: needed is the name in the source, or null "
+                "to leave the weight out"
+            )
+    for table, given in tables.items():
+        yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
+
+
+def _check_linear_start(config: Config, *, taken: bool) -> Iterator[str]:
+    key = "checkpoint.init_linear=true"
+    net = str(get_key(config, "model.net._target_"))
+    if net.startswith("runner.models.") and net != LINEAR_START_NET:
+        name = net.rpartition(".")[2]
+        yield f"{key}: {name} has no linear half beside a deep one; model=wide_and_deep has"
+    if taken:
+        yield f"{key}: checkpoint.init_from and init_tables give the start; choose one"
+    if (ranks := get_key(config, "trainer.num_processes")) != 1:
+        yield f"{key}: works on one rank, not trainer.num_processes={ranks}"
+
+
+def _check_table_source(key: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
+        yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
+        return
+    yield from unknown_keys(given, ("from", "table"), key)
+    if not isinstance(given.get("table", ""), str):
+        yield f"{key}.table={given['table']}: needed is the name of a table in the source"
+    if not os.path.isdir(given["from"]):
+        yield f"{key}.from={given['from']}: no such folder"
 
 
 def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
