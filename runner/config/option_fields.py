@@ -19,7 +19,10 @@ from runner.config.declarations import describe_range, read_declarations, settin
 from runner.config.options import MOST_OPTION_VALUES, list_groups
 from runner.config.part_arguments import read_arguments
 from runner.config_key import Key
-from runner.config_value import compose_yaml, type_name
+from runner.config_value import compose_yaml, split_annotation, type_name
+from runner.models.argument_types import Width
+from runner.models.table_widths import WIDTHS_KEY
+from runner.optim.lr_shapes import SCHEDULE_KINDS
 from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 
 SPARSE_NODE = "optimizer.sparse"
@@ -146,8 +149,21 @@ def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterat
         if declaration is not None:
             kind = kind if declaration.hint is Any else type_name(declaration.hint)
             allowed = describe_range(declaration)
+        if key == WIDTHS_KEY and declaration is not None:  # what the model gets is made of it
+            kind += " or group of keys" * (declaration.hint is Any)
+            allowed = f"{split_annotation(Width)[1].range}; or auto"
+        elif prefix == "scheduler" and name in _lengths(node):
+            of_items = "list of " * isinstance(value, yaml.SequenceNode)
+            word = {"warmup": ", 2ep or auto", "scale": ", 2ep or null"}.get(name, " or 2ep")
+            kind = f"{of_items}updates, fraction of the run{word}"
         text = _source_text(value, lines)
         yield OptionField(key, kind, text, comment, declared_key, target, allowed)
+
+
+def _lengths(node: yaml.MappingNode) -> tuple[str, ...]:
+    """Return the keys of a schedule that are lengths."""
+    kind = next((v.value for k, v in node.value if k.value == "kind"), None)
+    return ("warmup", *SCHEDULE_KINDS[kind].lengths) if kind in SCHEDULE_KINDS else ()
 
 
 def _kind(value: yaml.Node) -> str:

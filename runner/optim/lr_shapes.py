@@ -26,6 +26,7 @@ class ScheduleKind:
 
     build: Callable[[ScheduleReader, int], ScheduleShape]
     keys: tuple[str, ...]
+    lengths: tuple[str, ...] = ()  # those of the keys that `ScheduleReader.to_updates` reads
     needs_total_steps: bool = False  # whatever its settings are
 
 
@@ -188,12 +189,16 @@ SCHEDULE_KINDS: dict[str, ScheduleKind] = {
     "linear": ScheduleKind(_linear, ("final",), needs_total_steps=True),
     "cosine": ScheduleKind(_cosine, ("final",), needs_total_steps=True),
     "polynomial": ScheduleKind(_polynomial, ("final", "power"), needs_total_steps=True),
-    "step": ScheduleKind(_step, ("every", "gamma")),
-    "exponential": ScheduleKind(_exponential, ("every", "gamma", "final")),
-    "piecewise": ScheduleKind(_piecewise, ("at", "factors")),
-    "cosine_restarts": ScheduleKind(_cosine_restarts, ("period", "growth", "final", "decay")),
+    "step": ScheduleKind(_step, ("every", "gamma"), lengths=("every",)),
+    "exponential": ScheduleKind(_exponential, ("every", "gamma", "final"), lengths=("every",)),
+    "piecewise": ScheduleKind(_piecewise, ("at", "factors"), lengths=("at",)),
+    "cosine_restarts": ScheduleKind(
+        _cosine_restarts, ("period", "growth", "final", "decay"), lengths=("period",)
+    ),
     "one_cycle": ScheduleKind(_one_cycle, ("rise", "start", "final"), needs_total_steps=True),
-    "inverse_sqrt": ScheduleKind(_inverse_sqrt, ("scale",)),
-    "wsd": ScheduleKind(_wsd, ("decay", "final", "curve"), needs_total_steps=True),
-    "cyclical": ScheduleKind(_cyclical, ("period", "low", "gamma")),
+    "inverse_sqrt": ScheduleKind(_inverse_sqrt, ("scale",), lengths=("scale",)),
+    "wsd": ScheduleKind(
+        _wsd, ("decay", "final", "curve"), lengths=("decay",), needs_total_steps=True
+    ),
+    "cyclical": ScheduleKind(_cyclical, ("period", "low", "gamma"), lengths=("period",)),
 }

@@ -43,3 +43,22 @@ def test_comments_above_a_key_and_behind_it_are_its_documentation(tmp_path):
         "g.b.d": ("list of whole number", "[1, 2]", ""),
         "g.e.f": ("", "null", ""),
     }
+
+
+def test_a_key_with_a_parser_of_its_own_says_all_that_it_takes():
+    options = {(g, o.name): o.path for g, group in list_groups() for o in group}
+
+    def kind_of(group: str, option: str, key: str) -> str:
+        fields = read_fields(options[group, option], group)
+        return next(f"{f.type_name}; {f.range}" for f in fields if f.key == f"{group}.{key}")
+
+    width = "at least 1 and at most 65536; or auto"
+    assert kind_of("model", "dlrm", "net.embedding_dim") == f"whole number; {width}"
+    assert kind_of("model", "dcn", "net.embedding_dim") == f"whole number or group of keys; {width}"
+    length = "updates, fraction of the run"
+    assert kind_of("scheduler", "step", "warmup") == f"{length}, 2ep or auto; "
+    assert kind_of("scheduler", "step", "every") == f"{length} or 2ep; "
+    assert kind_of("scheduler", "wsd", "decay") == f"{length} or 2ep; "
+    assert kind_of("scheduler", "cosine_restarts", "decay") == "number; "  # of a peak
+    assert kind_of("scheduler", "piecewise", "at") == f"list of {length} or 2ep; "
+    assert kind_of("scheduler", "inverse_sqrt", "scale") == f"{length}, 2ep or null; "
