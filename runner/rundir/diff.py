@@ -7,10 +7,18 @@ from typing import Any
 
 
 def diff_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (key, before, now) of every dotted key that differs; a missing key counts as None."""
+    """Return (key, before, now) of every dotted key that differs; a missing key counts as None.
+
+    A group that is empty on one side is told by its keys on the other.
+    """
     old, new = dict(flatten(before)), dict(flatten(now))
-    keys = [*old, *(k for k in new if k not in old)]
-    return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
+    keys = dict.fromkeys([*old, *new])
+    groups = {k[:i] for k in keys for i, letter in enumerate(k) if letter == "."}
+    return [
+        (k, old.get(k), new.get(k))
+        for k in keys
+        if old.get(k) != new.get(k) and not (k in groups and {} in (old.get(k), new.get(k)))
+    ]
 
 
 def format_changes(changes: list[tuple[str, Any, Any]]) -> str:

@@ -152,6 +152,12 @@ def test_differences_name_the_key_and_both_values():
     assert diff_settings(before, now) == [("a.b", 1, 2), ("e", None, {})]
 
 
+def test_a_group_that_got_its_first_key_differs_by_that_key_alone():
+    empty, filled = {"tables": {}}, {"tables": {"user": {"plan": "disk"}}}
+    assert diff_settings(empty, filled) == [("tables.user.plan", None, "disk")]
+    assert diff_settings(filled, empty) == [("tables.user.plan", "disk", None)]
+
+
 USER_CALLBACK = {"_target_": "mine.Mine", "pull": 1}
 
 
