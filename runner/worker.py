@@ -6,12 +6,15 @@ torch is imported inside the functions, so that nothing before them waits for it
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from runner.config.compose import ComposedConfig
@@ -29,6 +32,8 @@ from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
 from runner.rundir.run import Run, name_as_latest, read_only_run, revert_resume, write_result
 from runner.rundir.secrets import mask_secrets
+
+NOT_BEGUN = "interrupted before it had begun"
 
 
 def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> ProcessResult:
@@ -73,7 +78,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
                 _write_result(run, result)
             return ProcessResult(130, result.status)
         if is_interruption(error):
-            return ProcessResult(130, "interrupted", "interrupted before it had begun")
+            return ProcessResult(130, "interrupted", NOT_BEGUN)
         if isinstance(error, UserError):
             if run is not None and is_main:
                 revert_resume(run, mask_secrets(str(error)))
@@ -82,6 +87,31 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         return ProcessResult(1, "failed", told, _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
+
+
+def run_job_here(
+    composed: ComposedConfig, run: Run | None, allowed: Sequence[str]
+) -> ProcessResult:
+    """Call `run_job` without ranks; SIGTERM interrupts it like Ctrl-C, and a second one kills it.
+
+    A loop finishes its update first; this is about the time before and after it.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return run_job(composed, run, allowed)
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        outcome = run_job(composed, run, allowed)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return replace(outcome, code=143) if received and outcome.code == 130 else outcome
 
 
 def _write_result(run: Run, result: Any) -> None:

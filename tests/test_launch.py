@@ -6,11 +6,13 @@ import re
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runner.config.compose import compose
+from runner.distributed.launcher import ProcessResult
 from runner.errors import DataError, UserError
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
@@ -121,6 +123,27 @@ def test_ctrl_c_while_the_result_is_written_does_not_lose_it(command, monkeypatc
     assert code == 130 and "before it had begun" not in err
     result = read_result(Path("run"))
     assert (result["status"], result["metrics"]) == ("completed", {"test/auc": 0.75})
+
+
+def test_sigterm_before_the_loop_has_begun_leaves_a_result(command):
+    def be_told_to_end(job):
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL  # which would end the tests
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    command.jobs.do = be_told_to_end
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 143 and "interrupted before it had begun" in err
+    assert read_result(Path("run"))["status"] == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_ranks_that_a_signal_ended_at_once_leave_a_result(command, monkeypatch):
+    ended = ProcessResult(143, "interrupted")  # what `run_on_ranks` says then
+    monkeypatch.setattr("runner.launch.job.run_on_ranks", lambda *args, **more: ended)
+    code, _, err = command("hydra.run.dir=run", "trainer.num_processes=2")
+    assert code == 143 and "interrupted before it had begun" in err
+    assert read_result(Path("run"))["status"] == "interrupted"
 
 
 def test_another_run_in_the_same_folder_is_refused_and_what_differs_is_named(command):

@@ -38,7 +38,7 @@ from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.lock import LockedError
 from runner.rundir.mirror.push import check_mirror
 from runner.rundir.run import Run, RunSpec, open_run, reopen_run, was_put_back, write_result
-from runner.worker import release_ranks, run_job
+from runner.worker import NOT_BEGUN, release_ranks, run_job, run_job_here
 
 log = logging.getLogger("runner")
 
@@ -249,7 +249,7 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
         grace_s = get_key(composed.config, "trainer.stop_grace_s")  # older runs have none
         outcome = run_on_ranks(size, work, stop_grace_s=grace_s)
     else:
-        outcome = run_job(composed, run, allowed)
+        outcome = run_job_here(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
 
 
@@ -260,6 +260,9 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         UserError: for a mistake of the user that the job has found.
     """
     rank = launched_rank()
+    is_without_result = run is not None and not (run.dir / "result.json").exists()
+    if outcome.status == "interrupted" and is_without_result:  # a signal ended all ranks at once
+        outcome = replace(outcome, message=outcome.message or NOT_BEGUN)
     if (outcome.is_ok and not outcome.message) or outcome.status == "dismissed":
         return outcome.code
     if rank > 0:
