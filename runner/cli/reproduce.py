@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,8 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     for line in list_drift(meta, spec.signature_fields):
         print_status(f"drift: {line}")
     result = read_result(folder)
+    for line in list_stream_drift(result or {}, folder, composed.config["dataset"]):
+        print_status(f"drift: {line}")
     if result is None or result.get("status") != "completed":
         status = "has no result" if result is None else f"is {result.get('status')}"
         print_status(f"drift: {folder} {status}: the repetition will have another length")
@@ -159,6 +161,33 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     if changed:
         drift.append(f"your code was changed at {len(changed)} of its resumes")
     return drift
+
+
+def list_stream_drift(
+    result: Mapping[str, Any], folder: Path, dataset: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what has changed of the files that a run had read from a folder as a stream.
+
+    The stream grows, so that no fingerprint holds their content. The hash of the last one is known;
+    of the others the time tells.
+    """
+    from runner.data.core.file_hashes import hash_file_anew
+    from runner.data.streaming.folder import list_names
+
+    place, stream = result.get("stream_place") or {}, Path(str(dataset.get("path")))
+    last = place.get("file")
+    if last is None or not stream.is_dir():
+        return
+    names = [name for name in list_names(stream) if name <= last]
+    if len(names) != place.get("files", len(names)):
+        yield f"the stream: {place['files']} files up to {last} then, {len(names)} now"
+    ended = (folder / "result.json").stat().st_mtime
+    changed = [name for name in names if (stream / name).stat().st_mtime > ended]
+    if last in names and last not in changed and "xxh3" in place:
+        changed += [last] * (hash_file_anew(stream / last) != place["xxh3"])
+    if changed:
+        more = f" and {len(changed) - 3:,} more" * (len(changed) > 3)
+        yield f"the stream: {', '.join(changed[:3])}{more} changed since the run had read it"
 
 
 def _list_code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

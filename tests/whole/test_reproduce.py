@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from runner.cli.reproduce import list_stream_drift
+from runner.data.core.file_hashes import hash_file_anew as hash_file
 from runner.reporting.report.diff import compare_runs
 from tests.conftest import TINY, Zygote
 
@@ -186,3 +189,35 @@ def test_a_run_keeps_its_calibration_and_facts_of_its_data(runner, trained):
         # the ratio of the means is the metric of that name
         calibration = result["metrics"][f"{split}/calibration"]
         assert pairs[0] / pairs[1] == pytest.approx(calibration, rel=1e-3)
+
+
+def test_files_of_a_stream_that_were_replaced_or_are_gone_are_told(tmp_path):
+    stream, run = tmp_path / "stream", tmp_path / "run"
+    for folder in (stream, run):
+        folder.mkdir()
+    for name in "abcd":
+        (stream / f"{name}.parquet").write_text(name)
+    place = {"file": "c.parquet", "files": 3, "xxh3": hash_file(stream / "c.parquet")}
+    (run / "result.json").touch()
+
+    def drift() -> list[str]:
+        return list(list_stream_drift({"stream_place": place}, run, {"path": str(stream)}))
+
+    def write_later(name: str, seconds: int) -> None:
+        (stream / name).write_text("other")
+        ended = (run / "result.json").stat().st_mtime
+        os.utime(stream / name, (ended + seconds, ended + seconds))
+
+    assert drift() == []
+    write_later("d.parquet", 60)  # which the run had not come to
+    assert drift() == []
+    write_later("c.parquet", -60)  # with an old time, and told by its content
+    assert drift() == ["the stream: c.parquet changed since the run had read it"]
+    write_later("a.parquet", 60)
+    assert drift() == ["the stream: a.parquet, c.parquet changed since the run had read it"]
+    (stream / "c.parquet").unlink()
+    assert drift() == [
+        "the stream: 3 files up to c.parquet then, 2 now",
+        "the stream: a.parquet changed since the run had read it",
+    ]
+    assert list(list_stream_drift({}, run, {"path": str(stream)})) == []
