@@ -202,6 +202,37 @@ def test_decimal_commas_are_read_as_points(tmp_path, skip):
         parse_schema({**SCHEMA, "decimal": ";"})
 
 
+def test_decimal_commas_of_several_numbers_in_a_text_are_read_as_points(tmp_path):
+    rows = ["0;0.5|1.25;a|b;0.5|2;1.5|7.25", "1;-3|1e-1;b;1.75;0.5", "0;;a;3;"]
+    schema = {
+        "delimiter": ";",
+        "labels": ["label"],
+        "numeric": {"vector": {"size": 2, "separator": "|", "default": 0}},
+        "categorical": {
+            "tag": {"separator": "|", "weights": "weight", "encode": "vocabulary"},
+            "bin": {"separator": "|", "encode": "bucketise", "buckets": 3},
+        },
+    }
+    found = []
+    for decimal in (".", ","):
+        path = tmp_path / f"{'comma' if decimal == ',' else 'point'}.csv"
+        lines = ["label;vector;tag;weight;bin", *(row.replace(".", decimal) for row in rows)]
+        path.write_text("\n".join(lines))
+        given = {**schema, "decimal": decimal}
+        data = open_dataset(path=str(path), format="csv", schema=given, mix=False)
+        batch = next(data.batches("train", batch_size=3))
+        tags, bins = batch.sparse["tag"], batch.sparse["bin"]
+        found.append(
+            (
+                batch.dense_BD.tolist(),
+                *(f.tolist() for f in (tags.values(), tags.weights(), bins.values())),
+            )
+        )
+    assert found[0] == found[1]
+    assert found[0][0] == [[0.5, 1.25], [-3, pytest.approx(0.1)], [0, 0]]
+    assert found[0][2] == [0.5, 2, 1.75, 3]
+
+
 def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", 512)
     lines[2000] = "1,too,many,values"

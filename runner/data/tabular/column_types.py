@@ -154,6 +154,20 @@ def check_column_types(
         require(column, _is_id(file_schema.field(column).type), "an integer or a text")
 
 
+def numbers_in_texts(declared: Declared) -> set[str]:
+    """Return the columns whose texts are several numbers with a separator that is no comma.
+
+    These are vectors, weights of lists, and lists of numbers for buckets. JSON has points.
+    """
+    others = ("", ",", "json")
+    lists = [s for s in declared.ids if s.separator not in others]
+    return {
+        *(s.column for s in declared.numeric if s.size and s.separator not in others),
+        *(s.weights for s in lists if s.weights),
+        *(s.column for s in lists if s.encode == "bucketise"),
+    }
+
+
 def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
     """Return column -> `integer`, `unsigned` or `string`, where an id is another one as a text.
 

@@ -18,7 +18,11 @@ from runner.data.tabular.arrow_files import (
     read_arrow_chunks,
     read_arrow_schema,
 )
-from runner.data.tabular.column_types import check_column_types, text_file_schema
+from runner.data.tabular.column_types import (
+    check_column_types,
+    numbers_in_texts,
+    text_file_schema,
+)
 from runner.data.tabular.file_columns import (
     cast_columns,
     check_same_schema,
@@ -37,6 +41,7 @@ from runner.data.tabular.read_text import infer_text_schema, read_text_chunks, u
 from runner.data.tabular.splits import check_split_type
 from runner.data.tabular.table_settings import TEXT_FORMATS, TableSettings
 from runner.data.tabular.text_parts import TextIndex, index_texts
+from runner.data.tabular.text_values import with_points
 from runner.errors import DataError, first_line
 
 
@@ -223,7 +228,8 @@ class TableFiles(TableSettings):
         """
         assert chunk.table is not None
         if self.format in TEXT_FORMATS:
-            return chunk.table
+            names = numbers_in_texts(self.declared) if self.text_format.decimal == "," else ()
+            return with_points(chunk.table, names)
         try:
             return cast_columns(chunk.table, schema)
         except pa.ArrowInvalid as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,14 @@ def cast_texts(
         texts = strip_number(texts) if is_number else texts
         table = table.set_column(index, name, texts.cast(type_))
     return table, invalid
+
+
+def with_points(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """Return texts of several numbers with decimal points, where they have decimal commas."""
+    for index, name in enumerate(table.column_names):
+        if name in names and pt.is_string(table[name].type):
+            table = table.set_column(index, name, pc.replace_substring(table[name], ",", "."))
+    return table
 
 
 def _match_type(texts: pa.Array, type_: pa.DataType) -> pa.Array:
