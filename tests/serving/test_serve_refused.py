@@ -39,6 +39,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "number": (changed("city", data=["Bern", 5]), "tensor 'city': 5 is no element of BYTES"),
     "fraction": (changed("a", data=[1, 1.5]), "tensor 'a': 1.5 is no element of INT64"),
     "too large": (changed("a", data=[1, 2**70]), "tensor 'a', INT64: .*too large"),
+    "2^63": (
+        changed("a", data=[1, 2**63]),
+        "tensor 'a', INT64: element 1: 9223372036854775808: .*too large.*; UINT64 holds it",
+    ),
+    "too large in a list": (
+        changed("a", shape=[3], data=[[1, 2], None, [2**70]]),
+        f"tensor 'a', INT64: row 2: {2**70}: .*too large to convert to C long$",
+    ),
     "size of binary": (
         changed("age", parameters={"binary_data_size": "8"}),
         "tensor 'age': binary_data_size '8' is no size",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -180,13 +181,28 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
     _check_types(name, datatype, elements)
     if datatype in ("FP32", "FP64"):  # Arrow refuses whole numbers that these would round
         kinds += [pa.float64()] if float in map(type, elements) else [pa.int64()]
-    problems = []
-    for kind in kinds:
-        try:
-            return pa.array(data, pa.list_(kind) if is_nested else kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            problems.append(error)
-    raise DataError(f"tensor {name!r}, {datatype}: {problems[0]}") from problems[0]
+    found = [_try_array(data, pa.list_(kind) if is_nested else kind) for kind in kinds]
+    arrays = [array for array in found if isinstance(array, pa.Array)]
+    if arrays:
+        return arrays[0]
+    at = bisect_left(range(len(elements)), True, key=lambda n: _fails(elements[: n + 1], kinds))
+    value, place = elements[at], f"element {at}"
+    if is_nested:
+        ends = accumulate(len(row) if type(row) is list else row is not None for row in data)
+        place = f"row {next(n for n, end in enumerate(ends) if end > at)}"
+    hint = "; UINT64 holds it" if datatype == "INT64" and 2**63 <= value < 2**64 else ""
+    raise DataError(f"tensor {name!r}, {datatype}: {place}: {value!r:.80}: {found[0]}{hint}")
+
+
+def _try_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | Exception:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        return error
+
+
+def _fails(values: Sequence[Any], kinds: Sequence[pa.DataType]) -> bool:
+    return not any(isinstance(_try_array(values, kind), pa.Array) for kind in kinds)
 
 
 def _check_types(name: str, datatype: str, elements: Sequence[Any]) -> None:
