@@ -6,6 +6,7 @@ And YAML against how many values it stands for. No torch here.
 from __future__ import annotations
 
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,7 +96,27 @@ def type_name(hint: Any) -> str:
 def wrong_type(key: str, value: Any, expected: str) -> str:
     """Return the message for a value of another type than the one expected, in words."""
     got = "null" if value is None else f"{type_name(type(value))} {value!r}"
-    return f"{key}={shorten(value)}: expected {expected}, got {got}"
+    hint = number_hint(value, whole="whole number" in expected) if "number" in expected else ""
+    return f"{key}={shorten(value)}: expected {expected}, got {got}{hint}"
+
+
+def number_hint(value: Any, *, whole: bool = True) -> str:
+    """Return `; nearest: 10000` for values that mean a number, such as 10k, 1M, '1' and 1e4.
+
+    Args:
+        value: that was refused.
+        whole: whether the number must be a whole one; 1e4 is a fraction for YAML.
+    """
+    match = re.fullmatch(r"\s*([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKM]?)\s*", str(value))
+    if match is None or not isinstance(value, str | float):
+        return ""
+    try:
+        number = float(match[1]) * {"": 1, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
+    except ValueError:
+        return ""
+    if number >= 2**53 or (whole and number != int(number)):
+        return ""
+    return f"; nearest: {int(number) if number == int(number) else number}"
 
 
 def find_wrong_types(key: str, value: Any, hint: Any, declared: Key) -> Iterator[str]:

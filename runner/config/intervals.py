@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from runner.config_value import number_hint
 from runner.errors import ConfigError
 
 Unit = Literal["updates", "examples", "epochs", "seconds"]
@@ -69,6 +70,7 @@ def parse_interval(
     if match is None or match[2] not in _UNITS:
         ways = ["a number of updates", "'5000ex'", "'2ep'", *["'30min'"] * allow_time]
         last = "null for never" if allow_null else ways.pop()
+        last += number_hint(value)
         raise ConfigError(f"{key}={value}: not an interval; write {', '.join(ways)}, or {last}")
     unit, factor = _UNITS[match[2]]
     count = int(match[1]) * factor

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from runner.config_value import number_hint
 from runner.errors import ConfigError, nearest_hint
 
 WIDTHS_KEY = "model.net.embedding_dim"
@@ -45,6 +46,7 @@ def check_widths(value: Any, key: str = WIDTHS_KEY) -> None:
             check_widths(width, f"{key}.{name}")
     elif value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         hint = nearest_hint(value, [AUTO]) if isinstance(value, str) else ""
+        hint = number_hint(value) or hint
         shown = "null" if value is None else value
         raise ConfigError(f"{key}={shown}: must be a whole number from 1, or {AUTO}{hint}")
     elif value != AUTO and value > MAX_WIDTH:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from runner.config_key import Key
-from runner.config_value import find_problem
+from runner.config_value import find_problem, number_hint
 from runner.optim.setting_checks import FROM_ZERO
 
 
@@ -61,7 +61,8 @@ class ScheduleReader:
                 return low
             count = round(float(value[:-2]) * self.steps_per_epoch)
         elif isinstance(value, bool) or not _is_length(value):
-            self.refuse(key, 'must be updates, a fraction of the run below 1, or "2ep"')
+            near = number_hint(value)
+            self.refuse(key, f'must be updates, a fraction of the run below 1, or "2ep"{near}')
             return low
         elif 0 < value < 1:
             if self.check_only or not self.has_total_steps():

@@ -3,7 +3,7 @@ from typing import Any, Literal
 import pytest
 
 from runner.config.typecheck import check_types
-from runner.config_value import matches_type, type_name
+from runner.config_value import matches_type, number_hint, type_name
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,10 @@ def test_null_takes_a_value_out_where_no_schema_says_otherwise():
     assert check_types({"trainer": {"amp": None}}, {"trainer": {}}, ()) == [
         "trainer.amp=null: expected true or false, got null"
     ]
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", "1.5", 1.5, "5m", "..", "9e99", "", 0, True, None, "-", "k"]
+)
+def test_what_means_no_whole_number_has_no_nearest_one(value):
+    assert number_hint(value) == ""
