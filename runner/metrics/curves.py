@@ -44,11 +44,7 @@ def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, 
     NumPy sorts numbers by vector instructions, and finds an order of them one by one: this takes
     half of the time.
     """
-    bits_N = (scores_N + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0, with which it ties
-    # The bits of positive numbers are ordered as the numbers, but for the sign those of negative
-    # ones the other way round.
-    bits_N ^= (bits_N >> 31) & np.int32(0x7FFFFFFF)
-    sorted_N = bits_N.astype(np.int64)
+    sorted_N = _ordered_bits(scores_N).astype(np.int64)
     sorted_N <<= 1
     sorted_N += labels_N.astype(bool)
     sorted_N.sort()
@@ -57,6 +53,34 @@ def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, 
     sorted_N &= 1
     positive_K = np.diff(np.cumsum(sorted_N, out=sorted_N)[lasts_K], prepend=0).astype(np.float64)
     return positive_K, np.diff(lasts_K, prepend=-1) - positive_K
+
+
+def _ordered_bits(scores_N: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Return whole numbers in the order of scores, none of which is NaN."""
+    bits_N = (scores_N + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0, with which it ties
+    # The bits of positive numbers are ordered as the numbers, but for the sign those of negative
+    # ones the other way round.
+    bits_N ^= (bits_N >> 31) & np.int32(0x7FFFFFFF)
+    return bits_N
+
+
+def _order_by_group(groups_N: NDArray[np.int64], scores_N: Scores) -> NDArray[np.int64]:
+    """Return what `np.lexsort` does of scores within groups, rows that tie as they stand.
+
+    NumPy sorts by digits only what has 16 bits: two such sorts for the scores, and one for each 16
+    bits of the groups, take a fifth of the time.
+    """
+    if scores_N.dtype != np.float32 or np.isnan(scores_N).any():
+        return np.lexsort((scores_N, groups_N))
+    score_bits_N = _ordered_bits(scores_N).view(np.uint32) ^ np.uint32(1 << 31)
+    group_bits_N = groups_N.view(np.uint64) - groups_N.min().view(np.uint64)  # modulo 2^64
+    digits = [(score_bits_N, 0), (score_bits_N, 16)]
+    digits += [(group_bits_N, i) for i in range(0, int(group_bits_N.max()).bit_length(), 16)]
+    order_N = np.arange(len(groups_N))
+    for bits_N, shift in digits:
+        digit_N = (bits_N[order_N] >> bits_N.dtype.type(shift)).astype(np.uint16)
+        order_N = order_N[np.argsort(digit_N, kind="stable")]
+    return order_N
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
@@ -110,7 +134,7 @@ def grouped_roc_auc(
     """
     if not len(groups_N):
         return math.nan, math.nan
-    order_N = np.lexsort((scores_N, groups_N))
+    order_N = _order_by_group(groups_N, scores_N)
     groups_N, scores_N = groups_N[order_N], scores_N[order_N]
     new_group_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))
     new_level_N = new_group_N | np.concatenate(([True], scores_N[1:] != scores_N[:-1]))

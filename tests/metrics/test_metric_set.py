@@ -13,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics import MetricSet
-from runner.metrics.curves import group_by_score, roc_auc
+from runner.metrics.curves import _order_by_group, group_by_score, roc_auc
 from runner.metrics.names import METRICS
 from runner.metrics.settings import MetricSettings
 
@@ -507,3 +507,23 @@ def test_the_state_of_training_does_not_depend_on_who_looked_before():
         looked_at.state()
     for name, tensor in other.state().items():
         assert torch.equal(looked_at.state()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.arange(1000) % 3,
+        np.arange(1000) % 90_000 * 77,
+        np.array([-(2**63), 2**63 - 1, 0, -1] * 250),
+        np.full(1000, -5),
+    ],
+    ids=["few", "many", "hashed", "one"],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_ordered_by_group_and_score_and_ties_stay_as_they_stand(groups, dtype):
+    rng = np.random.default_rng(0)
+    scores = rng.choice([-np.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 0.5, 1, np.inf], 1000)
+    for given in (scores, np.where(rng.random(1000) < 0.1, np.nan, scores)):
+        given, shuffled = given.astype(dtype), rng.permutation(groups).astype(np.int64)
+        expected = np.lexsort((given, shuffled))
+        assert _order_by_group(shuffled, given).tolist() == expected.tolist()
