@@ -149,6 +149,39 @@ def test_a_split_in_the_wrong_form_is_refused_with_what_to_write(tmp_path):
         recipe.check()
 
 
+@pytest.mark.parametrize(
+    ("form", "said", "said_of_split"),
+    [
+        (
+            "%m/%d/%Y",
+            "no times in the form dmy in 1.. of 300 rows; .*; --time event_time=mdy",
+            None,
+        ),
+        ("%Y/%m/%d", "no times in the form dmy; .*; --time event_time=ymd reads", "; ymd reads it"),
+        (
+            "%Y-%m-%d",
+            "no times in the form dmy; .*; --time event_time reads",
+            "; without one it is read",
+        ),
+    ],
+)
+def test_a_form_that_others_are_in_is_refused_with_that_of_the_times(
+    tmp_path, form, said, said_of_split
+):
+    days = [datetime.fromtimestamp(n * 86_400 + 1.6e9, UTC).strftime(form) for n in range(300)]
+    path = str(tmp_path / "x.parquet")  # as texts: Arrow takes ISO dates of CSV files for dates
+    rows = {"user": [f"u{n % 7}" for n in range(300)], "label": [n // 3 % 2 for n in range(300)]}
+    pq.write_table(pa.table({"event_time": days, **rows}), path)
+    with pytest.raises(UserError, match=f"--time event_time: has {said}"):
+        propose(path, tmp_path / "s.yaml", "--time", "event_time=dmy")
+    schema = {"labels": ["label"], "categorical": {"user": {"encode": "vocabulary"}}}
+    schema["split"] = {"time": "event_time", "input": "dmy", "validation": "9d", "test": "9d"}
+    recipe = TableRecipe(format="parquet", path=path, schema=schema)
+    if said_of_split is not None:  # a split is refused at once where no time is in its form
+        with pytest.raises(DataError, match=f"is none in dmy; .*`input`: .*{said_of_split}"):
+            recipe.check()
+
+
 def test_large_texts_are_times_as_well(tmp_path):
     """Pandas writes all texts as such since its version 3."""
     days = [f"2026-{1 + n // 28:02d}-{1 + n % 28:02d}" for n in range(280)]

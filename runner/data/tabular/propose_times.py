@@ -102,11 +102,19 @@ def choose_time(
         is_early = is_text(f.type) and len(known_R) and known_R.min() < EARLIEST_S
         if is_early and not (given or sounds_like_time(f.name)):  # such as a day of birth
             continue
-        if not len(known_R):
+        others = f.time_form.split(AMBIGUOUS) if form and is_text(f.type) and f.time_form else ()
+        is_other = bool(others) and form not in others and len(known_R) < 0.99 * len(seconds_R)
+        if not len(known_R) or is_other:
             if not given:
                 continue
             known = ", ".join(TIME_FORMS)
             in_form = f" in the form {own}" if own else ""
+            if len(known_R):
+                num_rows = len(seconds_R)
+                in_form += f" in {num_rows - len(known_R):,} of {num_rows:,} rows"
+            if others:  # the forms in which they are times; ISO 8601 needs none
+                ways = (f"--time {f.name}" + f"={o}" * (o != "text") for o in others)
+                known += f"; {' or '.join(ways)} reads them"
             raise UserError(f"--time {f.name}: has no times{in_form}; forms are {known}")
         if len(known_R) < 0.99 * len(seconds_R) and not given:
             continue

@@ -14,7 +14,13 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
 from runner.data.tabular.split_setting import DRAWS, EVENT_SPLITS, Split
-from runner.data.tabular.times import TEXT_DATES, describe_wrong_time, is_temporal, parse_times
+from runner.data.tabular.times import (
+    TEXT_DATES,
+    describe_wrong_time,
+    guess_time_form,
+    is_temporal,
+    parse_times,
+)
 from runner.errors import DataError
 
 MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows
@@ -43,7 +49,9 @@ def check_split_type(
         if rows is None or not np.isnan(read_seconds(rows, split)).all():
             return
         example = next((v for v in single_array(rows, str(split.column)).to_pylist() if v), "")
-        forms = ", ".join(TEXT_DATES)
+        forms, fitting = ", ".join(TEXT_DATES), guess_time_form(pa.array([example]))
+        if fitting:  # ISO 8601 needs none
+            forms += "; without one it is read" if fitting == "text" else f"; {fitting} reads it"
         raise DataError(
             f"{path}: column {split.column!r} has type {type_}, expected a time: {example!r} is "
             f"none in {split.input or 'ISO 8601'}; the split takes the order of day, month and "
