@@ -12,8 +12,8 @@ from runner.errors import UserError
 def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     """List or delete failed runs and runs that ended before their first checkpoint.
 
-    With --interrupted also those that could be resumed, with --older-than AGE also finished ones of
-    that age.
+    With --interrupted also those that could be resumed, with --older-than AGE only those of that
+    age, finished ones too.
 
     Raises:
         UserError: for a flag that does not exist, or a folder that does not.
@@ -49,7 +49,9 @@ def make_parser() -> VerbParser:
         examples=("clean", "clean outputs/sweeps --interrupted --older-than 7d --yes"),
     )
     parser.add_words("folders", "DIR", "where to look; default: outputs")
-    parser.add_value("--older-than", "AGE", "also finished runs of this age, such as 12h, 7d, 4w")
+    parser.add_value(
+        "--older-than", "AGE", "only runs of this age, finished ones too, such as 12h, 7d, 4w"
+    )
     parser.add_switch("--interrupted", "also runs that could be resumed")
     parser.add_switch("--yes", "delete what is listed")
     return parser
