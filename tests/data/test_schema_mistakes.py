@@ -54,6 +54,10 @@ def growing(**settings):
         ({"numeric": {"x": {"clip": [float("nan"), 1]}}}, "x.clip[0]=nan: must be a finite number"),
         ({"numeric": {"x": {"clip": [1]}}}, "x.clip=[1]: needs 2 items"),
         ({"numeric": ["x", "x"]}, "s.yaml.numeric: 'x' is declared twice"),
+        (
+            {"categorical": ["a", {"name": "c", "encode": "hash"}]},
+            "categorical: {'name': 'c', 'encode': 'hash'} in its list is no name of a column; with",
+        ),
         ({"numeric": {"y": {}}}, "'y' is declared twice; give one of them another name"),
         ({"categorical": {"c": {"max_length": 3}}}, "c.max_length: only sequences have a length"),
         ({"categorical": {"c": 7}}, "s.yaml.categorical.c=7: expected settings, of column, encode"),

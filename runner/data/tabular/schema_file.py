@@ -155,6 +155,13 @@ def _parse_specs(
     """
     declared = schema.get(role) or {}
     if isinstance(declared, (list, tuple)):
+        entries = [entry for entry in declared if not isinstance(entry, str | int)]
+        if entries:
+            problems.append(
+                f"{where}.{role}: {entries[0]} in its list is no name of a column; with settings "
+                f"columns stand as `name: {{settings}}`, without a list"
+            )
+            return []
         counts = Counter(map(str, declared))
         problems += [f"{where}.{role}: {n!r} is declared twice" for n, c in counts.items() if c > 1]
         declared = dict.fromkeys(map(str, declared))
