@@ -209,6 +209,8 @@ def test_the_version_is_our_own_and_of_what_we_stand_on(command):
 def test_flags_may_stand_anywhere(command):
     code, out, _ = command("seed=4", "--cfg", "job", "optimizer=sgd", "--package", "seed")
     assert (code, out) == (0, "# @package seed\n4\n")
+    code, out, _ = command("--cfg", "job", "--package", "trainer.max_steps")
+    assert (code, out) == (0, "# @package trainer.max_steps\nnull\n")
 
 
 def test_hydras_own_questions_are_hydras(tmp_path):

@@ -93,12 +93,14 @@ def show_config(flags: Flags) -> int:
         shown["hydra"] = composed.hydra
     if flags.package:
         package = flags.package.replace("_global_", "").strip(".")
-        shown = OmegaConf.select(shown, package) if package else shown
-        if shown is None:
+        absent = object()
+        shown = OmegaConf.select(shown, package, default=absent) if package else shown
+        if shown is absent:
             near = nearest_hint(package, dotted_keys(composed.config))
             raise ConfigError(f"--package {flags.package}: there is no such group of keys{near}")
         print(f"# @package {flags.package}")
     text = OmegaConf.to_yaml(shown, resolve=flags.resolve) if OmegaConf.is_config(shown) else shown
+    text = "null" if text is None else text
     print(text, end="" if str(text).endswith("\n") else "\n")
     return 0
 
