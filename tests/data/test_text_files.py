@@ -233,6 +233,20 @@ def test_decimal_commas_of_several_numbers_in_a_text_are_read_as_points(tmp_path
     assert found[0][2] == [0.5, 2, 1.75, 3]
 
 
+def test_vectors_with_decimal_commas_are_proposed_as_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "x.csv"
+    lines = [
+        f"{n % 2};{x[0]:.3f};{x[1]:.3f}|{x[2]:.2f}|1;{n % 7}|{n % 5}"
+        for n, x in enumerate(rng.normal(size=(300, 3)))
+    ]
+    path.write_text("\n".join(["label;x;vector;pages", *lines]).replace(".", ","))
+    roles = {f.name: role for f, role in propose_schema(str(path)).columns}
+    assert roles["vector"].name == "numeric"
+    assert (roles["vector"].settings["size"], roles["vector"].settings["separator"]) == (3, "|")
+    assert roles["pages"].name == "categorical"
+
+
 def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch):
     monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", 512)
     lines[2000] = "1,too,many,values"

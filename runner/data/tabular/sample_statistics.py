@@ -31,6 +31,9 @@ LEAST_WORDS = 0.001  # share of rows with words that stand for missing numbers; 
 FEW_AMOUNTS = 10  # differing numbers with a unit or words among them; as texts they tell as much
 MAX_WRONG = 3  # texts that are no numbers, as which some are shown
 
+# several numbers in one text, in a file with decimal commas
+_COMMA_VECTOR = r"^ *[+-]?\d*,?\d+([|; ] *[+-]?\d*,?\d+)+ *$"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -54,6 +57,10 @@ class Sample:
         column, found = self.table[name], None
         if is_number is not False:
             found = _compute_amount_statistics(column, name, is_number=bool(is_number))
+        if found is None and self.decimal == "," and pt.is_string(column.type):
+            values = column.drop_null()
+            if pc.all(pc.match_substring_regex(values, _COMMA_VECTOR)).as_py() and len(values):
+                column = pc.replace_substring(column, ",", ".")  # as it is read then
         found = found or compute_statistics(column, name)
         wrong = self.wrong_texts.get(name)
         if wrong is None:
