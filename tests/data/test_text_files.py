@@ -605,7 +605,9 @@ def test_json_lists_are_lists():
     wanted = [["a", "b, c"], ["1", "2"], [], [], ["x"], ["y", "z"]]
     assert split_json_lists(pa.array(texts)).to_pylist() == wanted
     of_numpy = ["[np.int64(1), np.int64(2)]", "[ 1  2\n 33]", "[np.str_('a'), np.str_('b')]", "[7]"]
+    of_numpy += ["['a' 'b, c'\n \"it's\" None]", """["a' 'b"]""", "['a' 'b', 'c']"]
     wanted = [["1", "2"], ["1", "2", "33"], ["a", "b"], ["7"]]
+    wanted += [["a", "b, c", "it's", None], ["a' 'b"], ["a' 'b", "c"]]
     assert split_json_lists(pa.array(of_numpy)).to_pylist() == wanted
 
 

@@ -73,9 +73,9 @@ class TableRecipe(TableFiles):
         It differs from LAYOUT_VERSION where files are fetched, where they hold the items that users
         have seen, where rows without a time or a listed value are judged, for texts, of which an
         open quote or one of several passes took rows before, for rows of a user's own, which were
-        filtered or lost fractions unseen, for lists in texts, whose escapes stayed, and for matches
-        of ids, of which large ones had not all digits, so that a cache that was made otherwise is
-        not used.
+        filtered or lost fractions unseen, for lists in texts, of which NumPy's were one id, and
+        for matches of ids, of which large ones had not all digits, so that a cache that was made
+        otherwise is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
@@ -83,7 +83,7 @@ class TableRecipe(TableFiles):
         has_events = self.declared.interactions is not None
         words = ["seen"] if has_events else ["judged"] if is_judged else []
         words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
-        words += ["lists"] if any(spec.separator == "json" for spec in self.declared.ids) else []
+        words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 

@@ -30,6 +30,7 @@ MISSING_NUMBERS = (
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 JSON_VALUES = (str, int, float, type(None))
+_QUOTED = r"""(?:'[^']*'|"[^"]*"|None)"""  # a value of an array, as NumPy writes texts
 # in a list: an escape, a value without quotes beside one with them, and a missing one
 _NEEDS_PARSER = r"""\\|["']\s*,\s*[^"'\s]|[^"'\s]\s*,\s*["']|(^|,)\s*(null|None)\s*(,|$)"""
 
@@ -111,7 +112,9 @@ def match_unsigned(texts: pa.Array) -> pa.Array:
 
 
 def split_json_lists(texts: pa.Array) -> pa.Array:
-    """Split texts such as `["a", "b"]` or `[1, 2]`, and `[np.int64(1)]` or `[1 2]` of NumPy.
+    """Split texts such as `["a", "b"]` or `[1, 2]`, and those of NumPy.
+
+    These are `[np.int64(1)]`, `[1 2]` and `['a' 'b']`.
 
     A missing or an empty list has no value, and a `null` in a list is missing.
     """
@@ -119,6 +122,9 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     inner = pc.replace_substring_regex(inner, r"np\.\w+\(([^()]*)\)", r"\1")
     is_array = pc.match_substring_regex(inner, r"^-?\d+(\s+-?\d+)+$")
     inner = pc.if_else(is_array, pc.replace_substring_regex(inner, r"\s+", ","), inner)
+    is_array = pc.match_substring_regex(inner, rf"^{_QUOTED}(\s+{_QUOTED})+$")
+    with_commas = pc.replace_substring_regex(inner, rf"({_QUOTED})\s+", r"\1,")
+    inner = pc.if_else(is_array, with_commas, inner)
     quoted = pc.match_substring_regex(inner, "^[\"']")
     between_quotes = pc.replace_substring_regex(inner, "[\"']\\s*,\\s*[\"']", "\x1f")
     between_values = pc.replace_substring_regex(inner, r"\s*,\s*", "\x1f")
