@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.config.settings import TRAIN_LOOP, TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP
+from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP, TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP
 from runner.config.settings.loops import EVALUATE_LOOP, judged_splits
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.dataset_check import check_dataset, is_stream
@@ -17,6 +17,7 @@ from runner.data.core.fitted import (
     saved_digest,
     with_fitted_transforms,
 )
+from runner.data.interactions.declaration import Interactions
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.distributed.global_batch import rank_batch_size
@@ -30,9 +31,24 @@ from runner.training.builder.model import finds_items
 
 def makes_windows(dataset: Mapping[str, Any]) -> bool:
     """Tell whether train rows are windows of events, of which a row's item is one alone."""
+    return getattr(_declared_events(dataset), "train_on", None) == "windows"
+
+
+def describe_order_by_user(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning if loop=online takes rows of events, which lie user by user."""
+    if config["loop"]["_target_"] == ONLINE_LOOP and _declared_events(config["dataset"]):
+        yield (
+            "loop=online takes the rows of events user by user, whatever their times, so that "
+            "progressive metrics say nothing of how later events follow from earlier ones; to go "
+            "on with newer events, train on old and new ones with checkpoint.init_from=RUN, and "
+            "a split by time judges later ones"
+        )
+
+
+def _declared_events(dataset: Mapping[str, Any]) -> Interactions | None:
+    """Return what a dataset declares of events; None if it has none."""
     declared = getattr(build_recipe(dataset), "declared", None)
-    events = getattr(declared, "interactions", None)
-    return events is not None and events.train_on == "windows"
+    return getattr(declared, "interactions", None)
 
 
 def check_loop_of_stream(dataset: Dataset, loop: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 from runner.config.intervals import parse_interval
 from runner.config.settings import (
     FOLDER_DELIVERY,
+    ONLINE_LOOP,
     CheckpointSettings,
     DeliverySettings,
     TrainerSettings,
@@ -37,7 +39,12 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.identity import check_belongs
 from runner.rundir.run import Run
 from runner.training.builder.context import make_context, set_up_task
-from runner.training.builder.data import count_steps_per_epoch, make_dataset, makes_windows
+from runner.training.builder.data import (
+    count_steps_per_epoch,
+    describe_order_by_user,
+    make_dataset,
+    makes_windows,
+)
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.growing import with_rows
 from runner.training.builder.hard_negatives import fill_negative_table
@@ -189,12 +196,16 @@ def show_preflight_warnings(
     inputs: JobInputs, cadence: Cadence, length: RunLength, model: nn.Module
 ) -> None:
     """Show what `preflight_warnings` has to say of a model and the dataset."""
+    if inputs.config["loop"]["_target_"] == ONLINE_LOOP:  # it evaluates no split
+        cadence = replace(cadence, eval_every=None)
     is_next_item = isinstance(model, NextItemModel)
     learns_every_place = is_next_item and getattr(model, "every_place", True)
     skips = makes_windows(inputs.config["dataset"]) and not learns_every_place
     for warning in preflight_warnings(
         cadence, inputs.trainer, length, is_next_item=is_next_item, skips_events=skips
     ):
+        inputs.view.warn(warning)
+    for warning in describe_order_by_user(inputs.config):
         inputs.view.warn(warning)
 
 

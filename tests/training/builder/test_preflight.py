@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from torch.nn import Linear
 
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.intervals import parse_interval
 from runner.config.proposed_length import propose_length
-from runner.config.settings import TrainerSettings
-from runner.training.builder.data import makes_windows
+from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP, TrainerSettings
+from runner.training.builder.data import describe_order_by_user, makes_windows
+from runner.training.builder.job import show_preflight_warnings
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.job import Cadence
 
@@ -64,6 +68,18 @@ def test_windows_of_events_are_no_data_for_a_model_that_learns_from_the_item_of_
     assert not makes_windows({"_target_": "my.own.Dataset"})
 
 
+def test_online_learning_from_events_is_told_that_their_rows_lie_by_user_and_not_by_time():
+    schema = {"interactions": {"user": "user", "item": "item", "time": "time"}}
+    node = {"_target_": "runner.data.tabular.table.table", "format": "csv", "path": "events.csv"}
+    config = {"loop": {"_target_": ONLINE_LOOP}, "dataset": {**node, "schema": schema}}
+    (said,) = describe_order_by_user(config)
+    assert "user by user, whatever their times" in said and "checkpoint.init_from=RUN" in said
+    assert not list(describe_order_by_user({**config, "loop": {"_target_": TRAIN_LOOP}}))
+    rows = {**node, "schema": {"labels": ["y"], "categorical": ["item"]}}
+    for dataset in (rows, {"_target_": "my.own.Dataset"}):
+        assert not list(describe_order_by_user({**config, "dataset": dataset}))
+
+
 @pytest.mark.parametrize("rows", [1, 100, 3000, 8087, 250_000, 2_000_000, 45_000_000])
 def test_a_proposed_length_learns_enough_and_is_not_warned_of(rows):
     length = propose_length(rows)
@@ -108,3 +124,18 @@ def test_a_patience_that_cannot_run_out_is_a_warning(rule, evaluate, patience, w
     assert bool(found) is warned
     if warned:
         assert f"trainer.{name}.patience={patience}: can never run out" in found[0]
+
+
+def test_learning_online_is_told_nothing_of_evaluations_which_it_has_not():
+    said = []
+    inputs = SimpleNamespace(
+        config={"loop": {"_target_": ONLINE_LOOP}, "dataset": {"_target_": "my.own.Dataset"}},
+        trainer=TrainerSettings(max_steps=100),
+        view=SimpleNamespace(warn=said.append),
+    )
+    epoch = parse_interval("4ep", key="trainer.eval_every")
+    show_preflight_warnings(inputs, Cadence(None, epoch, None), RUN, Linear(1, 1))
+    assert not said
+    inputs.config["loop"]["_target_"] = TRAIN_LOOP
+    show_preflight_warnings(inputs, Cadence(None, epoch, None), RUN, Linear(1, 1))
+    assert [line.split(":")[0] for line in said] == ["trainer.eval_every"]
