@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.compose import ComposedConfig, compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
+from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.launch import changed_data_note, with_kept_schema
@@ -272,7 +273,8 @@ def text_settings(
     own_format = dataset.get("format", "parquet")
     format_ = find_format(inputs, own_format)
     names = ("delimiter", "quote", "decimal", "column_names") if format_ == own_format else ()
-    # of the schema, such as its delimiter, unless the run has set one
-    said = {**places, **{n: v for n, v in dataset.items() if v is not None}}
+    # of the schema, such as its delimiter, unless the run has set one; the usual quote is not set
+    usual = (None, TextFormat.quote)
+    said = {**places, **{n: v for n, v in dataset.items() if v not in usual}}
     known = (*names, "on_bad_rows", "max_bad_rows")
     return {"format": format_, **{n: said[n] for n in known if n in said}}

@@ -11,6 +11,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
 from runner.data.tabular.choose_roles import SeveralLabelsError
+from runner.data.tabular.read_text import read_text_chunks
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -1002,6 +1004,34 @@ def test_values_in_quotes_may_have_line_breaks(tmp_path, propose):
     assert written["delimiter"] == ";" and written["decimal"] == ","
     assert list(written["labels"]) == ["click"] and list(written["numeric"]) == ["Preis"]
     assert "Käufer" in written["categorical"]
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";"])
+def test_quotes_that_are_a_part_of_values_are_read_as_they_are(tmp_path, propose, delimiter):
+    """As in Last.fm: one that is not closed took all rows up to the next one."""
+    path = tmp_path / "plays.csv"
+    artists = ['"Weird Al" Yankovic', "Moby", 'Say "yes"', '"Heroes', "AC/DC", "Air", "Beck"]
+    rows = [["artist", "user", "click"], *([artists[n % 7], n % 9, n % 2] for n in range(99))]
+    path.write_text("\n".join(delimiter.join(map(str, row)) for row in rows))
+    written, told = propose(str(path))
+    assert written["quote"] == "" and 'a part of its values, such as "Weird Al" Yankovic' in told
+    declared = {**written, "split": {"random": {"train": 0.8, "validation": 0.2}}}
+    table = TableRecipe("csv", str(path), declared)
+    chunks = read_text_chunks(table.files["train"][0], {}, table.text_format, skip_bad_rows=False)
+    read = pa.concat_tables(chunk.table for chunk in chunks)
+    assert read["artist"].to_pylist() == [artists[n % 7] for n in range(99)]
+    assert replace(table, quote="'").text_format.quote == "'"
+    usual = TableRecipe("csv", str(path), {**declared, "quote": '"'})
+    assert usual.content_fields() != table.content_fields()
+
+
+@pytest.mark.parametrize(
+    "value", ['"a ""b"" c"', '"a\tb"', '"a\nb" c', "'a' b", '"a" "b"', '"a" '], ids=ascii
+)
+def test_quotes_around_values_are_no_part_of_them(tmp_path, propose, value):
+    rows = [f"{value}\t{n % 9}\t{n % 2}" for n in range(99)]
+    (tmp_path / "x.tsv").write_text("\n".join(["text\tuser\tclick", *rows]))
+    assert "quote" not in propose(str(tmp_path / "x.tsv"))[0]
 
 
 def test_the_commands_that_it_prints_name_files_with_spaces(tmp_path, capsys, monkeypatch):

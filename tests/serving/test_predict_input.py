@@ -112,6 +112,7 @@ def test_a_malformed_line_gets_a_row_in_its_place_and_other_rows_know_their_line
         (";", {"delimiter": "|"}, "x;y\n1;2\n3;4", "csv"),
         (None, {"delimiter": "|", "column_names": ["x", "y"]}, "1|2\n3|4", "csv"),
         (None, {"delimiter": "|", "column_names": ["x", "y"]}, "x\ty\n1\t2\n3\t4", "tsv"),
+        (None, {"quote": ""}, 'x,y\n1,"a\n3,"b', "csv"),
     ],
 )
 def test_files_are_read_with_the_delimiter_and_the_names_of_the_schema(

@@ -309,6 +309,8 @@ def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
     places: dict[str, Any] = {}
     if layout.delimiter != usual.delimiter:
         places["delimiter"] = layout.delimiter
+    if layout.quote != usual.quote:
+        places["quote"] = layout.quote
     if layout.decimal != usual.decimal:
         places["decimal"] = layout.decimal
     if layout.column_names:

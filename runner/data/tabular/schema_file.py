@@ -28,7 +28,8 @@ from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_key
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
-TEXT_KEYS = ("delimiter", "decimal", "column_names")  # of text files, where they are not usual
+# of text files, where they are not usual
+TEXT_KEYS = ("delimiter", "quote", "decimal", "column_names")
 DECIMALS = (".", ",")  # before the fraction of a number
 PATTERN = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")  # that stands for several columns
 MAX_COLUMNS = 10_000  # that one pattern may stand for
@@ -135,6 +136,8 @@ def _parse_places(schema: Mapping[str, Any], where: str, problems: list[str]) ->
     delimiter = places.get("delimiter", ",")
     if not is_delimiter(delimiter):
         problems.append(f"{where}.delimiter={delimiter!r}: expected one character")
+    if not isinstance(quote := places.get("quote", ""), str) or len(quote) > 1:
+        problems.append(f"{where}.quote={quote!r}: expected one character, or '' for none")
     if (decimal := places.get("decimal", ".")) not in DECIMALS:
         problems.append(f"{where}.decimal={decimal!r}: expected one of {', '.join(DECIMALS)!r}")
     if "column_names" in places:

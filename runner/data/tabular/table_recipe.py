@@ -56,6 +56,7 @@ class TableRecipe(TableFiles):
                 if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
             }
             | ({} if self.delimiter or not own else {"delimiter": own})
+            | ({} if text.quote == self.quote else {"quote": text.quote})
             | ({} if text.decimal == TextFormat.decimal else {"decimal": text.decimal}),
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,

@@ -176,9 +176,10 @@ class TableSettings:
     def text_format(self) -> TextFormat:
         usual, places = default_text_format(self.format), self.declared.places
         delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
+        quote = places.get("quote", usual.quote) if self.quote == usual.quote else self.quote
         names = self.column_names or places.get("column_names") or ()
         decimal = self.decimal or places.get("decimal") or usual.decimal
-        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines, decimal)
+        return TextFormat(delimiter, quote, tuple(names), usual.json_lines, decimal)
 
     @property
     def skips_bad_rows(self) -> bool:

@@ -73,7 +73,13 @@ def find_layout(
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
-    rows = _split_rows(file, text, delimiter)
+    if value := _find_literal_quote(text, delimiter):
+        layout = replace(layout, quote="")
+        notes.append(
+            f"quotes are a part of its values, such as {value}, and are read as they are; without "
+            "`quote: ''` in the YAML one that is not closed would take the lines behind it"
+        )
+    rows = _split_rows(file, text, layout)
     first = rows[0] if rows else []
     if commas := _columns_of_fractions(rows, ","):
         if points := _columns_of_fractions(rows, "."):
@@ -104,12 +110,29 @@ def find_layout(
     return layout, notes
 
 
-def _split_rows(file: DataFile, text: str, delimiter: str) -> list[list[str]]:
-    check_width(file, text.partition("\n")[0].encode(), TextFormat(delimiter))
+def _find_literal_quote(text: str, delimiter: str) -> str:
+    """Return a value whose first quote closes nothing; empty where quotes may stand around values.
+
+    Without quotes all lines must have as many values as the first, so that no delimiter and no line
+    break stands between quotes.
+    """
+    lines = [line.split(delimiter) for line in text.split("\n") if line.strip()]
+    if {len(values) for values in lines} != {max(2, len(lines[0]) if lines else 0)}:
+        return ""
+    values = (value for line in lines for value in line if value.startswith('"'))
+    return next((value for value in values if not re.search(r'."\s*$', value)), "")
+
+
+def _split_rows(file: DataFile, text: str, layout: TextFormat) -> list[list[str]]:
+    check_width(file, text.partition("\n")[0].encode(), layout)
     csv.field_size_limit(MAX_LINE_BYTES)
     try:
-        reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        return list(itertools.islice(reader, NUM_LINES))
+        lines = io.StringIO(text, newline="")
+        if layout.quote:
+            reader = csv.reader(lines, delimiter=layout.delimiter)
+        else:
+            reader = csv.reader(lines, delimiter=layout.delimiter, quoting=csv.QUOTE_NONE)
+        return list(itertools.islice(filter(None, reader), NUM_LINES))
     except csv.Error as error:
         raise DataError(f"{file}: {error}") from error
 
@@ -122,7 +145,7 @@ def check_same_width(files: Sequence[DataFile], layout: TextFormat) -> None:
     """
     width = len(layout.column_names)
     for file in files[1:] if width else ():
-        rows = _split_rows(file, read_first_rows(file), layout.delimiter)
+        rows = _split_rows(file, read_first_rows(file), layout)
         if rows and width not in map(len, rows):
             raise DataError(
                 f"{file}: has {len(rows[0])} columns, and {files[0]} has {width}; of two tables, "
