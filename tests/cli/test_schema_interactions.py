@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pandas
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -184,6 +186,40 @@ def test_a_row_for_each_user_with_lists_is_told_how_it_becomes_events(propose):
     lists = [[1_600_000_000 + n, 1_600_000_100 + n] for n in range(ROWS)]
     _, shown = propose({"user": np.arange(ROWS), "items": lists, "ts": lists})
     assert "pandas makes events of lists: table.explode(['items', 'ts'])" in shown
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["lists", "texts"])
+def test_users_of_one_row_each_are_told_how_the_lists_beside_them_become_events(
+    propose, tmp_path, monkeypatch, as_text
+):
+    rng = np.random.default_rng(0)
+    lists = [[f"i{item}" for item in rng.integers(0, 70, n % 5 + 1)] for n in range(ROWS)]
+    items = [f"i{item}" for item in rng.integers(0, 70, ROWS)]
+    past = [" ".join(ids) for ids in lists] if as_text else lists
+    table = columns(user_id=np.arange(ROWS), item_id=items, history=[None, *past[1:]])
+    _, shown = propose(table)
+    told = "each user_id has one row, and a history has the other events of its user"
+    [code] = re.findall(told + r"; where history has them, with pandas, `(.*?)` makes them", shown)
+    [words] = re.findall(r"`python -m runner schema events.parquet (.*?)` reads those", shown)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"t": pd.read_parquet("x.parquet")})
+    events = pq.read_table("events.parquet").to_pydict()
+    parts, shown = propose(events, *words.split())
+    assert parts["interactions"].items() >= {"item": "item_id", "time": "step"}.items()
+    assert "has one row" not in shown
+    made = pd.DataFrame(events).sort_values("step").groupby("user_id")["item_id"].agg(list)
+    assert made.tolist() == [
+        [*ids, item] for ids, item in zip([[], *lists[1:]], items, strict=True)
+    ]
+
+
+def test_the_item_of_an_event_is_no_list(propose):
+    table = columns(item_id=[["a", "b"]] * ROWS)
+    with pytest.raises(UserError, match=r"--item item_id: has a list in each row.*t\.explode"):
+        propose(table, "--item", "item_id")
+    shown = [" ".join(f"N{n % m}-{m % 2}" for m in (5, 7, 9)) for n in range(ROWS)]
+    _, told = propose(columns(item_id=shown), "--item", "item_id")
+    assert "item_id: has several items with a label each" in told
 
 
 def test_lists_of_other_lengths_are_not_made_rows_together(propose):

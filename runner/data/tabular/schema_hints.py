@@ -61,6 +61,13 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
                 continue  # its days are numbers
             elif f.low is None or (holds_lists and not (f.vector_size and flag == "--numeric")):
                 problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
+    problems += [
+        f"{flag} {f.name}: has a list in each row, and an event has one {flag[2:]}; with pandas, "
+        f"`t.explode({f.name!r})` makes a row of each"
+        for flag in ("--user", "--item")
+        for f in (by_name[n] for n in given[flag] if n in by_name)
+        if is_list(f.type)
+    ]
     time = by_name.get(hints.time) if hints.time else None
     if time and time.low is None and not is_time(time):
         problems.append(
