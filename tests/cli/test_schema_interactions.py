@@ -213,6 +213,19 @@ def test_users_of_one_row_each_are_told_how_the_lists_beside_them_become_events(
     ]
 
 
+def test_events_that_stand_several_times_are_told_with_what_leaves_one_of_each(propose):
+    """As in Delicious, where each tag of a bookmark is a row."""
+    table = {name: np.repeat(values, 2) for name, values in columns().items()}
+    _, shown = propose(table | {"tag_name": np.arange(2 * ROWS) % 70})
+    told = "50.0% of the events have the user_id, item_id and timestamp of another, as where each"
+    assert told in shown
+    [code] = re.findall(r"with pandas, `t = (.*?)` leaves one of each", shown)
+    left = eval(code, {"t": pd.DataFrame(table)})
+    assert len(left) == ROWS
+    _, shown = propose(left.to_dict("list"))
+    assert "of another" not in shown
+
+
 def test_the_item_of_an_event_is_no_list(propose):
     table = columns(item_id=[["a", "b"]] * ROWS)
     with pytest.raises(UserError, match=r"--item item_id: has a list in each row.*t\.explode"):

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.core.columns import is_list
 from runner.data.tabular.column_names import (
     SESSION,
     USER,
@@ -21,7 +19,7 @@ from runner.data.tabular.column_names import (
     sounds_like_time,
 )
 from runner.data.tabular.column_statistics import ColumnStatistics
-from runner.data.tabular.doubtful_values import describe_impressions
+from runner.data.tabular.doubtful_events import describe_events
 from runner.data.tabular.guess_label import MAX_RATINGS, find_label_candidates, is_binary
 from runner.data.tabular.guess_roles import Role, is_time
 from runner.data.tabular.propose_event_order import find_finer_time, may_order
@@ -243,8 +241,7 @@ def choose_events(
             finer, found = find_finer_time(table, events.user, events.time, others)
             events = replace(events, time=finer or events.time)
             notes += found
-        notes += describe_impressions(table, [f for f in free if f.name == events.item])
-        notes += _describe_single_events(table, events, free)
+        notes += describe_events(table, (events.user, events.item, events.time), free)
         other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
         other = other or "--label NAME proposes to predict a column instead"
         notes.append(
@@ -267,31 +264,6 @@ def choose_events(
             "COLUMN proposes each user's history in the order of COLUMN, and the next item"
         )
     return events
-
-
-def _describe_single_events(
-    table: pa.Table, events: EventColumns, columns: Sequence[ColumnStatistics]
-) -> list[str]:
-    """Return a note if no user of the sample has two events, so that no history has any.
-
-    Lists beside them may be the histories, which pandas makes events.
-    """
-    if pc.count_distinct(table[events.user]).as_py() < table.num_rows:
-        return []
-    note = f"each {events.user} has one row, and a history has the other events of its user"
-    lists = [f for f in columns if f.separator != "json" and not f.vector_size]
-    lists = [f for f in lists if is_list(f.type) or f.separator]
-    if lists:
-        name, item = repr(lists[0].name), repr(events.item)
-        split = f".str.split({lists[0].separator!r})" if lists[0].separator else ""
-        note += (
-            f"; where {lists[0].name} has them, with pandas, `t[{item}] = [[*(h if hasattr(h, "
-            f"'__len__') else ()), i] for h, i in zip(t[{name}]{split}, t[{item}])]; t = t.explode("
-            f"{item}, ignore_index=True).drop(columns={name}); t.assign(step=t.index)"
-            ".to_parquet('events.parquet')` makes them events, and `python -m runner schema "
-            f"events.parquet --user {events.user} --item {events.item} --time step` reads those"
-        )
-    return [note]
 
 
 def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
