@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import pty
@@ -1004,6 +1005,21 @@ def test_values_in_quotes_may_have_line_breaks(tmp_path, propose):
     assert written["delimiter"] == ";" and written["decimal"] == ","
     assert list(written["labels"]) == ["click"] and list(written["numeric"]) == ["Preis"]
     assert "Käufer" in written["categorical"]
+
+
+def test_a_first_line_of_hashes_is_a_row_as_those_below(tmp_path, propose):
+    """As in Alibaba-iFashion, whose file of clicks has no names."""
+
+    def md5(value: object) -> str:
+        return hashlib.md5(str(value).encode(), usedforsecurity=False).hexdigest()
+
+    rows = [f"{md5(n)},{';'.join(map(md5, range(n % 5, n % 7 + 7)))},{md5(n)}" for n in range(99)]
+    path = tmp_path / "user_data.txt"
+    path.write_text("\n".join(rows))
+    written, told = propose(str(path))
+    assert written["column_names"] == ["c0", "c1", "c2"] and "its first line is a row" in told
+    path.write_text("\n".join(["deadbeefdeadbeef,items,outfit_id", *rows]))
+    assert "column_names" not in propose(str(path))[0]
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ";"])

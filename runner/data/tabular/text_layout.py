@@ -315,7 +315,7 @@ def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether the first line has names.
 
     It has if it has a text above a column of numbers, or 0, 1, 2 and so on, or no number, unless
-    columns hold their first value again, or are times that begin with one.
+    columns hold their first value again, or are times or hashes that begin with one.
     """
     if list(first) == [str(n) for n in range(len(first))]:
         return True
@@ -331,11 +331,17 @@ def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if any(map(_is_number, first)):
         return False
     like_below = [
-        cell in below or guess_time_form(pa.array([cell, *below])) != ""
+        cell in below
+        or guess_time_form(pa.array([cell, *below])) != ""
+        or all(map(_is_hash, (cell, *below)))
         for cell, below in columns
         if below
     ]
     return list(first) in rows or sum(like_below) < min(2, len(first) / 2)
+
+
+def _is_hash(cell: str) -> bool:
+    return re.fullmatch(r"(?=\D*\d)[0-9a-fA-F-]{16,}", cell) is not None
 
 
 def _is_number(cell: str) -> bool:
