@@ -243,6 +243,19 @@ def test_a_start_is_the_time_of_the_rows_if_nothing_else_is(names, found, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("name", "is_of_row"), [("host_since", False), ("hire_date", False), ("time_since_epoch", True)]
+)
+def test_a_day_since_which_somebody_is_there_is_no_time_of_the_row(name, is_of_row, tmp_path):
+    rng = np.random.default_rng(0)
+    days = pa.array(17_000 + rng.integers(0, 2000, ROWS), pa.int32()).cast(pa.date32())
+    table = {"city": rng.integers(0, 50, ROWS), name: days, "click": rng.integers(0, 2, ROWS)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    proposed = propose(str(tmp_path / "x.parquet"), tmp_path / "s.yaml")
+    assert (proposed["split"].get("time") == name) is is_of_row
+    assert (f"{name}_days" in proposed.get("numeric", {})) is not is_of_row
+
+
+@pytest.mark.parametrize(
     ("name", "told"),
     [
         ("clicks_2026-01-{:02}.csv", "from 2026-01-01 to 2026-01-12"),

@@ -37,7 +37,7 @@ _OTHER_TIMES = _words(
     """registration register registered birth born birthday birthdate dob release released signup
     expiration expire expires publish published publication join joined start end first last
     update updated modified delivery delivered shipping shipped closed resolved completed paid
-    returned refunded cancelled canceled due"""
+    returned refunded cancelled canceled due since hire hired founded established"""
 )
 _EVENTS = _words("event death dead died deceased censored censor cens")  # of studies of survival
 RATING_WORDS = _words("rating ratings stars overall")
@@ -198,7 +198,8 @@ def sounds_like_time(name: str) -> bool:
 
 def is_time_of_row(name: str) -> bool:
     """Tell whether a time may be that at which a row came about, not a date of birth."""
-    return not _OTHER_TIMES & set(split_words(name))
+    words = set(split_words(name))
+    return not _OTHER_TIMES & (words - {"since"} if "epoch" in words else words)
 
 
 def is_start(name: str) -> bool:
