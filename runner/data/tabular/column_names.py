@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import pairwise
 
 
 def _words(text: str) -> frozenset[str]:
@@ -77,7 +78,7 @@ _HARD_ID_WORDS = _words(
 )
 _QUANTITY_WORDS = _words(
     """age times num count counts cnt price prices amount amt score length len size rate ratio
-    days hours minutes mins seconds secs sec ms weeks months years total sum avg mean
+    days nights hours minutes mins seconds secs sec ms weeks months years total sum avg mean
     median min max std var duration distance income salary wage wages balance quantity qty
     views clicks plays visits impressions likes shares comments reviews votes downloads
     installs purchases orders ctr cvr percent percentage pct gain gains loss losses cost
@@ -86,7 +87,10 @@ _QUANTITY_WORDS = _words(
     continuous float lat latitude lon lng longitude mileage odometer km miles sqft sqm horsepower
     hp kwh calories amnt usd eur gbp"""
 )
-_COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
+_COUNT_WORDS = _words(
+    "num number count cnt nb total avg average mean sum max maximum min minimum std median"
+)
+_UNITS = _words("days nights hours minutes seconds weeks months years")
 _QUANTITY_ENDINGS = tuple(
     _words("price count cnt amount duration salary income seconds minutes qty wgt")
 )
@@ -101,6 +105,7 @@ _ITEMS = _words(
 )
 _BESIDE_ITEMS = _words("id ids no nr number code key parent")
 _CUTS = _words("per since of in from until ago by for")
+_CUTS_OF_QUANTITIES = _words("on to at with before after")  # but `ship_to_zip` is a zip
 
 
 def split_words(name: str) -> list[str]:
@@ -118,7 +123,8 @@ def guess_kind(name: str) -> str:
     """Return what a name says of whole numbers: `quantity`, `id`, or nothing.
 
     The last word that says something decides, as in `age_level` and `level_age`; a word such as
-    `num` in front makes a quantity of what follows, and `per` and `since` end what counts.
+    `num` or `days` in front makes a quantity of what follows. `per` and `since` end what counts,
+    and so does `on` behind a quantity, as in `time_on_page`.
     """
     if re.fullmatch(r"I\d+", name):
         return "quantity"  # of Criteo
@@ -127,11 +133,16 @@ def guess_kind(name: str) -> str:
     if typed := re.search(f"{_TYPE}$", name):
         return "id" if typed[1] == "token" else "quantity"
     words = _plain_words(name)
-    cut = next((n for n, word in enumerate(words) if word in _CUTS and n), len(words))
-    words = words[:cut]
+    is_whole = len(words) < 2
+    for before, word in pairwise(words):
+        if word in _CUTS or (word in _CUTS_OF_QUANTITIES and before in _QUANTITY_WORDS):
+            words = words[: words.index(word, 1)]
+            break
     if not words:
         return ""
-    if words[0] in _COUNT_WORDS and len(words) > 1 and words[-1] not in _HARD_ID_WORDS:
+    if words[0] in _COUNT_WORDS and not is_whole and words[-1] not in _HARD_ID_WORDS:
+        return "quantity"
+    if words[0] in _UNITS and words[-1] not in _ID_WORDS:  # but `hours_slot` is a slot
         return "quantity"
     for word in reversed(words):
         if word in _ID_WORDS or (len(word) > 3 and word.endswith("id") and word not in _NO_ID):
