@@ -497,6 +497,17 @@ def test_two_columns_that_make_the_number_are_told(write, propose, make, decimal
         assert f"warning: y is {formula}: are both known before y is? --drop" in shown
 
 
+@pytest.mark.parametrize("noise", [0, 0.3])
+def test_columns_that_together_make_the_number_are_told(write, propose, noise):
+    rng = np.random.default_rng(7)
+    names = ("fare", "tolls", "tip", "miles")
+    paid = {name: rng.gamma(2, size, ROWS).round(2) for name, size in zip(names, (9, 1, 3, 4))}
+    total = paid["fare"] + paid["tolls"] + paid["tip"] + 0.8 + noise * rng.normal(size=ROWS)
+    _, shown = propose(write(**paid, total=total.round(2)), "--label", "tip")
+    told = "tip is total - fare - tolls - 0.8: are all known before tip is? --drop total,fare,tolls"
+    assert (f"warning: {told} leaves them out" in shown) == (noise == 0) == ("warning" in shown)
+
+
 def test_a_rate_of_counts_is_told_with_the_rows_that_hold_them_better(write, propose):
     rng = np.random.default_rng(8)
     shown_times = rng.integers(0, 30, ROWS)

@@ -310,13 +310,15 @@ def _drop_leaks_of_number(
             warnings.append(_leave_out(name, found, roles, kept))
     numbers = {name: x_R for name, x_R in numbers.items() if roles[name].name}
     if (formula := find_formula(numbers, label_R)) is not None:
-        text, (one, other) = formula
-        warning = f"warning: {label} is {text}: are both known before {label} is?"
-        if "/" in text and is_share(numbers[one], numbers[other]):
+        text, names = formula
+        what = "both" if len(names) == 2 else "all"
+        warning = f"warning: {label} is {text}: are {what} known before {label} is?"
+        if "/" in text and is_share(*(numbers[name] for name in names)):
+            one, other = names
             warning += (
                 f" A row of counts is better two: a label of 1 with the weight {one}, and one of "
                 f"0 with the weight {other} - {one}. Else"
             )
-        both = shlex.quote(f"{one},{other}")
-        warnings.append(f"{warning} --drop {both} leaves them out")
+        listed = shlex.quote(",".join(names))
+        warnings.append(f"{warning} --drop {listed} leaves them out")
     return warnings

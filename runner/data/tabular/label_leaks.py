@@ -1,6 +1,6 @@
 """Columns that tell a label nearly perfectly, as what is known only after it.
 
-A number to be predicted is told by the order of one column, or by two of them together.
+A number to be predicted is told by the order of one column, or by two or more of them together.
 R rows of the sample.
 """
 
@@ -24,6 +24,7 @@ LEAK_CORRELATION = 0.9995  # of the ranks of a column and of the label
 LEAST_ROWS = 100  # with a value of both
 MEETING_SHARE = 0.99  # of the rows in which two columns make the label
 MOST_COLUMNS, FORMULA_ROWS = 30, 5_000  # that are tried in pairs
+SIGN_ERROR = 0.001  # of the factors 1 and -1 of a sum
 MOST_DECIMALS = 6  # to which a label may be rounded
 FORMULAS: dict[str, tuple[Callable[..., np.ndarray], Callable[..., Iterator[tuple[str, ...]]]]] = {
     "+": (np.add, combinations),
@@ -194,14 +195,15 @@ def _ranks(values_K: np.ndarray) -> np.ndarray:
 
 def find_formula(
     numbers: Mapping[str, np.ndarray], label_R: np.ndarray
-) -> tuple[str, tuple[str, str]] | None:
-    """Return how two numbers make the label up to its rounding, and their names; None: none do.
+) -> tuple[str, tuple[str, ...]] | None:
+    """Return how numbers make the label up to its rounding, and their names; None: none do.
 
-    Sums, differences, products and quotients are tried, such as clicks / impressions.
+    Sums, differences, products and quotients of two are tried, such as clicks / impressions, and
+    sums and differences of more, such as a total without the fare and the tolls.
     """
     step = -(-len(label_R) // FORMULA_ROWS)
     label_R, numbers = label_R[::step], {name: x_R[::step] for name, x_R in numbers.items()}
-    label_R = np.where(np.isfinite(label_R), label_R, np.nan)
+    all_R = label_R = np.where(np.isfinite(label_R), label_R, np.nan)
     bound_R = _rounding(label_R)
     values, counts = np.unique(label_R[~np.isnan(label_R)], return_counts=True)
     if len(values):  # what most rows have, such as 0, is met by chance
@@ -213,7 +215,33 @@ def find_formula(
                 made_R = make(numbers[one], numbers[other])
             if _meets(made_R, label_R, bound_R):
                 return f"{one} {sign} {other}", (one, other)
-    return None
+    return _find_sum({name: numbers[name] for name in varying}, all_R, label_R, bound_R)
+
+
+def _find_sum(
+    numbers: Mapping[str, np.ndarray], all_R: np.ndarray, label_R: np.ndarray, bound_R: np.ndarray
+) -> tuple[str, tuple[str, ...]] | None:
+    """Return which numbers, each added or taken away, make the label but for a constant.
+
+    They are found by `all_R` of the label, and have to meet what is left of it in `label_R`.
+    """
+    x_RC = np.column_stack([np.ones(len(all_R)), *numbers.values()])
+    known_R = np.isfinite(x_RC).all(1) & ~np.isnan(all_R)
+    if known_R.sum() < 2 * x_RC.shape[1]:
+        return None
+    found_C = np.linalg.lstsq(x_RC[known_R], all_R[known_R])[0]
+    signs_C = found_C.round()
+    largest = np.abs(signs_C[1:]).max(initial=0)
+    if largest != 1 or np.abs(found_C - signs_C)[1:].max() > SIGN_ERROR:
+        return None
+    x_RC[:, 0], signs_C[0] = found_C[0], 1
+    if not _meets(x_RC @ signs_C, label_R, bound_R):
+        return None
+    parts = sorted(zip(-signs_C[1:], numbers, strict=True), key=lambda part: part[0])  # + first
+    text = "".join(f" {'+' if sign < 0 else '-'} {name}" for sign, name in parts if sign)
+    constant = f" {'+' if found_C[0] > 0 else '-'} {abs(found_C[0]):.6g}"
+    text += constant if abs(found_C[0]) > np.nanmax(bound_R) else ""
+    return text.strip().removeprefix("+ "), tuple(name for sign, name in parts if sign)
 
 
 def is_share(part_R: np.ndarray, all_R: np.ndarray) -> bool:
