@@ -784,6 +784,15 @@ def test_parts_between_control_characters_are_lists(write, propose):
     assert proposed["categorical"]["tags"]["separator"] == "\x03"
 
 
+def test_a_users_rating_with_fractions_is_a_number_to_be_predicted(write, propose):
+    rating = np.random.default_rng(0).uniform(-10, 10, ROWS).round(2)  # as of Jester's jokes
+    proposed, shown = propose(write(rating=rating))
+    assert proposed["labels"] == {"rating": {"type": "regression"}} and "next: python" in shown
+    path = write(rating=rating)
+    pq.write_table(pq.read_table(path).drop_columns(["user"]), path)  # a mean, as of a catalogue
+    assert "no column looks like the label" in propose(path)[1]
+
+
 def test_a_rating_that_is_mostly_0_is_told(write, propose):
     rating = np.where(np.arange(ROWS) % 2, 0, np.arange(ROWS) % 6)
     shown = propose(write(rating=rating))[1]

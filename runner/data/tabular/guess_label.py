@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from runner.data.tabular.column_names import (
     QUERY,
+    USER,
     guess_kind,
     is_amount_sold,
     is_coordinate,
@@ -75,8 +76,11 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         if columns[-1].name in flags:  # where a label mostly stands
             return [*rest, columns[-1].name], "a column of 0 and 1"
         return rest, "the only column of 0 and 1"
-    measured = [f.name for f in complete if f.low is not None and is_outcome(f.name)]
-    return measured[:1], "named like a label"
+    has_users = any(USER.fullmatch(name) for name in names)  # else a mean, as of a catalogue
+    single = [f for f in complete if not (pt.is_nested(f.type) or f.separator)]
+    measured = [f for f in single if f.low is not None]
+    found = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
+    return found[:1], "named like a label"
 
 
 def holds_grades(f: ColumnStatistics) -> bool:
