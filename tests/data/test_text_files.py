@@ -510,6 +510,32 @@ def test_ids_that_pandas_writes_with_a_point_beside_missing_values_are_integers(
     }
 
 
+@pytest.mark.parametrize(
+    ("missing", "width"), [("NULL", 0), ("\\N", 0), ("NA", 4), ("", 4), ("", 0)]
+)
+def test_whole_ids_beside_a_word_for_none_or_spaces_are_integers(tmp_path, missing, width):
+    """As texts, NULL and " 12" would be ids that a null and 12 of a request are not."""
+    codes = np.random.default_rng(0).integers(10, 40, 300)
+    known = np.arange(300) % 9 > 0
+    texts = [f"{code if is_known else missing:>{width}}" for code, is_known in zip(codes, known)]
+    click = [n % 2 for n in range(300)]
+    lines = [f"{y},{n % 7},{text}" for n, (y, text) in enumerate(zip(click, texts))]
+    (tmp_path / "x.csv").write_text("\n".join(["click,site,code", *lines]))
+    table = {"click": click, "code": pa.array(codes, mask=~known)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    found = {f.name: dict(r.settings) for f, r in propose_schema(str(tmp_path / "x.csv")).columns}
+    assert found["code"].get("input") == ("integer" if missing or width else None)
+    assert "input" not in found["site"]
+    schema = {"labels": ["click"], "categorical": {"code": found["code"]}}
+    ids = []
+    for format_ in ("csv", "parquet"):
+        path = str(tmp_path / f"x.{format_}")
+        data = open_dataset(path=path, format=format_, schema=schema, mix=False)
+        ids.append(next(data.batches("train", batch_size=300)).sparse.values())
+    assert len(ids[0].unique()) == 31
+    assert not (missing or width) or ids[0].equal(ids[1])  # integers have another order than texts
+
+
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
     """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
     for module in ("read_text", "read_json_lines"):

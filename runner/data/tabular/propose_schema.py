@@ -121,15 +121,15 @@ def propose_schema(
     by_column = find_split_columns(sample.table, columns, hints, missing, is_whole=is_whole)
     notes += by_column.notes
     all_columns, columns = columns, [f for f in columns if f.name not in by_column.roles]
-    with_point: set[str] | None = None  # None: the files have types
+    written: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
-        with_point = _integers_with_a_point(files[0], layout, columns)
+        written = _integers_in_other_texts(files[0], layout, columns)
     if events := choose_events(sample.table, columns, hints, notes):
-        uses = use_events(events, columns, missing, with_point, notes)
+        uses = use_events(events, columns, missing, written, notes)
         uses = replace(uses, split=by_column.split or uses.split)
     else:
         roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
-        _read_as_integers(roles, with_point or ())
+        _read_as_integers(roles, written or ())
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
         )
@@ -215,7 +215,7 @@ def _is_whole(num_lines: int, num_files: int, num_rows: int | None) -> bool:
 
 
 def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
-    """Have those columns of ids read as integers, whose texts may be such as 12.0."""
+    """Have those columns of ids read as integers, whose texts may be such as 12.0 or NULL."""
     for name in names:
         if roles[name].name == "categorical":
             settings = {"input": "integer", **roles[name].settings}
@@ -256,12 +256,13 @@ def _compute_columns(
     return [sample.compute_statistics(n, is_number=are_numbers.get(n)) for n in names]
 
 
-def _integers_with_a_point(
+def _integers_in_other_texts(
     file: DataFile, layout: TextFormat, columns: Sequence[ColumnStatistics]
 ) -> set[str]:
     """Return the columns of numbers such as 12.0, which as texts would be other ids than 12."""
     doubles = [f.name for f in columns if f.is_whole and has_fractions(f.type)]
-    return find_written_integers(file, layout, doubles)
+    integers = [f.name for f in columns if pa.types.is_integer(f.type)]
+    return find_written_integers(file, layout, doubles, integers)
 
 
 def _choose_roles(

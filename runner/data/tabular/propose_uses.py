@@ -65,7 +65,7 @@ def use_events(
     events: EventColumns,
     columns: Sequence[ColumnStatistics],
     missing: Sequence[str],
-    with_point: set[str] | None,
+    written: set[str] | None,
     notes: list[str],
 ) -> Uses:
     """Return the uses of a table of events; `notes` gets a sentence on each."""
@@ -74,7 +74,7 @@ def use_events(
     return Uses(
         event_roles(events, columns),
         {"split": "leave_one_out"} if len(missing) == 2 else {},
-        {} if with_point is None else whole_number_ids(events, columns, with_point),
+        {} if written is None else whole_number_ids(events, columns, written),
         interactions=interactions,
     )
 

@@ -179,16 +179,21 @@ def read_codes_as_texts(
     return schema, notes
 
 
-def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[str]) -> set[str]:
-    """Return the columns whose values are all whole numbers, such as 12 or 12.0.
+def find_written_integers(
+    file: DataFile, layout: TextFormat, doubles: Sequence[str], integers: Sequence[str]
+) -> set[str]:
+    """Return the columns of whole numbers that as texts would be other ids than as numbers.
 
-    pandas writes the latter where another value of the column is missing.
+    pandas writes 12.0 where another value of the column is missing, and databases NULL for that
+    one; columns of a fixed width have spaces in front.
 
     Args:
         file: of which the first block is looked at.
         layout: how it is written.
-        names: of the columns.
+        doubles: columns that may be such.
+        integers: columns that hold no point.
     """
+    names = [*doubles, *integers]
     types = dict.fromkeys(names, pa.string())
     chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
     if chunk is None or chunk.table is None:
@@ -197,6 +202,8 @@ def find_written_integers(file: DataFile, layout: TextFormat, names: Sequence[st
     found = set()
     for name in names:
         texts = single_array(chunk.table, name)
+        if name in integers and pc.all(pc.match_substring_regex(texts, r"^-?\d+$|^$")).as_py():
+            continue
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING_NUMBERS))))
         if pc.all(pc.match_substring_regex(texts, whole)).as_py():
             found.add(name)
