@@ -286,6 +286,15 @@ def test_the_only_times_of_a_table_are_those_of_its_events_whatever_they_are_cal
     assert proposed["interactions"]["time"] == "timestamp"
 
 
+def test_the_finest_time_orders_the_events(propose):
+    """As of the export of Google Analytics, which has the day before the microsecond."""
+    at = np.datetime64("2025-03-01T10:00:00") + np.arange(ROWS).astype("timedelta64[m]")
+    table = columns(timestamp=None, event_date=at.astype("datetime64[D]"), event_timestamp=at)
+    assert propose(table)[0]["interactions"]["time"] == "event_timestamp"
+    gaps = pa.array(at, mask=np.arange(ROWS) % 3 == 0)
+    assert propose(table | {"event_timestamp": gaps})[0]["interactions"]["time"] == "event_date"
+
+
 def test_events_without_a_user_are_left_out_by_the_command(propose):
     users = [None if i % 100 == 3 else f"u{i % 40}" for i in range(ROWS)]
     assert "dataset.on_bad_rows=skip" in propose(columns(user_id=users))[1]

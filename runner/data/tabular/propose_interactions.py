@@ -33,6 +33,7 @@ TASKS = ("next_item", "label", "regression", "classes")
 TRAIN_ON, MAX_LENGTH = "windows", 50
 MAX_EVENT_TYPES = 20
 MOST_NAMED = 5  # columns that may be the items
+FINE_SHARE = 0.5  # of the values of another time; a day leaves its events without an order
 MOST_UNKNOWN = 0.5  # of the events, without a user, beyond which their sessions have the histories
 
 
@@ -88,8 +89,12 @@ def find_event_columns(
         times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]
         found["time"] = times if len(times) == 1 else []
     if len(found["time"]) > 1:
-        exact = [n for n in found["time"] if not n.endswith(("_ms", "_s"))]
-        found["time"] = (exact or found["time"])[:1]
+        several = [f for f in columns if f.name in found["time"]]
+        several = [f for f in several if not f.missing_share] or several
+        most = max(f.num_distinct for f in several)
+        fine = [f.name for f in several if f.num_distinct > FINE_SHARE * most]
+        exact = [n for n in fine if not n.endswith(("_ms", "_s"))]
+        found["time"] = (exact or fine)[:1]
     if all(found.values()):
         for part, names in found.items():
             if len(names) > 1:
