@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, dense_rows
 from runner.errors import ConfigError
@@ -31,7 +32,8 @@ class CompiledDense:
     sizes that it meets first: which loops threads share, how an end is treated. A process that
     resumes at the short batch of an epoch's end would get other kernels than one that began with a
     full batch, and differ in the last bits. So the first call traces full batches, whatever it has.
-    Sizes that depend on the data besides the rows, such as places of histories, are its own.
+    Sizes that depend on the data besides the rows, such as places of histories, are its own. Code
+    is also bound to how values lie in memory, so that views are copied.
 
     Args:
         model: whose `dense` it is.
@@ -55,6 +57,23 @@ class CompiledDense:
         if not self._is_traced:
             self._trace(embeddings, batch)
             self._is_traced = True
+        return self._run(embeddings, batch)
+
+    def _run(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        embeddings = replace(
+            embeddings,
+            pooled_BE=_plain(embeddings.pooled_BE),
+            sequences_BLD=tuple(map(_plain, embeddings.sequences_BLD)),
+            per_row={name: _plain(x) for name, x in embeddings.per_row.items()},
+        )
+        batch = replace(
+            batch,
+            dense_BD=_plain(batch.dense_BD),
+            labels_BT=_plain(batch.labels_BT),
+            weights_B=_plain(batch.weights_B),
+            rows_B=_plain(batch.rows_B),
+            groups_BG=_plain(batch.groups_BG),
+        )
         return self._compiled(embeddings, batch)
 
     def _trace(self, embeddings: Embeddings, batch: Batch) -> None:
@@ -62,17 +81,18 @@ class CompiledDense:
         device = batch.labels_BT.device
         rows_N = torch.arange(self._num_rows, device=device) % len(batch.labels_BT)
         full = dense_rows(batch, rows_N)
-        if batch.groups_BG.shape[1] == 0:  # strides of what is empty are arbitrary, and guarded
-            strides = batch.groups_BG.stride()
-            empty = torch.empty_strided(
-                (len(rows_N), 0), strides, dtype=batch.groups_BG.dtype, device=device
-            )
-            full = replace(full, groups_BG=empty)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._compiled(embeddings.detached(rows_N), full)
+            self._run(embeddings.detached(rows_N), full)
         for module in self._model.modules():
             if isinstance(module, UpdateState):
                 module.forget_update()
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Return x, or a copy if it lies in something wider, or is empty: its strides are arbitrary."""
+    if x.is_contiguous() and x.storage_offset() == 0 and x.numel():
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> None:

@@ -12,10 +12,13 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from runner.errors import ConfigError
+from runner.models.din import DIN
+from runner.models.losses import BCE
 from runner.training.update import compilation
 from runner.training.update.compilation import compile_dense, remove_torn_code
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
+from tests.models.sequence_scene import SCHEMA, batch_of
 from tests.tiny import CPU, make_context, random_batch
 from tests.whole.compare_runs import assert_resumes_exactly
 
@@ -67,6 +70,24 @@ def test_whatever_batch_comes_first_the_compiler_sees_full_ones(monkeypatch, fir
     assert 64 in seen[0] and first not in seen[0]
     for ours, plain in zip(context.model.parameters(), untouched.model.parameters(), strict=True):
         assert torch.equal(ours, plain)
+
+
+@pytest.mark.parametrize("micro_batch_size", [64, 32])
+def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, micro_batch_size):
+    """Their look-ups are views, and code is bound to where in memory a view begins and goes on."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    model = DIN(SCHEMA, embedding_dim=4, attention=[8], top=[8])
+    context = make_context(model=model, loss=BCE(SCHEMA), micro_batch_size=micro_batch_size)
+    compile_dense(context.model, CPU, micro_batch_size)
+    for seed, size in enumerate((45, 64, 40)):
+        Supervised().train_step(context, iter([batch_of(size, seed)]))
+    assert len(graphs) == 1
 
 
 @pytest.mark.long
