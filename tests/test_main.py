@@ -115,6 +115,17 @@ def test_a_process_may_be_started_without_standard_streams(tmp_path):
     assert json.loads(rows[-1])["step"] == 2
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_message_that_nobody_can_read_changes_no_exit_code(is_full):
+    """A training says a line before it begins: it began nothing, and behind a pipe ended with 0."""
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "w") as full, os.fdopen(write, "w") as closed:
+        words = [sys.executable, "-m", "runner", "optimizer=adm"]
+        done = subprocess.run(words, cwd=ROOT, stderr=full if is_full else closed, check=False)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("words", ["resume NAME", "report NAME", "-m seed=1 hydra.sweep.dir=NAME"])
 def test_a_name_that_is_too_long_is_told_without_a_traceback(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

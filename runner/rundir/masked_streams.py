@@ -10,7 +10,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 from runner.rundir.secrets import known_spellings, mask_secrets
@@ -41,10 +42,15 @@ class MaskingBuffer(io.BufferedIOBase):
     """The bytes of a stream. What may be the beginning of a secret waits for the next write.
 
     It waits for nothing after a line break, and never closes the stream below.
+
+    Args:
+        below: the stream.
+        is_optional: whether nothing fails if the reader is gone or the disk is full; then the rest
+            is written nowhere.
     """
 
-    def __init__(self, below: IO[bytes]) -> None:
-        self._below = below
+    def __init__(self, below: IO[bytes], *, is_optional: bool = False) -> None:
+        self._below, self._is_optional = below, is_optional
         self._held = b""
 
     @property
@@ -61,16 +67,30 @@ class MaskingBuffer(io.BufferedIOBase):
     def _write_masked(self, content: bytes) -> None:
         text = content.decode(errors="surrogateescape")
         shown = _replace(_DRAWN, mask_secrets(text))
-        self._below.write(shown.encode(errors="surrogateescape"))
+        with self._as_optional():
+            self._below.write(shown.encode(errors="surrogateescape"))
 
     def write_held(self) -> None:
         """Write what waits for the next write, since there is none."""
         held, self._held = self._held, b""
         self._write_masked(held)
-        self._below.flush()
+        self.flush()
 
     def flush(self) -> None:
-        self._below.flush()
+        with self._as_optional():
+            self._below.flush()
+
+    @contextmanager
+    def _as_optional(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            if not self._is_optional:
+                raise
+            # what is buffered goes there too; otherwise the interpreter would fail on exit
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
 
     def close(self) -> None:
         """Flush, and leave the stream below open, which belongs to others."""
@@ -132,7 +152,7 @@ def mask_standard_streams() -> Callable[[], None]:
         if below is None or isinstance(below, MaskingBuffer):
             continue  # one without bytes is a program's own, such as a notebook's
         stream.flush()
-        buffer = MaskingBuffer(below)
+        buffer = MaskingBuffer(below, is_optional=name == "stderr")  # what was asked is on stdout
         wrapper = io.TextIOWrapper(
             buffer,
             encoding=stream.encoding,
