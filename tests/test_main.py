@@ -115,6 +115,12 @@ def test_a_process_may_be_started_without_standard_streams(tmp_path):
     assert json.loads(rows[-1])["step"] == 2
 
 
+def test_what_an_optimised_python_cannot_read_is_a_mistake_without_a_traceback(tmp_path):
+    done = python("-O", "-m", "runner", "dataset.rows={train: 64}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: dataset.rows={train: 64}: cannot be read under python -O")
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_message_that_nobody_can_read_changes_no_exit_code(is_full):
     """A training says a line before it begins: it began nothing, and behind a pipe ended with 0."""

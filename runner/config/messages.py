@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def invalid_syntax(text: str, error: Exception) -> str:
         )
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
+    if isinstance(error, AttributeError) and sys.flags.optimize:  # asserts that read on are gone
+        return (
+            f"{text}: cannot be read under python -O (PYTHONOPTIMIZE={sys.flags.optimize}), which "
+            "leaves out steps of Hydra's parser; unset it"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reasons = [t for t in lines if not t.startswith(("Error parsing override", "See https"))]
     reason = (reasons or lines)[0]

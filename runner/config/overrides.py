@@ -48,7 +48,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             parsed.append(_parse_override(text))
             if not parsed[-1].key_or_group:
                 problems.append(f"{text}: names no key")
-        except HydraException as error:
+        except (HydraException, AttributeError) as error:  # the latter under `python -O`
             problems.append(messages.invalid_syntax(text, error))
     raise_combined(problems)
     return parsed
