@@ -109,7 +109,8 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
         num_rows: that the dense half takes at once, at most.
 
     Raises:
-        ConfigError: if the compiler that the device needs is not installed.
+        ConfigError: if the compiler that the device needs is not installed, or the cache cannot be
+            written.
     """
     chosen = os.environ.get("CXX")
     candidates = [chosen] if chosen else _COMPILERS
@@ -129,9 +130,15 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     folder, default = cache_root() / "compiled" / digest, default_cache_dir()
-    remove_torn_code(folder)
     named = os.environ.get(_CACHE, default)  # torch may have set it to its default
     if named == default or Path(named).parent == folder.parent:  # no user has chosen it
+        try:
+            remove_torn_code(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"trainer.compile=true: cannot keep what is compiled in {folder}: "
+                f"{error.strerror}; RUNNER_CACHE names another folder"
+            ) from error
         os.environ[_CACHE] = str(folder)
     model.dense = CompiledDense(model, num_rows)  # type: ignore[method-assign]
 

@@ -137,6 +137,16 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
         compile_dense(make_context().model, torch.device("cuda"), 64)
 
 
+def test_a_cache_that_cannot_be_written_is_told_and_another_may_be_chosen(monkeypatch, tmp_path):
+    (tmp_path / "compiled").touch()
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
+    compile_dense(make_context().model, CPU, 64)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    with pytest.raises(ConfigError, match=r"compiled in .*: Not a directory; RUNNER_CACHE names"):
+        compile_dense(make_context().model, CPU, 64)
+
+
 def test_a_debug_run_observes_modules_and_is_eager(runner):
     done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true").check()
     assert "top.0" in done.text, "statistics of the modules inside"
