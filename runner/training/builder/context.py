@@ -40,7 +40,6 @@ from runner.training.builder.tables import (
 from runner.training.builder.threads import choose_threads, count_products
 from runner.training.catalogue import count_ids_for_model
 from runner.training.rng_state import seed_rank
-from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
@@ -124,8 +123,6 @@ def make_context(
     if not trainer.compile:
         products = count_products(model, parameters.values(), dataset.schema, lookup.dim)
         choose_threads(context, config, products, num_rows, dataset)
-    elif not config["loop"]["_target_"].startswith("runner.training.loops.debug."):
-        compile_dense(model, device, num_rows)  # debug observes what it hides
     context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, inputs.view)
     return context, parameter_groups, built.base_lrs

@@ -21,10 +21,11 @@ from runner.config.settings import (
     TrainerSettings,
     make_settings,
 )
+from runner.config.settings.loops import DEBUG_LOOP
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.data.core.dataset_check import is_stream
-from runner.distributed.global_batch import global_batch_size
+from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.initialization import without_initial_weights
 from runner.machine.cores import cpu_name
@@ -60,6 +61,7 @@ from runner.training.builder.tables import check_start, get_table_lookup
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings, count_item_popularity
 from runner.training.job import Cadence, Delivery, Job, LearningRates
+from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context
 from runner.training.update.task import Task
 
@@ -170,6 +172,10 @@ def _build_learner(
     config, trainer = inputs.config, inputs.trainer
     with nullcontext() if trains else without_initial_weights():
         context, groups, table_lrs = make_context(inputs, dataset)
+    is_observed = config["loop"]["_target_"] == DEBUG_LOOP  # inside, which the compiler hides
+    if trains and trainer.compile and not is_observed:
+        num_rows = rank_batch_size(trainer.batch_size, trainer.accumulate)
+        compile_dense(context.model, context.device, context.rows_at_once(num_rows))
     if trains:
         check_start(context.table_groups)
         fill_negative_table(inputs, context.model, dataset)

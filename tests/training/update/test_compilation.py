@@ -152,6 +152,17 @@ def test_a_debug_run_observes_modules_and_is_eager(runner):
     assert "top.0" in done.text, "statistics of the modules inside"
 
 
+def test_an_evaluation_of_a_compiled_run_needs_no_compiler(runner, tmp_path):
+    run, none = tmp_path / "run", {"CXX": "/no/compiler"}
+    runner.run(*TINY, "trainer.max_steps=1", f"hydra.run.dir={run}").check()
+    words = ("loop=eval", f"run={run}", "trainer.compile=true", f"hydra.run.dir={tmp_path}/eval")
+    runner.run(*words, env=none).check()
+    refused = runner.run(
+        "resume", str(run), "trainer.compile=true", "trainer.max_steps=2", env=none
+    )
+    assert "needs a C++ compiler" in refused.check(2).text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("trainer.amp=true", "model.net.norm=batch")])
 def test_a_compiled_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more):
