@@ -86,7 +86,7 @@ def find_messages() -> list[Message]:
 def _error_classes(source: str) -> set[str]:
     """Return the names of `UserError` and of all classes below it, and what makes one."""
     bases = re.findall(r"^class (\w+)\(([\w., ]+)\):", source, re.MULTILINE)
-    names, before = {"UserError", "raise_combined"}, 0
+    names, before = {"UserError", "raise_combined", "system_errors"}, 0
     while len(names) > before:
         before = len(names)
         names |= {name for name, of in bases if names & set(re.split(r"[., ]+", of))}
@@ -103,7 +103,10 @@ def _texts(
             name = _name(node.func)
             is_warning = name in ("warn", "_warn", "warning")
             appended = name == "append" and _name(getattr(node.func, "value", None)) == "problems"
-            if is_warning or appended or name in errors:
+            if name == "system_errors" and isinstance(what := node.args[0], ast.JoinedStr):
+                parts = [*what.values, ast.Constant(f": {HOLE}"), *node.args[1:2]]
+                found.append((False, ast.copy_location(ast.JoinedStr(parts), what)))
+            elif is_warning or appended or name in errors:
                 found.append((is_warning, node.args[0]))
         elif isinstance(node, ast.FunctionDef):
             is_generator = node.returns is not None and ast.unparse(node.returns) == "Iterator[str]"

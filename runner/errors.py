@@ -8,6 +8,7 @@ import re
 import shlex
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 # a full disk, a quota, and a limit of `ulimit -f` or of the file system
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,6 +55,19 @@ def describe_raised_warning(error: Warning) -> str:
         "or -W makes errors of warnings, also of those of libraries. Unset it, or limit it to a "
         "module of your own: PYTHONWARNINGS=error:::my_package.my_module"
     )
+
+
+@contextmanager
+def system_errors(what: str, hint: str = "", kind: type[UserError] = UserError) -> Iterator[None]:
+    """Raise errors of the system in the block as messages: `what`, the reason, and `hint`.
+
+    Raises:
+        UserError: or the kind of it that was asked for.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}{hint}") from error
 
 
 def is_interruption(error: BaseException | None) -> bool:

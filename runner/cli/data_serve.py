@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cli.verb_parser import VerbParser
-from runner.errors import UserError, raise_combined
+from runner.errors import UserError, raise_combined, system_errors
 
 DRAIN_S = 5.0  # for what is under way; trainings ask elsewhere for what is cut off
 
@@ -163,10 +163,8 @@ def _run(server: Any, given: Namespace) -> int:
 
 
 def _read(flag: str, path: Path) -> bytes:
-    try:
+    with system_errors(f"{flag} {path}"):
         return Path(os.path.expanduser(path)).read_bytes()
-    except OSError as error:
-        raise UserError(f"{flag} {path}: {error.strerror or error}") from error
 
 
 def make_parser() -> VerbParser:

@@ -17,7 +17,7 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import is_override
 from runner.distributed.global_batch import configured_global_batch_size
-from runner.errors import UserError
+from runner.errors import system_errors
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.lr_schedule import LRFactor, build_schedule
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
@@ -84,10 +84,8 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     rates = build_learning_rates(composed.config, length, allowed)
     _print_schedule(rates, length)
     if given.out is not None:
-        try:
+        with system_errors(f"--out {given.out}"):
             write_chart(_chart(rates, length), given.out)
-        except OSError as error:
-            raise UserError(f"--out {given.out}: {error.strerror or error}") from error
         print(f"wrote {given.out}")
     return 0
 

@@ -12,7 +12,7 @@ from runner.data.core.fitted import SCHEMA_FILE
 from runner.data.tabular.schema_file import TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_settings import SPLIT_PATHS, TableSettings
-from runner.errors import ConfigError, UserError
+from runner.errors import ConfigError, UserError, system_errors
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import read_bytes
 from runner.rundir.run import SCHEMA_DIGEST
@@ -67,10 +67,8 @@ def _check_digest(kept: Path, run: Path) -> None:
         UserError: if it is not, or cannot be read.
     """
     recorded = read_optional_json(run / "meta.json").get(SCHEMA_DIGEST)
-    try:
+    with system_errors(f"{kept}: cannot be read"):
         digest = hashlib.sha256(read_bytes(kept)).hexdigest()
-    except OSError as error:
-        raise UserError(f"{kept}: cannot be read: {error.strerror}") from error
     if recorded not in (None, digest):
         raise UserError(
             f"{kept}: is not what the training has written. Put the right file back, or remove it: "

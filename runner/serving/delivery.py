@@ -23,7 +23,7 @@ import torch
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.growing.id_map import sort_held_rows
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import UserError, describe_error
+from runner.errors import UserError, describe_error, system_errors
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
@@ -81,12 +81,9 @@ class FolderDelivery:
                 written, that another training writes, or that holds another model.
         """
         assert job.run is not None
-        try:
+        with system_errors(f"delivery.to={self.folder}: cannot be written"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"delivery.to={self.folder}: cannot be written: {reason}") from error
         for stale in (*self.folder.glob(f".{PREFIX}*.tmp-*"), *self.folder.glob(f".{FULL}.tmp-*")):
             shutil.rmtree(stale, ignore_errors=True)
         self._job, self._run = job, job.run

@@ -27,7 +27,7 @@ from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import DataError, UserError, already_exists
+from runner.errors import DataError, UserError, already_exists, system_errors
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import sync_path
 from runner.serving.predict_encode import Transforms
@@ -108,12 +108,8 @@ def write_histories(
         **text_settings(dataset, transforms.declared.places, inputs),
     )
     table.check()
-    try:
-        with private_folder_beside(out) as scratch:
-            num_rows = _write(_iterate_rows(table, transforms, scratch), scratch, out)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from error
-    return num_rows
+    with system_errors(f"--out {out}: cannot be written"), private_folder_beside(out) as scratch:
+        return _write(_iterate_rows(table, transforms, scratch), scratch, out)
 
 
 def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:

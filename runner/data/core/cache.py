@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.errors import DataError, UserError
+from runner.errors import DataError, UserError, system_errors
 from runner.machine.cache_folder import cache_root
 
 PREPARED_FILE = "prepared.json"
@@ -45,16 +45,15 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
     folder = root / f"{name}-{key}"
     if is_complete(folder):
         return folder
-    try:
+    with system_errors(
+        f"cannot prepare {name} data in {root}",
+        "; RUNNER_CACHE names another folder for prepared data",
+        DataError,
+    ):
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / f"{name}-{key}.lock", f"{name} data"):
             if not is_complete(folder):  # another process may just have filled it
                 _fill(folder, make)
-    except OSError as error:
-        raise DataError(
-            f"cannot prepare {name} data in {root}: {error.strerror or error}; "
-            "RUNNER_CACHE names another folder for prepared data"
-        ) from error
     return folder
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from runner.data.core.argument_types import Locations, Seconds, check_settings
 from runner.data.core.columns import Columns
 from runner.data.flight.protocol import ServedData, is_loopback
-from runner.errors import ConfigError, DataError, raise_combined
+from runner.errors import ConfigError, DataError, raise_combined, system_errors
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,8 @@ class FlightRecipe:
         """
         if self.tls_roots is None:
             return None
-        try:
+        with system_errors(f"dataset.tls_roots={self.tls_roots}", kind=ConfigError):
             return Path(os.path.expanduser(self.tls_roots)).read_bytes()
-        except OSError as error:
-            reason = error.strerror or error
-            raise ConfigError(f"dataset.tls_roots={self.tls_roots}: {reason}") from error
 
     def _problems(self) -> Iterator[str]:
         if not self.locations:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from runner.errors import UserError
+from runner.errors import system_errors
 from runner.reporting.console.format import format_duration, format_number
 from runner.reporting.report.records import RunRecord, checkpoint_steps, format_setting, read_run
 from runner.reporting.report.terminal import make_console, make_table
@@ -148,10 +148,8 @@ def _digest(path: Path) -> str:
     """
     if not path.exists():
         return ""
-    try:
+    with system_errors(f"{path}: cannot be read"):
         return hashlib.sha256(read_bytes(path, MAX_LOG_BYTES)).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _first_difference(one: Sequence[Row], two: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from runner.errors import UserError
+from runner.errors import system_errors
 from runner.reporting.report.columns import monitored_metric, sort_runs
 from runner.reporting.report.find import RunSelection, find_runs
 from runner.reporting.report.html import Page
@@ -82,14 +82,9 @@ def write_page(page: Page, target: Path) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    try:
+    with system_errors(f"{target}: cannot be written", "; --html FILE names another place"):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, mask_secrets(page.render()))
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(
-            f"{target}: cannot be written: {why}; --html FILE names another place"
-        ) from error
 
 
 def _default_target(folders: Sequence[Path]) -> Path | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import UserError, raise_combined
+from runner.errors import raise_combined, system_errors
 from runner.machine.cores import usable_cores
 from runner.machine.imports import missing_extra
 
@@ -88,7 +88,7 @@ def bind(settings: ServeSettings) -> socket.socket:
         UserError: if the address does not exist or is in use.
     """
     host, port = settings.host, settings.port
-    try:
+    with system_errors(f"--host {host} --port {port}: cannot listen there"):
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -98,9 +98,6 @@ def bind(settings: ServeSettings) -> socket.socket:
         # acknowledgement of the first. Connections inherit it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
     return listener
 
 
