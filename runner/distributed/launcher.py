@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -155,7 +155,7 @@ def run_on_ranks(
         received.receive(number)
         _send_signal(ranks, number)
 
-    with _signal_handlers(forward_signal), _listening_socket() as listener:
+    with signal_handlers(forward_signal, _SIGNALS), _listening_socket() as listener:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for number in range(num_ranks):
             ranks.append(_fork(number, num_ranks, listener, ranks, before, work))
@@ -326,8 +326,9 @@ def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
 
 
 @contextmanager
-def _signal_handlers(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+def signal_handlers(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
+    """Call `handler` for these signals while the block runs."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

@@ -8,8 +8,8 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
+from runner.distributed.launcher import signal_handlers
 from runner.sweep.local_process import LocalProcess
 
 # Signal to the sweep -> signal to its jobs. A closed terminal (SIGHUP) asks to stop like SIGTERM.
@@ -83,22 +83,14 @@ def catch_stop_signals() -> Iterator[StopRequest]:
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)
     stop_request = StopRequest(read_fd)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop_request.request_stop(number)
-
-    before = {}
-    for number in _JOB_SIGNALS:
-        # Under nohup a closed terminal is no reason to stop. An ignored Ctrl-C was nobody's choice.
-        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-            continue
-        before[number] = signal.signal(number, on_signal)
-    wake_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    try:
-        yield stop_request
-    finally:
-        signal.set_wakeup_fd(wake_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read_fd)
-        os.close(write_fd)
+    # Under nohup a closed terminal is no reason to stop. An ignored Ctrl-C was nobody's choice.
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    request = lambda number, _: stop_request.request_stop(number)
+    with signal_handlers(request, _JOB_SIGNALS.keys() - ignored):
+        wake_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        try:
+            yield stop_request
+        finally:
+            signal.set_wakeup_fd(wake_before)
+            os.close(read_fd)
+            os.close(write_fd)

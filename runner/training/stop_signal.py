@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from runner.distributed.launcher import acknowledge_stop
+from runner.distributed.launcher import acknowledge_stop, signal_handlers
 from runner.distributed.ranks import Ranks, current_ranks
 
 PRUNED = 1 << 10  # stands for a signal; larger than any, so it wins where ranks differ
@@ -105,9 +105,5 @@ def stop_on_signals() -> Iterator[StopSignal]:
         stop.request(number)
 
     numbers = EXIT_CODES if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
+    with signal_handlers(on_signal, numbers):
         yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
