@@ -267,8 +267,5 @@ def watch_weights(context: Context) -> Iterator[Callable[[], bool]]:
         tensors += module.parameters()
     before = [state_of(tensor) for tensor in tensors]
     stepped = []
-    hook = register_optimizer_step_post_hook(lambda optimizer, *_: stepped.append(optimizer))
-    try:
+    with register_optimizer_step_post_hook(lambda optimizer, *_: stepped.append(optimizer)):
         yield lambda: bool(stepped) or [state_of(tensor) for tensor in tensors] != before
-    finally:
-        hook.remove()

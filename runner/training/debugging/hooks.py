@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class HookDispatcher:
         self.time_s = 0.0  # when the present event happened
         self.step_s = 0.0  # duration of the last update, without the observers
         self.step_start_s = 0.0
-        self.activation_hooks: list[Any] = []
+        self.activation_hooks = ExitStack()
 
     def dispatch(self, event: str, *details: Any) -> None:
         """Call the method `event` of every observer."""
@@ -89,13 +89,7 @@ class HookDispatcher:
     def step_ends(self) -> None:
         self.dispatch("step_ends")
         self.step_s = self.time_s - self.step_start_s
-        self.remove_activation_hooks()
-
-    def remove_activation_hooks(self) -> None:
-        """Remove the hooks on tensors of a step, some of which may be parameters, which stay."""
-        for hook in self.activation_hooks:
-            hook.remove()
-        self.activation_hooks.clear()
+        self.activation_hooks.close()  # some are on parameters, which stay
 
     def before_call(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = (args, kwargs)
@@ -112,7 +106,7 @@ class HookDispatcher:
         for tensor in iter_float_tensors(tensors):
             if tensor.requires_grad:
                 hook = partial(self.dispatch, event, name)
-                self.activation_hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+                self.activation_hooks.enter_context(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def after_gradient(self, name: str, parameter: Tensor) -> None:
         self.dispatch("gradient_of_parameter", name, parameter.grad)
@@ -136,24 +130,20 @@ def attach_hooks(
     parameters: Mapping[str, nn.Parameter],
 ) -> Iterator[HookDispatcher]:
     """Attach hooks to these modules and parameters and to all optimizers, and remove them."""
-    hooks: list[Any] = []
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(dispatcher.activation_hooks.close)
         for name, module in modules.items():
             before = partial(dispatcher.before_call, name)
-            hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             after = partial(dispatcher.after_call, name)
-            hooks.append(module.register_forward_hook(after, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
         for name, parameter in parameters.items():
             after_gradient = partial(dispatcher.after_gradient, name)
             handle = parameter.register_post_accumulate_grad_hook(after_gradient)  # type: ignore[no-untyped-call]
-            hooks.append(handle)
-        hooks.append(register_optimizer_step_pre_hook(dispatcher.before_optimizer))
-        hooks.append(register_optimizer_step_post_hook(dispatcher.after_optimizer))
+            hooks.enter_context(handle)
+        hooks.enter_context(register_optimizer_step_pre_hook(dispatcher.before_optimizer))
+        hooks.enter_context(register_optimizer_step_post_hook(dispatcher.after_optimizer))
         yield dispatcher
-    finally:
-        for hook in hooks:
-            hook.remove()
-        dispatcher.remove_activation_hooks()
 
 
 def collect_modules(roots: Mapping[str, object]) -> dict[str, nn.Module]:
