@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -328,12 +328,10 @@ def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
 @contextmanager
 def signal_handlers(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
     """Call `handler` for these signals while the block runs."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
+    with ExitStack() as after:
+        for number in numbers:
+            after.callback(signal.signal, number, signal.signal(number, handler))
         yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 @contextmanager

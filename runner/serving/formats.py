@@ -159,17 +159,12 @@ def _convert_to_onnx(
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Drop what the ONNX exporter says about its own progress."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
+    with contextlib.ExitStack() as after, contextlib.redirect_stdout(io.StringIO()):
+        after.enter_context(warnings.catch_warnings(action="ignore"))
+        for logger in map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")):
+            after.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels):
-                logger.setLevel(level)
+        yield
 
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:

@@ -78,8 +78,7 @@ def make_sampler(
     seed = int.from_bytes(digest[:4], "little")
     if settings.sampler == "tpe":
         # Trials that are running count as poor, or all slots would try the same place.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna warns that it is experimental
+        with warnings.catch_warnings(action="ignore"):  # Optuna warns that it is experimental
             return optuna.samplers.TPESampler(seed=seed, constant_liar=slots > 1)
     if settings.sampler == "gp":
         return optuna.samplers.GPSampler(seed=seed)

@@ -89,8 +89,7 @@ class Trials:
                 directions=directions,
                 load_if_exists=True,
             )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Optuna warns that it is experimental
+            with warnings.catch_warnings(action="ignore"):  # Optuna warns that it is experimental
                 self._disk_study.set_metric_names(list(objectives))
             self._memory_study = optuna.create_study(
                 storage=self._memory_storage, directions=directions

@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from runner.distributed.launcher import signal_handlers
 from runner.sweep.local_process import LocalProcess
@@ -86,11 +86,9 @@ def catch_stop_signals() -> Iterator[StopRequest]:
     # Under nohup a closed terminal is no reason to stop. An ignored Ctrl-C was nobody's choice.
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
     request = lambda number, _: stop_request.request_stop(number)
-    with signal_handlers(request, _JOB_SIGNALS.keys() - ignored):
+    with signal_handlers(request, _JOB_SIGNALS.keys() - ignored), ExitStack() as after:
+        after.callback(os.close, write_fd)
+        after.callback(os.close, read_fd)
         wake_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        try:
-            yield stop_request
-        finally:
-            signal.set_wakeup_fd(wake_before)
-            os.close(read_fd)
-            os.close(write_fd)
+        after.callback(signal.set_wakeup_fd, wake_before)
+        yield stop_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -58,16 +58,13 @@ def restore_rng_state(
 @contextmanager
 def preserve_rng_state(device: torch.device) -> Iterator[None]:
     """Put the random states of PyTorch, Python and NumPy back afterwards."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
+    with ExitStack() as after:
+        after.callback(torch.set_rng_state, torch.get_rng_state())
+        after.callback(random.setstate, random.getstate())
+        after.callback(np.random.set_state, np.random.get_state())
+        if device.type == "cuda":
+            after.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)
         yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
-        if cuda is not None:
-            torch.cuda.set_rng_state(cuda, device)
 
 
 def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:

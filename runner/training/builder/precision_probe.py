@@ -11,7 +11,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,16 +92,14 @@ def _measure() -> float:
         layers = [Linear(_WIDTH, _WIDTH, bias=False).to(kind) for kind in _KINDS]
     inputs = [x.to(kind) for kind in _KINDS]
     times: list[list[float]] = [[] for _ in _KINDS]
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with ExitStack() as after:
+        after.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         for _ in range(1 + _REPEATS):  # in turns; the first of each chooses its kernel
             for layer, own, seconds in zip(layers, inputs, times, strict=True):
                 begin = time.thread_time()
                 layer(own)
                 seconds.append(time.thread_time() - begin)
-    finally:
-        torch.set_num_threads(num_threads)
     fp32, bf16 = (statistics.median(seconds[1:]) for seconds in times)
     return round(fp32 / bf16, 3)
 
@@ -123,8 +121,7 @@ def multiply_by_float32() -> Library:
         What holds the products, for as long as it lives.
     """
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of PyTorch, that its own products are replaced
+    with warnings.catch_warnings(action="ignore"):  # of PyTorch, that its own products are replaced
         for name, multiply in _PRODUCTS.items():
             library.impl(  # type: ignore[no-untyped-call]
                 name, _by_float32(multiply), "AutocastCPU"
