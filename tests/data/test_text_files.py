@@ -831,6 +831,8 @@ def test_a_week_is_its_monday_and_what_only_looks_like_such_a_date_is_none():
         ([20101112, 20121105], "yymmddhh or yyyymmdd"),  # the 11th of December 2020, 5 o'clock
         ([20101112, 20121130], "yyyymmdd"),
         (["1.2.3", "4.5.6"], ""),
+        (["2019.03", "2019.11"], ""),
+        (["1700000000.5", "1700003600.25"], "seconds"),
         ([f"{day}.07.25" for day in range(10, 30)], "dmy"),
         ([f"25-07-{day}" for day in range(10, 30)], "ymd"),
         ([f"07/{day}/25" for day in range(10, 30)], "mdy"),

@@ -467,3 +467,16 @@ def test_what_stands_for_no_number_may_have_spaces_in_front(tmp_path, none):
     data = open_dataset(path=str(path), format="csv", schema=schema, mix=False)
     read = next(data.batches("train", batch_size=400)).dense_BD[:, 0]
     assert len(read[::9].unique()) == 1 and len(read.unique()) > 60
+
+
+@pytest.mark.parametrize("digits", [2, 4, 12])
+def test_texts_with_fractions_are_numbers_and_ids_and_no_times_of_old_years(tmp_path, digits):
+    x = np.random.default_rng(0).normal(3000, 300, ROWS)
+    clients = [f"{10**8 + n % 70}.{1600000000 + n % 70}" for n in range(ROWS)]
+    values = {"z": [f"{v:.{digits}f}" for v in x], "user_pseudo_id": clients, "label": labels()}
+    moments = [f"{1.7e9 + 3600 * n:.3f}" for n in range(ROWS)]
+    pq.write_table(pa.table(values | {"event_time": moments}), tmp_path / "t.parquet")
+    roles = roles_of(str(tmp_path / "t.parquet"))
+    assert roles["z"] == ("numeric", {"input": "amount", "standardise": True})
+    assert roles["user_pseudo_id"][0] == "categorical"
+    assert roles["event_time"][0] == "" and "z_days" not in roles

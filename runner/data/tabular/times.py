@@ -304,6 +304,9 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
             return guess_time_form(texts.cast(pa.int64()))
         if pc.any(pc.match_substring_regex(texts, r"^\d+$")).as_py():
             return ""
+        numbers = _parse_numbers(texts)
+        if 2 * numbers.null_count < len(texts):  # of which four digits are no year
+            return "seconds" if _are_times(numbers, "seconds", 0.99) else ""
         has_centuries = pc.all(pc.match_substring_regex(texts, r"\d{4}")).as_py()
         least = EARLIEST_WRITTEN_S if has_centuries else EARLIEST_S
         forms = [f for f in ("text", *TEXT_DATES) if _are_times(texts, f, 0.99, least)]
