@@ -147,6 +147,7 @@ def test_a_few_fractions_of_a_name_of_ids_are_numbers_where_each_is_rare(tmp_pat
         *[("loan_amnt", "quantity"), ("visitor_hist_adr_usd", "quantity")],
         *[("year:float", "quantity"), ("age:token", "id"), ("genres:token_seq", "id")],
         *[("number_of_reviews", "quantity"), ("count_of_category", "quantity"), ("number", "")],
+        *[("item.$numberInt", "id"), ("stay.$numberLong", ""), ("fee.$numberDecimal", "quantity")],
         *[("time_on_page", "quantity"), ("distance_to_store", "quantity"), ("ship_to_zip", "id")],
         *[
             ("DAYS_LAST_PHONE_CHANGE", "quantity"),

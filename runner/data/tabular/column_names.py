@@ -110,7 +110,7 @@ _CUTS_OF_QUANTITIES = _words("on to at with before after")  # but `ship_to_zip` 
 
 def split_words(name: str) -> list[str]:
     """Return the words of a name in lower case: user, id and 2 for `userId2` or `user-id_2`."""
-    name = re.sub(f"{_TYPE}$", "", name)
+    name = re.sub(rf"(\.\$\w+)+$|{_TYPE}$", "", name)  # `.$numberLong` of MongoDB is a type, too
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+", name)
     return [part.lower() for part in parts]
 
