@@ -637,6 +637,56 @@ def test_json_lists_are_lists():
     assert split_json_lists(pa.array(of_numpy)).to_pylist() == wanted
 
 
+def test_arrays_of_postgres_are_lists():
+    texts = [
+        "{}",
+        "{eco,sale}",
+        '{eco,"new york",NULL}',
+        '{"a\\"b","x\\\\y","1, 2"}',
+        '{"é"}',
+        "{NULL}",
+    ]
+    wanted = [
+        [],
+        ["eco", "sale"],
+        ["eco", "new york", None],
+        ['a"b', "x\\y", "1, 2"],
+        ["é"],
+        [None],
+    ]
+    texts += ["set()", "{'a', 'b c'}", "{10:30,http://x}", None]
+    texts += ['{"os": "ios", "v": 1}', "{'os': 'ios'}"]
+    wanted += [
+        [],
+        ["a", "b c"],
+        ["10:30", "http://x"],
+        [],
+        ['{"os": "ios"', '"v": 1}'],
+        ["{'os': 'ios'}"],
+    ]
+    assert split_json_lists(pa.array(texts)).to_pylist() == wanted
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_arrays_of_postgres_are_proposed_as_lists_and_other_braces_are_none(tmp_path, quoted):
+    rng = np.random.default_rng(0)
+    tags = np.array(["red", "green", '"very old"' if quoted else "old", "new"])
+    rows = {
+        "tags": ["{" + ",".join(rng.permutation(tags)[:k]) + "}" for k in rng.integers(0, 4, 400)],
+        "place": [f"{{{x:.4f},{y:.4f}}}" for x, y in rng.normal(size=(400, 2))],
+        "guid": [f"{{3F2504E0-4F89-11D3-9A0C-{n % 40:012X}}}" for n in range(400)],
+        "attrs": [json.dumps({"os": f"os {n % 3}", "v": n % 5}) for n in range(400)],
+        "label": [n % 2 for n in range(400)],
+    }
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    found = {
+        f.name: (f, dict(r.settings)) for f, r in propose_schema(str(tmp_path / "t.csv")).columns
+    }
+    assert found["tags"][1]["separator"] == "json" and found["tags"][0].num_distinct == 4
+    assert found["place"][1] == {"size": 2, "standardise": True, "separator": "json"}
+    assert "separator" not in found["guid"][1] and "separator" not in found["attrs"][1]
+
+
 def test_json_lists_have_the_values_that_their_writer_meant():
     lists = [["a", None], [None, "a", None], ["café", "北京", "x"], ['5"', "it's"], ["a\\b", "c"]]
     lists += [["null, a", "b"], [None], ["a", None, "b, c", ""], ["12", None], ["'", "x, y"]]

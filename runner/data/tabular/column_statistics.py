@@ -14,7 +14,12 @@ from runner.data.core.columns import is_list
 from runner.data.tabular.amounts import Amounts, share_matching
 from runner.data.tabular.column_names import sounds_like_time
 from runner.data.tabular.read_files import is_text, unpacked_type
-from runner.data.tabular.text_values import NUMBER_PATTERN, split_json_lists, strip_number
+from runner.data.tabular.text_values import (
+    BRACES_PATTERN,
+    NUMBER_PATTERN,
+    split_json_lists,
+    strip_number,
+)
 from runner.data.tabular.times import as_seconds, guess_time_form, is_seconds
 from runner.data.tabular.vectors import split_vectors
 
@@ -245,6 +250,9 @@ def _guess_separator(texts: pa.Array) -> str:
         return ""
     num_texts = pc.count_distinct(values).as_py()
     if share_matching(values, r"^\[[^{]*\]$") > 0.95:
+        return "json"
+    # ids in braces without a comma are GUIDs
+    if share_matching(values, BRACES_PATTERN) > 0.95 and share_matching(values, ","):
         return "json"
     decimal = pc.all(pc.match_substring_regex(values, r"^-?\d+,\d+$")).as_py()
     for character in CONTROLS + ("|;^ " if decimal else "|;^, "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import json
 from collections.abc import Collection, Mapping
 
@@ -33,6 +34,10 @@ JSON_VALUES = (str, int, float, type(None))
 _QUOTED = r"""(?:'[^']*'|"[^"]*"|None)"""  # a value of an array, as NumPy writes texts
 # in a list: an escape, a value without quotes beside one with them, and a missing one
 _NEEDS_PARSER = r"""\\|["']\s*,\s*[^"'\s]|[^"'\s]\s*,\s*["']|(^|,)\s*(null|None)\s*(,|$)"""
+
+# of a list that Postgres or a set of Python has written: {a,"b c",NULL} or {'a', 'b'}, no {"a": 1}
+_IN_BRACES = r"""("(\\.|[^"\\])*"|'[^']*'|([^"'{},:\\\n\r]|:[^ "'\\])*)"""
+BRACES_PATTERN = rf"^\s*(set\(\)|\{{{_IN_BRACES}(,\s*{_IN_BRACES})*\}})\s*$"
 
 
 def cast_texts(
@@ -112,12 +117,13 @@ def match_unsigned(texts: pa.Array) -> pa.Array:
 
 
 def split_json_lists(texts: pa.Array) -> pa.Array:
-    """Split texts such as `["a", "b"]` or `[1, 2]`, and those of NumPy.
+    """Split texts such as `["a", "b"]` or `[1, 2]`, those of NumPy and those of Postgres.
 
-    These are `[np.int64(1)]`, `[1 2]` and `['a' 'b']`.
+    These are `[np.int64(1)]`, `[1 2]` and `['a' 'b']`, and `{a,"b c",NULL}`.
 
     A missing or an empty list has no value, and a `null` in a list is missing.
     """
+    texts = _without_braces(texts)
     inner = pc.replace_substring_regex(texts, r"^\s*\[\s*|\s*\]\s*$", "")
     inner = pc.replace_substring_regex(inner, r"np\.\w+\(([^()]*)\)", r"\1")
     is_array = pc.match_substring_regex(inner, r"^-?\d+(\s+-?\d+)+$")
@@ -131,6 +137,20 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     joined = pc.if_else(quoted, between_quotes, between_values)
     parts = pc.split_pattern(pc.replace_substring_regex(joined, "^[\"']|[\"']$", ""), "\x1f")
     return _parse_unusual_lists(inner, _without_value(inner, parts))
+
+
+def _without_braces(texts: pa.Array) -> pa.Array:
+    """Return arrays of Postgres as JSON lists; other texts stay."""
+    in_braces = pc.match_substring_regex(texts, BRACES_PATTERN)
+    if not pc.any(in_braces).as_py():
+        return texts
+    lists = pc.replace_substring_regex(texts, r"^\s*(\{|set\(\))|\}\s*$", "")
+    unusual = pc.and_(in_braces, pc.match_substring_regex(lists, r'"|(^|,)\s*NULL\s*(,|$)'))
+    unusual = pc.fill_null(unusual, False)
+    rows = csv.reader(lists.filter(unusual).to_pylist(), escapechar="\\", doublequote=False)
+    parsed = [json.dumps([None if v == "NULL" else v for v in row]) for row in rows]
+    lists = pc.replace_with_mask(lists, unusual, pa.array(parsed, lists.type))
+    return pc.if_else(in_braces, lists, texts)
 
 
 def _parse_unusual_lists(inner: pa.Array, parts: pa.Array) -> pa.Array:
