@@ -996,8 +996,12 @@ def test_numbers_with_decimal_commas_are_numbers(tmp_path, propose, missing):
 
 @pytest.mark.parametrize(
     ("before", "told"),
-    [(["# of 2026", "# by a tool"], r"first 2 lines .*'# of 2026'"), (["sep=;"], "first line .*")],
-    ids=["comments", "excel"],
+    [
+        (["# of 2026", "# by a tool"], r"first 2 lines .*'# of 2026'"),
+        (["sep=;"], "first line .*"),
+        (["Sales of 2026;;", ";;"], r"first 2 lines .*'Sales of 2026'"),
+    ],
+    ids=["comments", "excel", "title"],
 )
 def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(
     tmp_path, propose, before, told

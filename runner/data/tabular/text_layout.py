@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -198,6 +199,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
             f"{file}: has the lines of ARFF; ({names} | paste -sd, -; {data}) > table.csv makes a "
             "table of them"
         )
+    for mark in _steady_delimiters(rows[:NUM_LINES], usual):
+        _check_padded_lines(file, rows[:NUM_LINES], mark)
     if not (steady := _steady_delimiters(rows[:NUM_LINES], usual)):
         # a value in quotes may have line breaks
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
@@ -281,12 +284,41 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
                     f"{{print h FS $0}}' {shlex.quote(str(file))} > table.csv makes a column of "
                     "them"
                 )
-            first = "line is" if count == 1 else f"{count} lines are"
-            raise DataError(
-                f"{file}: its first {first} no part of the table ({rows[0][:40]!r}), whose "
-                f"lines have {steady[delimiter] + 1} columns between {DELIMITERS[delimiter]}: "
-                f"tail -n +{count + 1} {shlex.quote(str(file))} > table.csv leaves them out"
-            )
+            _refuse_first_lines(file, rows, count, delimiter)
+
+
+def _check_padded_lines(file: DataFile, rows: Sequence[str], delimiter: str) -> None:
+    """Check that no title with empty cells behind it stands before the table, as in `Sales 2024;;`.
+
+    Spreadsheets give each line as many cells as the table has columns.
+
+    Raises:
+        DataError: with a command that leaves these lines out.
+    """
+    cells = [[cell.strip() for cell in row.split(delimiter)] for row in rows]
+    filled = [sum(map(bool, row)) for row in cells]
+    count = next((n for n, number in enumerate(filled) if number > 1), 0)
+    if not 0 < count <= MAX_LINES_BEFORE or len(cells[0]) < 3 or 2 * filled[count] <= len(cells[0]):
+        return
+    if not any(map(_is_number, cells[count])):
+        _refuse_first_lines(file, rows, count, delimiter)
+
+
+def _refuse_first_lines(
+    file: DataFile, rows: Sequence[str], count: int, delimiter: str
+) -> NoReturn:
+    """Raise the error of lines before a table.
+
+    Raises:
+        DataError: with a command that leaves these lines out.
+    """
+    first = "line is" if count == 1 else f"{count} lines are"
+    shown = re.sub(rf"{re.escape(delimiter)}{{2,}}$", "", rows[0])[:40]
+    raise DataError(
+        f"{file}: its first {first} no part of the table ({shown!r}), whose lines have "
+        f"{rows[count].count(delimiter) + 1} columns between {DELIMITERS[delimiter]}: "
+        f"tail -n +{count + 1} {shlex.quote(str(file))} > table.csv leaves them out"
+    )
 
 
 def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[str]:
