@@ -28,6 +28,8 @@ NUMBERS = np.random.default_rng(3).normal(50, 10, ROWS).round(1)
         (["1.5", "2.5", "refused"], Amounts("amount", "", ("refused",))),
         (["1.5", "2.5", "refused", "N/K"], Amounts("amount", "", ("N/K", "refused"))),
         (["1.5", "2.5", "12A"], None),  # a code
+        (["1.5", "8.87e-05", "1e-05", "-2.5E+20"], Amounts("amount")),
+        (["1.5", "2.5", "12e5"], None),
         (["1.5", *map(chr, range(97, 109))], None),  # more words than numbers
         (["1", "2", "online"], None),  # codes of shops, unless the name is a quantity's
         (["23.4 kmpl", "9 kmpl"], Amounts("amount", "kmpl")),

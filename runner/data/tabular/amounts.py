@@ -35,8 +35,8 @@ _THOUSANDS = {
     ),
 }
 _SPACED = r"^-?[1-9]\d{0,2}( \d{3})+$"  # 37 900: of a quantity, or else a list of two ids
-# a number, or a limit of one; with a 0 in front it is a code
-_PLAIN = rf"^({_BOUND}{_SPACE})?[-+]?(0|[1-9]\d*)(\.\d+)?\+?$"
+# a number, or a limit of one; with a 0 in front it is a code, and so may be 12e5
+_PLAIN = rf"^({_BOUND}{_SPACE})?[-+]?(0|[1-9]\d*)(\.\d+([eE][-+]?\d+)?|[eE]-\d+)?\+?$"
 _UNIT_NAME = r"[\pL°][\pL°/²³]{0,11}|/\s?\d{1,3}"  # also of 4.5/5
 _WITH_UNIT = rf"^{_SPACE}{_BOUND}?{_SPACE}[-+]?\d[\d.,]*\+?{_SPACE}({_UNIT_NAME}){_SPACE}$"
 LEAST_FITTING = 0.95  # share of the texts of a column of amounts
