@@ -143,13 +143,19 @@ def test_ids_that_tell_nothing_and_texts_make_no_number():
     assert propose(pa.array([f"s{n}" for n in rng.integers(0, 9, ROWS)]), y) == ({}, [])
 
 
-def test_a_quantity_whose_values_differ_in_nearly_every_row_is_a_number():
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_a_quantity_whose_values_differ_in_nearly_every_row_is_a_number(as_texts):
     rng, role = np.random.default_rng(3), Role("carried", UNIQUE_REASON)
     driven = rng.gamma(2.0, 30_000, ROWS).astype(int)
     price = 30_000 * np.exp(-driven / 60_000) + rng.normal(0, 3_000, ROWS)
     kind = {"type": "regression"}
+    driven = driven.astype(str) if as_texts else driven  # as BigQuery writes integers
     found, _ = propose(driven, price, kind, name="driven", role=role)
-    assert found == {"driven_number": {"column": "driven", "standardise": True}}
+    written = {"input": "amount"} if as_texts else {}
+    assert found == {"driven_number": {"column": "driven", **written, "standardise": True}}
+    codes = np.char.zfill(driven.astype(str), 7)
+    for others in (codes, pa.array([b"\xff"] * ROWS)):
+        assert propose(others, price, kind, name="driven", role=role) == ({}, [])
     other = Role("carried", "free text")
     assert propose(driven, price, kind, name="driven", role=other) == ({}, [])
 

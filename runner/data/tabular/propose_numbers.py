@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.tabular.amounts import are_plain_numbers
 from runner.data.tabular.column_names import USER, guess_kind, sounds_like_time
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import (
@@ -24,6 +26,7 @@ from runner.data.tabular.guess_roles import (
 from runner.data.tabular.judging_sample import JudgingSample, Rows, read_numbers
 from runner.data.tabular.label_leaks import chance_error, rank_auc
 from runner.data.tabular.propose_number_ids import CHANCE_GAIN, LEAST_GAIN, means_of_buckets
+from runner.data.tabular.sample_statistics import compute_amount_statistics
 
 EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
 LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
@@ -101,12 +104,18 @@ def propose_numbers_of_ids(
     found: dict[str, dict[str, Any]] = {}
     for f in columns:
         name, type_ = f"{f.name}_number", table[f.name].type
-        is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
         is_unique = roles[f.name] == Role("carried", UNIQUE_REASON)
-        may_be = roles[f.name].name == "categorical" or is_unique
-        if not (may_be and is_whole) or name in taken:
+        if name in taken or not (roles[f.name].name == "categorical" or is_unique):
             continue
-        x_R = read_numbers(table[f.name], {})
+        is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
+        is_string = pt.is_string(type_) or pt.is_large_string(type_)
+        if is_string and not (f.separator or f.time_form or f.amounts):
+            texts = table[f.name].combine_chunks().drop_null().cast(pa.string())
+            if is_whole := are_plain_numbers(texts):  # as BigQuery writes integers
+                f = compute_amount_statistics(table[f.name], f.name, is_number=True) or f
+        if not is_whole:
+            continue
+        x_R = read_numbers(table[f.name], f.amounts.settings() if f.amounts else {})
         if (is_unique and _may_number_rows(f, x_R)) or _drifts(x_R, sample):
             continue
         in_doubt = roles[f.name].reason == DOUBT_REASON

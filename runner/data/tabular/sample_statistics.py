@@ -56,7 +56,7 @@ class Sample:
         """
         column, found = self.table[name], None
         if is_number is not False:
-            found = _compute_amount_statistics(column, name, is_number=bool(is_number))
+            found = compute_amount_statistics(column, name, is_number=bool(is_number))
         if found is None and self.decimal == "," and pt.is_string(column.type):
             values = column.drop_null()
             if pc.all(pc.match_substring_regex(values, _COMMA_VECTOR)).as_py() and len(values):
@@ -123,7 +123,7 @@ def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
     return lines
 
 
-def _compute_amount_statistics(
+def compute_amount_statistics(
     column: pa.ChunkedArray, name: str, *, is_number: bool
 ) -> ColumnStatistics | None:
     """Compute the statistics of texts that are numbers with signs; None if they are none."""
