@@ -119,15 +119,29 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     if times.null_count == texts.null_count:
         return times
+    texts = _parse_marks(texts)
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d{1,3}", r"\1")  # nanoseconds
     # as databases write it
-    texts = pc.replace_substring_regex(texts, r"(\d) ?(\+0000 )?(UTC|GMT)$", r"\1Z")
+    texts = pc.replace_substring_regex(texts, r"(\d) ?(\+0000 )?(UTC|GMT|Z)$", r"\1Z")
     texts = pc.replace_substring_regex(texts, r"(:\d\d(\.\d+)?) ([+-]\d\d:?\d\d)$", r"\1\3")
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     with_offset = rf"{_DAY}[ T]{_CLOCK}(Z|[+-]\d\d(:?\d\d)?)$"
     in_utc = _parse_iso(texts, with_offset, pa.timestamp("us", tz="UTC"))
     dates = (_parse_weeks(texts), _parse_months(texts))
     return pc.coalesce(times, in_utc.cast(pa.timestamp("us")), *dates, _parse_with_days(texts))
+
+
+def _parse_marks(texts: pa.Array) -> pa.Array:
+    """Return `[21/Oct/2014:06:00:00 +0000]` of logs, and 20141021T060000Z, with usual marks."""
+    basic = r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)(Z?)$"
+    texts = pc.replace_substring_regex(texts, basic, r"\1-\2-\3T\4:\5:\6\7")
+    if not pc.any(pc.match_substring_regex(texts, r"^\[?\d\d/\pL{3}/\d{4}:")).as_py():
+        return texts
+    clock = r"(\d\d:\d\d:\d\d)(?: ([+-]\d{4}))?"
+    for number, name in enumerate(_MONTHS, 1):
+        log = rf"^\[?(\d\d)/(?i:{name})/(\d{{4}}):{clock}\]?$"
+        texts = pc.replace_substring_regex(texts, log, rf"\2-{number:02}-\1T\3\4")
+    return texts
 
 
 def _parse_with_days(texts: pa.Array) -> pa.Array:
