@@ -26,8 +26,8 @@ from runner.data.tabular.read_files import RowChunk, decode_dictionaries, restor
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
-# true and false as programs write them
-BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"))
+# true and false as programs write them, the last ones Postgres
+BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", "f"))
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,9 @@ def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, t
         scorer.score({**row, "user": wrong})
 
 
-@pytest.mark.parametrize("words", [("true", "false"), ("True", "False"), ("TRUE", "FALSE")])
+@pytest.mark.parametrize(
+    "words", [("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", "f")]
+)
 def test_a_boolean_is_the_word_or_the_integer_that_the_training_had(words):
     """pandas writes True into CSV, where JSON and Parquet have a type of booleans."""
     columns = {"new": {"encode": "vocabulary"}, "both": {"cross": ["new", "shop"], "num_rows": 99}}

@@ -263,7 +263,7 @@ def _parse_integers(
     Unsigned ones above 2^63 wrap around, as those of Parquet do. Texts such as NULL are missing.
 
     Args:
-        booleans: whether true and false, in any case, are 1 and 0.
+        booleans: whether true and false, or t and f, in any case, are 1 and 0.
     """
     texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
     no_text = pa.scalar(None, pa.string())
@@ -271,8 +271,8 @@ def _parse_integers(
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
     wrong = ~pc.or_(fits, fits_unsigned).fill_null(True).to_numpy(zero_copy_only=False)
     if booleans and wrong.any():
-        texts = pc.replace_substring_regex(texts, r"(?i)^\s*true\s*$", "1")
-        texts = pc.replace_substring_regex(texts, r"(?i)^\s*false\s*$", "0")
+        texts = pc.replace_substring_regex(texts, r"(?i)^\s*t(rue)?\s*$", "1")
+        texts = pc.replace_substring_regex(texts, r"(?i)^\s*f(alse)?\s*$", "0")
         return _parse_integers(name, texts, validator, row_of_value)
     validator.reject(
         name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer of 64 bits", row_of_value
