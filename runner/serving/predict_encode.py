@@ -118,8 +118,9 @@ def plain_transforms(columns: Columns) -> Transforms:
 def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
     """Give columns the types of their roles where their own do not tell what was learnt.
 
-    They are those without any value, of which Arrow knows no type, and booleans that the training's
-    files had as texts, such as `True` in CSV: they become the texts in its vocabulary.
+    They are those without any value, of which Arrow knows no type, and pandas says NaN, and
+    booleans that the training's files had as texts, such as `True` in CSV: they become the texts in
+    its vocabulary.
 
     Args:
         transforms: of the run.
@@ -134,6 +135,11 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
     lists |= {spec.column for spec in features.numbers if spec.size and not spec.separator}
     for index, (name, type_) in enumerate(zip(table.schema.names, table.schema.types)):
         plain = pa.float64() if name in numbers else pa.int64()
+        if pt.is_floating(type_) and name in texts | lists:
+            are_missing = pc.all(pc.is_null(table.column(index), nan_is_null=True))
+            if are_missing.as_py() and table.num_rows:
+                type_ = pa.null()
+                table = table.set_column(index, name, pa.nulls(table.num_rows))
         if pt.is_list(type_) and pt.is_null(type_.value_type):
             target = pa.list_(plain)
         elif pt.is_null(type_):

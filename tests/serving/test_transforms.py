@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -122,6 +123,24 @@ def test_lists_and_crosses_are_empty_where_an_object_lacks_their_keys():
     for name in names[1:]:
         assert found.ids[name].values.tolist() == expected.ids[name].values.tolist()
     assert not found.ids["tags"].values.size and not found.ids["seen"].values.size
+
+
+def test_lists_that_all_rows_lack_may_be_nan_as_pandas_has_them():
+    schema = {
+        "labels": ["click"],
+        "numeric": {"v": {"size": 2, "separator": "json", "default": 5}},
+        "categorical": {
+            "tags": {"list": True, "num_rows": 9},
+            "words": {"separator": "|", "encode": "hash", "num_rows": 9},
+        },
+    }
+    fitted = FittedTransforms(num_rows={"tags": 9, "words": 9})
+    raw = Transforms(replace(parse_schema(schema), labels=()), fitted)
+    rows = [{"v": nan, "tags": nan, "words": nan} for nan in [float("nan")] * 2]
+    for given in (rows, pd.DataFrame(rows)):
+        found = encode_rows(raw, given, ["tags", "words", "v[0]"])
+        assert not found.ids["tags"].values.size and not found.ids["words"].values.size
+        assert found.dense["v[0]"].tolist() == [5, 5]
 
 
 def test_whole_numbers_that_a_float_rounds_are_numbers_in_buckets_and_vectors_too():
