@@ -1014,6 +1014,8 @@ def test_lines_before_the_table_are_told_with_a_command_that_leaves_them_out(
     [convert] = re.findall(r"(tail .*) leaves them out", str(e.value))
     assert subprocess.run(convert, shell=True, cwd=tmp_path, timeout=60).returncode == 0
     assert list(propose(str(tmp_path / "table.csv"))[0]["labels"]) == ["click"]
+    with pytest.raises(DataError, match=r"> 'new_my table.csv' leaves them out"):  # not emptied
+        propose(str(path.rename(tmp_path / "my table.csv")))
     # a bad row within the table is left to on_bad_rows
     rows = [f"u{n % 7},{n % 3},{n % 2}" for n in range(99)]
     path.write_text("\n".join(["user,item,click", *rows[:5], "u1,2,0,more", *rows[5:]]))

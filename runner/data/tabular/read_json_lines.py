@@ -18,6 +18,7 @@ from runner.data.tabular.text_blocks import (
     BLOCK_BYTES,
     TEXT_ERRORS,
     TextBlocks,
+    new_name,
     read_blocks,
     unpack_command,
 )
@@ -39,13 +40,14 @@ def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:
 def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
     if block.lstrip().startswith(b"["):
         raise DataError(
-            f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
+            f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} "
+            f"> {new_name(file, 'rows.jsonl')}"
         )
     if re.match(rb"\s*\{\s*u?'", block):
         raise DataError(
             f"{file}: has objects of Python, not of JSON: {unpack_command(file)} | python3 -c "
             "'import ast, json, sys; [print(json.dumps(ast.literal_eval(s))) for s in sys.stdin]' "
-            "> rows.jsonl converts them"
+            f"> {new_name(file, 'rows.jsonl')} converts them"
         )
     try:
         return _with_typed_lists(_parse_json(block, None).schema)

@@ -26,7 +26,13 @@ from runner.data.tabular.bad_rows import SKIP_HINT
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, TextBlocks, read_blocks
+from runner.data.tabular.text_blocks import (
+    BLOCK_BYTES,
+    TEXT_ERRORS,
+    TextBlocks,
+    new_name,
+    read_blocks,
+)
 from runner.data.tabular.text_lines import (
     count_lines,
     find_row_lines,
@@ -137,8 +143,9 @@ def _explain_conversion(content: bytes, file: DataFile) -> str:
     first, second = ("cp1252", "cp1250") if is_latin else ("cp1251", "gb18030")
     of_first, of_second = ("Western", "Central European") if is_latin else ("Russian", "Chinese")
     return (
-        f"its encoding is not known: iconv -f {first} -t utf-8 {shlex.quote(str(file))} > utf8.csv "
-        f"is often right for {of_first}, and -f {second} for {of_second} texts"
+        f"its encoding is not known: iconv -f {first} -t utf-8 {shlex.quote(str(file))} > "
+        f"{new_name(file, 'utf8.csv')} is often right for {of_first}, and -f {second} for "
+        f"{of_second} texts"
     )
 
 

@@ -52,6 +52,11 @@ def unpack_command(file: DataFile) -> str:
     return f"{packer.get(os.path.splitext(file.name)[1], 'cat')} {shlex.quote(str(file))}"
 
 
+def new_name(file: DataFile, name: str) -> str:
+    """Return the name of a file for a shell to write, which is never the one that it reads."""
+    return shlex.quote(f"new_{file.name}") if file.name.endswith(name) else name
+
+
 @dataclass(frozen=True)
 class TextBlocks:
     """Consecutive blocks of a plain text file, and what comes before them."""
@@ -186,5 +191,6 @@ def _check_text(start: bytes, file: DataFile) -> None:
         fix = "write its table as Parquet or CSV"
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) > len(start) // 3:
             name = shlex.quote(str(file))
-            fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > utf8.csv converts it"
+            made = new_name(file, "utf8.csv")
+            fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > {made} converts it"
         raise DataError(f"{file}: is no text in UTF-8: it has bytes of value 0; {fix}")

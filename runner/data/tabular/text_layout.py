@@ -24,7 +24,7 @@ from runner.data.tabular.read_text import (
 )
 from runner.data.tabular.sample_statistics import Sample
 from runner.data.tabular.schema_file import is_delimiter
-from runner.data.tabular.text_blocks import MAX_LINE_BYTES, unpack_command
+from runner.data.tabular.text_blocks import MAX_LINE_BYTES, new_name, unpack_command
 from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.data.tabular.times import guess_time_form
 from runner.errors import DataError, UserError
@@ -87,7 +87,7 @@ def find_layout(
             notes.append(
                 f"{', '.join(commas)}: numbers with a decimal comma are texts here, since those of "
                 rf"{', '.join(points)} have a point; sed -E 's/([0-9]),([0-9])/\1.\2/g' "
-                f"{shlex.quote(str(file))} > points.csv makes points of them"
+                f"{shlex.quote(str(file))} > {new_name(file, 'points.csv')} makes points of them"
             )
         else:
             notes.append(f"{', '.join(commas)}: numbers with a decimal comma")
@@ -172,7 +172,8 @@ def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
     lines = "a line repeats" if count == 1 else f"{count} lines repeat"
     raise DataError(
         f"{file}: {lines} the names of the columns: {unpack_command(file)} | awk "
-        "'NR == 1 {names = $0} NR == 1 || $0 != names' > table.csv leaves them out"
+        "'NR == 1 {names = $0} NR == 1 || $0 != names' "
+        f"> {new_name(file, 'table.csv')} leaves them out"
     )
 
 
@@ -196,8 +197,8 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         names = f"{unpack_command(file)} | awk 'tolower($1) == \"@attribute\" {{print $2}}'"
         data = f"{unpack_command(file)} | awk 'found; tolower($1) == \"@data\" {{found = 1}}'"
         raise UserError(
-            f"{file}: has the lines of ARFF; ({names} | paste -sd, -; {data}) > table.csv makes a "
-            "table of them"
+            f"{file}: has the lines of ARFF; ({names} | paste -sd, -; {data}) > "
+            f"{new_name(file, 'table.csv')} makes a table of them"
         )
     for mark in _steady_delimiters(rows[:NUM_LINES], usual):
         _check_padded_lines(file, rows[:NUM_LINES], mark)
@@ -233,7 +234,8 @@ def _check_not_aligned(file: DataFile, rows: Sequence[str]) -> None:
         if len(rows) > 2 and len(counts) == 1 and counts != {1}:
             raise UserError(
                 f"{file}: its columns stand between several spaces; {unpack_command(file)} | sed "
-                f"-E 's/^\\s+|\\s+$//g; s/{gap}/\\t/g' > table.tsv makes tabs of them"
+                f"-E 's/^\\s+|\\s+$//g; s/{gap}/\\t/g' > {new_name(file, 'table.tsv')} makes tabs "
+                "of them"
             )
 
 
@@ -245,14 +247,14 @@ def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
         names = [key if key == "qid" else f"f{key}" for key in keys.pop()]
         heading = ",".join(["label", *names])
         return (
-            f"(echo {heading}; {unpack} | {sed}s/ +[a-z0-9]+:/,/g') > rows.csv makes a column of "
-            "each number"
+            f"(echo {heading}; {unpack} | {sed}s/ +[a-z0-9]+:/,/g') > "
+            f"{new_name(file, 'rows.csv')} makes a column of each number"
         )
     query = ", one of the query" if any(key[:1] == ("qid",) for key in keys) else ""
     first = "s/ +qid:([^ ]+) +/\\t\\1\\t/'" if query else "s/ +/\\t/'"
     return (
-        f"{unpack} | {sed}{first} > rows.tsv makes a column of the label{query}, and one of the "
-        "list behind it, whose ids are pairs such as 3:1"
+        f"{unpack} | {sed}{first} > {new_name(file, 'rows.tsv')} makes a column of the label"
+        f"{query}, and one of the list behind it, whose ids are pairs such as 3:1"
     )
 
 
@@ -281,8 +283,8 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
                 raise DataError(
                     f"{file}: lines such as {rows[0]!r} are headings of the lines below them: awk "
                     f'-F{shlex.quote(delimiter)} \'NF == 1 {{h = $1; sub(/:$/, "", h); next}} '
-                    f"{{print h FS $0}}' {shlex.quote(str(file))} > table.csv makes a column of "
-                    "them"
+                    f"{{print h FS $0}}' {shlex.quote(str(file))} > "
+                    f"{new_name(file, 'table.csv')} makes a column of them"
                 )
             _refuse_first_lines(file, rows, count, delimiter)
 
@@ -317,7 +319,8 @@ def _refuse_first_lines(
     raise DataError(
         f"{file}: its first {first} no part of the table ({shown!r}), whose lines have "
         f"{rows[count].count(delimiter) + 1} columns between {DELIMITERS[delimiter]}: "
-        f"tail -n +{count + 1} {shlex.quote(str(file))} > table.csv leaves them out"
+        f"tail -n +{count + 1} {shlex.quote(str(file))} > {new_name(file, 'table.csv')} leaves "
+        "them out"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_text import TextFormat, read_first_rows, read_text_chunks
-from runner.data.tabular.text_blocks import unpack_command
+from runner.data.tabular.text_blocks import new_name, unpack_command
 from runner.errors import DataError
 
 # How values may be quoted but for the usual way, and what that is to a reader of Python's csv
@@ -87,7 +87,7 @@ def _requote(file: DataFile, layout: TextFormat, options: Mapping[str, Any]) -> 
         f"import csv, sys; csv.writer(sys.stdout{write({**mark, 'lineterminator': chr(10)})})"
         f".writerows(csv.reader(sys.stdin{write({**mark, **options})}))"
     )
-    return f"{unpack_command(file)} | python3 -c '{code}' > table.csv"
+    return f"{unpack_command(file)} | python3 -c '{code}' > {new_name(file, 'table.csv')}"
 
 
 def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
@@ -99,7 +99,8 @@ def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
         script, does = f"1s/^/row{mark}/", "gives a name to the first column, as R has not done"
     else:
         return "; values in which the delimiter stands need quotes, or the first line lacks a name"
-    return f"; {unpack_command(file)} | sed '{script}' > table.csv {does}"
+    made = new_name(file, "table.csv")
+    return f"; {unpack_command(file)} | sed '{script}' > {made} {does}"
 
 
 def _has_row_names(text: str, layout: TextFormat) -> bool:
