@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from runner.data.tabular.doubtful_values import describe_thousands
 from runner.data.tabular.propose_schema import propose_schema
 from runner.data.tabular.schema_hints import Hints
+from runner.errors import DataError
 from tests.data.clicks import open_dataset
 
 RANDOM = np.random.default_rng(3)
@@ -223,3 +225,26 @@ def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     columns = propose_schema(str(tmp_path / "rows.parquet")).columns
     [role] = [role for f, role in columns if f.name == "__index_level_0__"]
     assert (role.name, role.reason) == ("", "the index that pandas has written, which numbers rows")
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+@pytest.mark.parametrize("alone", [False, True])
+def test_objects_in_texts_are_told_with_the_lines_that_make_columns(
+    tmp_path, monkeypatch, write, alone
+):
+    """As Kafka's values and Postgres's jsonb stand in CSV, and dicts that pandas has written."""
+    objects = [{"user": n % 7, "at": {"city": f"c{n % 3}"}, "n": n} for n in range(200)]
+    rows = {"payload": [None, "{}", *map(write, objects[2:])], "click": [n % 2 for n in range(200)]}
+    rows |= {} if alone else {"shop": [f"s{n % 5}" for n in range(200)]}
+    t = pd.DataFrame(rows)
+    t.to_csv(tmp_path / "t.csv", index=False)
+    if alone:
+        with pytest.raises(DataError, match="no column to learn from") as raised:
+            propose_schema(str(tmp_path / "t.csv"))
+        told = str(raised.value)
+    else:
+        told = next(n for n in propose_schema(str(tmp_path / "t.csv")).notes if "objects" in n)
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"With pandas, `(.*)` makes them columns", told)[1], {"t": t, "pandas": pd})
+    made = propose_schema("rows.parquet").columns
+    assert {"user", "at.city"} <= {f.name for f, r in made if r.name == "categorical"}

@@ -26,6 +26,7 @@ FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no n
 MOST_FRACTIONS = 0.9  # of the other values: among so many a -1 is no number like them, either
 # items that were shown, each with its label, as in MIND: N55689-1 N35729-0
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
+_OBJECT = r"""(?s)^\s*\{\s*(["'][^"']+["']\s*:.*)?\}\s*$"""  # of JSON, or a dict of Python
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
 FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
 LEAST_ITEMS = 20  # columns with such a number in most rows, which may be a table of ratings
@@ -149,6 +150,29 @@ def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
             f"{f.name}: has several items with a label each, such as '{shown}', and a row should "
             f"be one item. With pandas, `{code}` makes them rows, and `python -m runner schema "
             "rows.parquet` reads those"
+        )
+    return notes
+
+
+def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatistics]) -> list[str]:
+    """Return a note on each text that holds a JSON object, of whose keys nothing can be learnt."""
+    notes = []
+    for f in columns:
+        if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
+            continue
+        texts = pc.drop_null(sample[f.name]).cast(pa.string())
+        filled = pc.filter(texts, pc.match_substring(texts, ":"))
+        if not len(filled) or not pc.all(pc.match_substring_regex(texts, _OBJECT)).as_py():
+            continue
+        is_json = filled[0].as_py().split(":")[0].rstrip().endswith('"')
+        module, read = ("json", "json.loads") if is_json else ("ast", "ast.literal_eval")
+        code = (
+            f"import {module}; keys = t.pop({f.name!r}).fillna('{{}}').map({read}).tolist(); "
+            "t.join(pandas.json_normalize(keys), rsuffix='_').to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{f.name}: has objects in texts, whose keys are no columns. With pandas, `{code}` "
+            "makes them columns, and `python -m runner schema rows.parquet` reads those"
         )
     return notes
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from runner.data.tabular.choose_roles import choose_labels, drop_leaks, feature_roles, query_role
 from runner.data.tabular.column_names import QUERY, USER, is_grade
 from runner.data.tabular.column_statistics import ColumnStatistics, has_fractions
+from runner.data.tabular.doubtful_values import describe_texts_of_objects
 from runner.data.tabular.file_list import (
     DataFile,
     describe_days_of_names,
@@ -299,6 +300,7 @@ def _choose_roles(
                 f"pandas.json_normalize(t.pop({name}))).to_parquet('rows.parquet')` makes a row of "
                 "each object, and `python -m runner schema rows.parquet` reads those"
             )
+        more = more or "".join(f". {note}" for note in describe_texts_of_objects(table, columns))
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
     return roles
 

@@ -17,6 +17,7 @@ from runner.data.tabular.doubtful_values import (
     describe_impressions,
     describe_missing_codes,
     describe_numbered_histories,
+    describe_texts_of_objects,
     describe_thousands,
 )
 from runner.data.tabular.guess_roles import Role, clip_far_numbers, is_time
@@ -117,6 +118,7 @@ def use_rows(
     roles |= links
     notes += found
     notes += describe_impressions(table, columns)
+    notes += describe_texts_of_objects(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
     number_ids, found = propose_number_ids(sample, columns, roles)
