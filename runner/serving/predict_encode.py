@@ -22,7 +22,12 @@ from runner.data.tabular.column_types import check_column_types, id_types, rewri
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import RowChunk, decode_dictionaries, restore_uuids
+from runner.data.tabular.read_files import (
+    RowChunk,
+    decode_dictionaries,
+    read_uuids,
+    restore_uuids,
+)
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -119,8 +124,8 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
     """Give columns the types of their roles where their own do not tell what was learnt.
 
     They are those without any value, of which Arrow knows no type, and pandas says NaN, and
-    booleans that the training's files had as texts, such as `True` in CSV: they become the texts in
-    its vocabulary.
+    booleans and UUIDs that the training's files had as texts, such as `True` in CSV: they become
+    the texts in its vocabulary.
 
     Args:
         transforms: of the run.
@@ -148,6 +153,12 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
             texts_R = pc.if_else(table.column(name), *words)
             table = table.set_column(index, name, texts_R)
             continue
+        elif name in texts and (uuids := read_uuids(table, name)) is not None:
+            texts_R = pa.array([value and str(value) for value in uuids], pa.string())
+            # files with a type of UUIDs are learnt by their bytes
+            if _knows(transforms, name, texts_R):
+                table = table.set_column(index, name, texts_R)
+            continue
         else:
             continue
         if name in features.columns:
@@ -160,18 +171,18 @@ def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
 
     Where several are known, none is taken, since nobody knows which is meant.
     """
-    known = [
-        transforms.fitted.vocabularies[spec.table_name]
+    found = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
+    return found[0] if len(found) == 1 else None
+
+
+def _knows(transforms: Transforms, column: str, texts: pa.Array) -> bool:
+    """Tell whether any of some texts is in a vocabulary of a column of ids."""
+    hashes = hash_texts(texts.drop_null())
+    return any(
+        bool(np.isin(hashes, transforms.fitted.vocabularies[spec.table_name]).any())
         for spec in transforms.features.ids
         if spec.column == column and spec.encode == "vocabulary" and not spec.is_list
-    ]
-    found = [
-        words
-        for words in BOOLEAN_WORDS
-        for hashes in [hash_texts(pa.array(words))]
-        if any(np.isin(hashes, values).any() for values in known)
-    ]
-    return found[0] if len(found) == 1 else None
+    )
 
 
 def check_input_types(

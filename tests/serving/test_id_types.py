@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import runner as public
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_types import id_types
 from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, unpack_columns
 from runner.data.tabular.schema_file import parse_schema
 from runner.errors import DataError
 from runner.serving import Scorer
@@ -226,6 +227,28 @@ def test_a_boolean_is_the_word_or_the_integer_that_the_training_had(words):
     other = hash_texts(pa.array(["yes", "no"]))
     with pytest.raises(DataError, match="column 'new': value True: not a text, as in the training"):
         encode("string", other, booleans)
+
+
+@pytest.mark.parametrize("learnt", [str, lambda uuid: uuid.bytes], ids=["texts", "bytes"])
+def test_a_uuid_is_the_text_or_the_bytes_that_the_training_had(tmp_path, learnt):
+    """Drivers of Postgres give objects of UUIDs, and its CSV texts."""
+    declared = parse_schema({"labels": ["x"], "categorical": {"user": {"encode": "vocabulary"}}})
+    uuids = [UUID(int=n << 70 | 5) for n in range(4)]
+    hashes = hash_texts(pa.array([learnt(uuid) for uuid in uuids[:3]]))
+    known = {"vocabularies": {"user": np.sort(hashes)}, "num_rows": {"user": 5}}
+    raw = Transforms(
+        replace(declared, labels=()), FittedTransforms(**known, id_types={"user": "string"})
+    )
+    rows = [{"user": uuid} for uuid in (*uuids, None)]
+    expected = [2 + np.sort(hashes).tolist().index(h) for h in hashes.tolist()] + [0, 1]
+    for given in (rows, pa.Table.from_pylist(rows).to_pandas(), pa.Table.from_pylist(rows)):
+        assert encode_rows(raw, given, ["user"]).ids["user"].values.tolist() == expected
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    table = unpack_columns(pq.read_table(tmp_path / "x.parquet"))
+    encoder = PartEncoder(raw, ["user"], table[:0], skip_bad_rows=False)
+    part = encoder.encode(InputPart(0, 0, (RowChunk(MEMORY, 0, 0, 5, table),)))
+    assert part.rows["user"].to_pylist() == expected
+    assert part.kept["user"].type == pa.uuid()
 
 
 def test_unsigned_ids_are_unsigned_in_metadata_examples_and_items():

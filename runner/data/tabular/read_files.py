@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -207,6 +208,15 @@ def restore_uuids(table: pa.Table) -> pa.Table:
             uuids = [pa.ExtensionArray.from_storage(pa.uuid(), chunk) for chunk in chunks]
             table = table.set_column(index, column.name, pa.chunked_array(uuids, pa.uuid()))
     return table
+
+
+def read_uuids(table: pa.Table, name: str) -> list[UUID | None] | None:
+    """Return the values of a column of UUIDs, unpacked or not; None for another column."""
+    column = table.schema.field(name)
+    if column.metadata != _UUID and getattr(column.type, "extension_name", "") != "arrow.uuid":
+        return None
+    values = _cast(table[name], pa.binary()).to_pylist()
+    return [None if value is None else UUID(bytes=value) for value in values]
 
 
 def decode_dictionaries(table: pa.Table) -> pa.Table:
