@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from runner.data.tabular.read_files import (
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
+_UUID_TEXT = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 # true and false as programs write them, the last ones Postgres
 BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", "f"))
 
@@ -125,7 +127,7 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
 
     They are those without any value, of which Arrow knows no type, and pandas says NaN, and
     booleans and UUIDs that the training's files had as texts, such as `True` in CSV: they become
-    the texts in its vocabulary.
+    the texts in its vocabulary. Texts of UUIDs become bytes where it has these.
 
     Args:
         transforms: of the run.
@@ -159,6 +161,11 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
             if _knows(transforms, name, texts_R):
                 table = table.set_column(index, name, texts_R)
             continue
+        elif name in texts and (pt.is_string(type_) or pt.is_large_string(type_)):
+            bytes_R = _uuids_as_bytes(table.column(index))
+            if bytes_R is not None and _knows(transforms, name, bytes_R):
+                table = table.set_column(index, name, bytes_R)
+            continue
         else:
             continue
         if name in features.columns:
@@ -173,6 +180,16 @@ def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
     """
     found = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
     return found[0] if len(found) == 1 else None
+
+
+def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
+    """Return texts with UUIDs as their sixteen bytes, as Parquet has them; None if none is one."""
+    are_uuids = pc.match_substring_regex(texts, _UUID_TEXT)
+    if not pc.any(are_uuids).as_py():
+        return None
+    pairs = zip(texts.to_pylist(), are_uuids.to_pylist())
+    values = [UUID(text).bytes if is_uuid else text and text.encode() for text, is_uuid in pairs]
+    return pa.array(values, pa.binary())
 
 
 def _knows(transforms: Transforms, column: str, texts: pa.Array) -> bool:

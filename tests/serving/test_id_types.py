@@ -231,7 +231,7 @@ def test_a_boolean_is_the_word_or_the_integer_that_the_training_had(words):
 
 @pytest.mark.parametrize("learnt", [str, lambda uuid: uuid.bytes], ids=["texts", "bytes"])
 def test_a_uuid_is_the_text_or_the_bytes_that_the_training_had(tmp_path, learnt):
-    """Drivers of Postgres give objects of UUIDs, and its CSV texts."""
+    """Drivers of Postgres give objects of UUIDs, its CSV and JSON texts, and Parquet bytes."""
     declared = parse_schema({"labels": ["x"], "categorical": {"user": {"encode": "vocabulary"}}})
     uuids = [UUID(int=n << 70 | 5) for n in range(4)]
     hashes = hash_texts(pa.array([learnt(uuid) for uuid in uuids[:3]]))
@@ -243,6 +243,10 @@ def test_a_uuid_is_the_text_or_the_bytes_that_the_training_had(tmp_path, learnt)
     expected = [2 + np.sort(hashes).tolist().index(h) for h in hashes.tolist()] + [0, 1]
     for given in (rows, pa.Table.from_pylist(rows).to_pandas(), pa.Table.from_pylist(rows)):
         assert encode_rows(raw, given, ["user"]).ids["user"].values.tolist() == expected
+    as_texts = [{"user": uuid and str(uuid)} for uuid in (*uuids, None)]
+    assert encode_rows(raw, as_texts, ["user"]).ids["user"].values.tolist() == expected
+    others = encode_rows(raw, [{"user": "guest"}, *as_texts], ["user"]).ids["user"]
+    assert others.values.tolist() == [0, *expected]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     table = unpack_columns(pq.read_table(tmp_path / "x.parquet"))
     encoder = PartEncoder(raw, ["user"], table[:0], skip_bad_rows=False)
