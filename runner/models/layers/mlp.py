@@ -114,6 +114,17 @@ class HiddenLayers:
 class RowSequential(nn.Sequential):
     """Modules in sequence, of which those that keep statistics learn which rows count."""
 
+    @property
+    def uncompiled(self) -> tuple[str, ...]:
+        """Methods that `trainer.compile` leaves as they are written.
+
+        Norms of the rows break the loop into many graphs, each with its own for other sizes.
+        """
+        return ("forward",) if self._has_norms_of_rows() else ()
+
+    def _has_norms_of_rows(self) -> bool:
+        return any(isinstance(module, BatchNorm | Dice) for module in self)
+
     def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return the output of the last module.
 
@@ -122,7 +133,7 @@ class RowSequential(nn.Sequential):
             weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
         modules = list(self)
-        if not any(isinstance(module, BatchNorm | Dice) for module in modules):
+        if not self._has_norms_of_rows():
             weights_B = None
         elif self.training and not torch.compiler.is_compiling() and all_count(weights_B):
             weights_B = None  # asked once for all of them

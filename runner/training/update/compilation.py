@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.fx.experimental._config
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, dense_rows
 from runner.errors import ConfigError
 from runner.machine.cache_folder import cache_root
 from runner.machine.cores import cpu_name
+from runner.models.layers.mlp import RowSequential
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.update_state import UpdateState
 
@@ -44,7 +46,7 @@ class CompiledDense:
         self._model, self._num_rows = model, num_rows
         self._eager = model.dense
         for module in model.modules():
-            if isinstance(module, UpdateState):
+            if isinstance(module, UpdateState | RowSequential):
                 for name in module.uncompiled:  # no decorator, since it would import the compiler
                     method = getattr(module, name)
                     setattr(module, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
@@ -52,7 +54,7 @@ class CompiledDense:
         self._is_traced = False
 
     def __call__(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        if not self._model.training:
+        if not self._model.training or len(batch.labels_BT) == 1:
             return self._eager(embeddings, batch)
         if not self._is_traced:
             self._trace(embeddings, batch)
@@ -74,7 +76,8 @@ class CompiledDense:
             rows_B=_plain(batch.rows_B),
             groups_BG=_plain(batch.groups_BG),
         )
-        return self._compiled(embeddings, batch)
+        with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            return self._compiled(embeddings, batch)
 
     def _trace(self, embeddings: Embeddings, batch: Batch) -> None:
         """Collective. Run the rows again and again as a full batch, without a trace in the run."""

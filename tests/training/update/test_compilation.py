@@ -12,6 +12,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from runner.errors import ConfigError
+from runner.models.autoint import AutoInt
 from runner.models.din import DIN
 from runner.models.losses import BCE
 from runner.training.update import compilation
@@ -20,6 +21,7 @@ from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.models.sequence_scene import SCHEMA, batch_of
 from tests.tiny import CPU, make_context, random_batch
+from tests.tiny import SCHEMA as TINY_SCHEMA
 from tests.whole.compare_runs import assert_resumes_exactly
 
 
@@ -88,6 +90,27 @@ def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, mi
     for seed, size in enumerate((45, 64, 40)):
         Supervised().train_step(context, iter([batch_of(size, seed)]))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("width", [64, 8])
+def test_batch_norms_equal_sizes_and_single_rows_have_no_graphs_of_their_own(monkeypatch, width):
+    """A layer may be as wide as a batch has rows, and a batch's last micro-batch have one row."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    attention = {"num_layers": 1, "attention_dim": width, "num_heads": 2}
+    stack = {"embedding_dim": width, "deep": [width, width], "norm": "batch"}
+    context = make_context(model=AutoInt(TINY_SCHEMA, **attention, **stack))
+    compile_dense(context.model, CPU, 64)
+    found = []
+    for seed, size in enumerate((64, 64, 33, 1, 50)):
+        Supervised().train_step(context, iter([random_batch(size, seed)]))
+        found.append(len(graphs))
+    assert found == [2] * 5, "around the layers with norms"
 
 
 @pytest.mark.long
