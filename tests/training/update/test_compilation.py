@@ -19,6 +19,7 @@ from runner.training.update import compilation
 from runner.training.update.compilation import compile_dense, remove_torn_code
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
+from tests.models.sequence_models import make
 from tests.models.sequence_scene import SCHEMA, batch_of
 from tests.tiny import CPU, make_context, random_batch
 from tests.tiny import SCHEMA as TINY_SCHEMA
@@ -111,6 +112,24 @@ def test_batch_norms_equal_sizes_and_single_rows_have_no_graphs_of_their_own(mon
         Supervised().train_step(context, iter([random_batch(size, seed)]))
         found.append(len(graphs))
     assert found == [2] * 5, "around the layers with norms"
+
+
+def test_an_evaluation_over_the_catalogue_changes_no_compiled_code(monkeypatch):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    context = make("two_tower")
+    compile_dense(context.model, CPU, 16)
+    Supervised().train_step(context, iter([batch_of(16)]))
+    before = len(graphs)
+    context.model.open_catalogue(leave_history_out=True)
+    context.model.close_catalogue()
+    Supervised().train_step(context, iter([batch_of(16)]))
+    assert len(graphs) == before
 
 
 @pytest.mark.long
