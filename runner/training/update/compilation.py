@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch.fx.experimental._config
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, dense_rows
-from runner.errors import ConfigError
+from runner.errors import ConfigError, describe_error
 from runner.machine.cache_folder import cache_root
 from runner.machine.cores import cpu_name
 from runner.models.layers.mlp import RowSequential
@@ -76,8 +77,19 @@ class CompiledDense:
             rows_B=_plain(batch.rows_B),
             groups_BG=_plain(batch.groups_BG),
         )
-        with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
-            return self._compiled(embeddings, batch)
+        from torch._dynamo.exc import BackendCompilerFailed  # is there by now
+
+        try:
+            with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+                return self._compiled(embeddings, batch)
+        except BackendCompilerFailed as error:
+            lines = describe_error(error.inner_exception).splitlines()
+            told = [line for line in lines if "error: " in line] or lines
+            raise RuntimeError(
+                f"trainer.compile=true: {told[0]}; what is compiled is "
+                f"written to {os.environ.get(_CACHE)} and {tempfile.gettempdir()}, on CPU by the "
+                "compiler that CXX names; trainer.compile=false compiles nothing"
+            ) from error
 
     def _trace(self, embeddings: Embeddings, batch: Batch) -> None:
         """Collective. Run the rows again and again as a full batch, without a trace in the run."""
@@ -122,7 +134,10 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
             "trainer.compile=true: needs a C++ compiler on CPU, and there is none of "
             f"{', '.join(candidates)}; trainer.compile=false needs none"
         )
-    import torch._inductor.config  # takes two seconds, so only where it is needed
+    try:  # it takes two seconds, so only where it is needed, and makes the cache's folder
+        import torch._inductor.config
+    except OSError as error:
+        raise ConfigError(_unwritable(os.environ.get(_CACHE), error, _CACHE)) from error
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
     from torch.utils._triton import has_triton
 
@@ -138,12 +153,16 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
         try:
             remove_torn_code(folder)
         except OSError as error:
-            raise ConfigError(
-                f"trainer.compile=true: cannot keep what is compiled in {folder}: "
-                f"{error.strerror}; RUNNER_CACHE names another folder"
-            ) from error
+            raise ConfigError(_unwritable(folder, error, "RUNNER_CACHE")) from error
         os.environ[_CACHE] = str(folder)
     model.dense = CompiledDense(model, num_rows)  # type: ignore[method-assign]
+
+
+def _unwritable(folder: Path | str | None, error: OSError, variable: str) -> str:
+    return (
+        f"trainer.compile=true: cannot keep what is compiled in {folder}: {error.strerror}; "
+        f"{variable} names another folder"
+    )
 
 
 def remove_torn_code(folder: Path) -> None:

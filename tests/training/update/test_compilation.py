@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -187,6 +188,25 @@ def test_a_cache_that_cannot_be_written_is_told_and_another_may_be_chosen(monkey
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     with pytest.raises(ConfigError, match=r"compiled in .*: Not a directory; RUNNER_CACHE names"):
         compile_dense(make_context().model, CPU, 64)
+
+
+def test_a_compiler_that_fails_on_the_way_is_told_with_the_way_around_it(monkeypatch):
+    def backend(graph, inputs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    context = make_context()
+    compile_dense(context.model, CPU, 64)
+    with pytest.raises(RuntimeError, match=r"No space left.*trainer.compile=false compiles noth"):
+        Supervised().train_step(context, iter([random_batch(64)]))
+
+
+def test_a_chosen_cache_that_cannot_be_made_is_told(runner, tmp_path):
+    (tmp_path / "file").touch()
+    env = {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/file/cache"}
+    run = f"hydra.run.dir={tmp_path}/run"
+    refused = runner.run(*TINY, "trainer.compile=true", run, env=env).check(2).text
+    assert "file/cache: Not a directory; TORCHINDUCTOR_CACHE_DIR names another" in refused
 
 
 def test_a_debug_run_observes_modules_and_is_eager(runner):
