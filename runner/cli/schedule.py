@@ -16,6 +16,7 @@ from typing import Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import is_override
+from runner.config_value import number_hint
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import system_errors
 from runner.optim.lr_scaling import lr_scale_factor
@@ -164,8 +165,11 @@ def make_parser() -> VerbParser:
 
 
 def _rows(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number of rows of the train split")
+    if not text.isdecimal() or int(text) == 0:
+        hint = "" if text.isdecimal() else number_hint(text)
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be a number of rows of the train split{hint}"
+        )
     return int(text)
 
 

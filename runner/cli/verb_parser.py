@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from runner.config_value import number_hint
 from runner.errors import UserError, nearest_hint
 
 
@@ -106,6 +107,8 @@ class VerbParser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             name = f" {error.argument_name}" if error.argument_name else ""
             problem = error.message.replace("expected one argument", "needs a value")
+            if refused := re.fullmatch("invalid int value: '(.*)'", problem):
+                problem += number_hint(refused[1])
             raise UserError(f"{self.verb}{name}: {problem}") from error
 
     def error(self, message: str) -> NoReturn:

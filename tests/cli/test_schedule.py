@@ -132,6 +132,8 @@ def test_mistakes_are_told(command):
     assert ".png, .svg, .html" in command.refused("schedule", "--out", "x.pdf")
     assert "cosine" in command.refused("schedule", "scheduler=cosin")
     assert "rows of the train split" in command.refused("schedule", "--rows", "none")
+    assert "train split; nearest: 10000" in command.refused("schedule", "--rows", "10k")
+    assert "'10k'; nearest: 10000" in command.refused("predict", "--rows", "10k", "run")
     assert "no such run directory" in command.refused("schedule", "outputs/nowhere")
     assert "longer than the run" in command.refused(
         "schedule", "scheduler.warmup=50", "trainer.max_steps=10"
