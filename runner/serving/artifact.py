@@ -137,6 +137,7 @@ def write_schema(
         "numeric": [asdict(spec) for spec in raw.declared.numeric],
         "ids": [asdict(spec) for spec in raw.declared.ids],
         "fitted": raw.fitted.json_fields(),
+        **({} if raw.decimal == "." else {"decimal": raw.decimal}),
         "vocabularies": names,
         "graphs": [{**asdict(graph), "inputs": graph.inputs} for graph in graphs],
         "tasks": [{k: v for k, v in asdict(task).items() if v} for task in tasks],
@@ -202,7 +203,7 @@ def _read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...],
             )
     tasks = tuple(Task(**task) for task in content["tasks"])
     fitted = FittedTransforms(**content["fitted"], vocabularies=vocabularies)
-    return graphs, tasks, Transforms(declared, fitted)
+    return graphs, tasks, Transforms(declared, fitted, content.get("decimal", "."))
 
 
 def _make_spec(kind: type, values: Mapping[str, Any]) -> Any:

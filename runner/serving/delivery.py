@@ -129,7 +129,7 @@ class FolderDelivery:
         node = self._job.config["dataset"]
         if str(node["_target_"]).startswith(STREAM_DATASETS):
             transforms = read_transforms(node, run.dir)
-            return Transforms(transforms.features, transforms.fitted)
+            return replace(transforms, declared=transforms.features)
         return find_run_inputs(self._job.config, self._job.dataset, run.dir).raw
 
     def protected_steps(self) -> tuple[int, ...]:

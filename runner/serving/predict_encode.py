@@ -19,7 +19,12 @@ from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
-from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
+from runner.data.tabular.column_types import (
+    check_column_types,
+    id_types,
+    numbers_in_texts,
+    rewritten_columns,
+)
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.hash_text import hash_texts
@@ -29,6 +34,7 @@ from runner.data.tabular.read_files import (
     read_uuids,
     restore_uuids,
 )
+from runner.data.tabular.text_values import with_points
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -43,6 +49,7 @@ class Transforms:
 
     declared: Declared  # all columns, labels included
     fitted: FittedTransforms  # vocabularies, statistics, sizes of tables, and the types of ids
+    decimal: str = "."  # before the fractions of numbers in the training's texts
 
     @property
     def features(self) -> Declared:
@@ -127,7 +134,8 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
 
     They are those without any value, of which Arrow knows no type, and pandas says NaN, and
     booleans and UUIDs that the training's files had as texts, such as `True` in CSV: they become
-    the texts in its vocabulary. Texts of UUIDs become bytes where it has these.
+    the texts in its vocabulary. Texts of UUIDs become bytes where it has these, and texts of
+    several numbers get decimal points where the training's had commas.
 
     Args:
         transforms: of the run.
@@ -170,7 +178,7 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
             continue
         if name in features.columns:
             table = table.set_column(index, name, table.column(index).cast(target))
-    return table
+    return with_points(table, numbers_in_texts(features)) if transforms.decimal == "," else table
 
 
 def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:

@@ -143,7 +143,7 @@ def encode_rows(
     """
     declared = select_features(raw.declared, features)
     columns = as_table(rows, declared)
-    table = _prepare_columns(Transforms(declared, raw.fitted), columns)
+    table = _prepare_columns(replace(raw, declared=declared), columns)
     chunk = RequestRows(REQUEST, None, 0, table.num_rows, table)
     return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
 

@@ -165,11 +165,13 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     else:
         folder = Path(table.learnt) if table.learnt else prepare(recipe)[0]
         fitted = with_declared_sizes(FittedTransforms.load(folder), table.declared)
-        transforms = Transforms(table.declared, with_id_types(fitted, table))
+        transforms = Transforms(
+            table.declared, with_id_types(fitted, table), table.text_format.decimal
+        )
     events = None
     if table is not None and table.declared.interactions is not None:
         events = EventRows(table, transforms.fitted)
-    return RunInputs(Transforms(transforms.features, transforms.fitted), dataset, table, events)
+    return RunInputs(replace(transforms, declared=transforms.features), dataset, table, events)
 
 
 def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -> Transforms:
@@ -194,7 +196,7 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
         vocabularies={**fitted.vocabularies, **vocabularies},
         num_rows={**fitted.num_rows, **num_rows},
     )
-    return Transforms(replace(declared, ids=ids), fitted)
+    return replace(raw, declared=replace(declared, ids=ids), fitted=fitted)
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:

@@ -55,7 +55,8 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
             fields |= {"schema": find_kept_schema(dataset, run) or dataset["schema"]}
         recipe = TableRecipe(**{"format": "parquet", "path": None, **fields})
         transforms = load_transforms(recipe.declared, run)
-        return replace(transforms, fitted=with_id_types(transforms.fitted, recipe))
+        fitted, decimal = with_id_types(transforms.fitted, recipe), recipe.text_format.decimal
+        return replace(transforms, fitted=fitted, decimal=decimal)
     known = build_recipe(dataset)
     columns: Any = getattr(known, "columns", None)
     if callable(columns) and known is not None:

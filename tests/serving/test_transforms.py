@@ -17,6 +17,7 @@ from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
+from runner.serving.artifact import read_schema, write_schema
 from runner.serving.predict_encode import Transforms
 from runner.serving.raw_rows import encode_rows
 from runner.serving.transforms import with_id_types
@@ -188,3 +189,26 @@ def test_an_empty_text_is_a_missing_time_as_in_csv(form):
         assert found.ids["hour"].values.tolist() == [24, 3, 24]
     with pytest.raises(DataError, match="row 0, column 'at': value 'soon'"):
         encode_rows(transforms, {"at": ["soon"]}, ["hour"])
+
+
+def test_a_request_has_the_decimal_commas_of_the_trainings_texts(tmp_path):
+    schema = {
+        "labels": ["click"],
+        "numeric": {"place": {"size": 2, "separator": "|"}},
+        "categorical": {
+            "words": {"separator": "|", "encode": "hash", "num_rows": 9, "weights": "w"}
+        },
+        "decimal": ",",
+    }
+    fitted = FittedTransforms(num_rows={"words": 9})
+    declared = replace(parse_schema(schema), labels=())
+    write_schema(tmp_path, (), (), Transforms(declared, fitted, ","))
+    *_, raw = read_schema(tmp_path)
+    commas, points = ({"place": f"0{x}5|1", "words": "a|b", "w": f"1{x}5|2"} for x in ",.")
+    names = ["place[0]", "place[1]", "words"]
+    expected = encode_rows(raw, [points], [*names, "place"])
+    found = encode_rows(raw, [commas], [*names, "place"])
+    assert {k: v.tolist() for k, v in found.dense.items()} == {"place[0]": [0.5], "place[1]": [1.0]}
+    assert found.ids["words"].weights.tolist() == expected.ids["words"].weights.tolist() == [1.5, 2]
+    with pytest.raises(DataError, match="is not a number"):
+        encode_rows(Transforms(declared, fitted), [commas], [*names, "place"])

@@ -77,7 +77,7 @@ def cast_texts(
 def with_points(table: pa.Table, names: Collection[str]) -> pa.Table:
     """Return texts of several numbers with decimal points, where they have decimal commas."""
     for index, name in enumerate(table.column_names):
-        if name in names and pt.is_string(table[name].type):
+        if name in names and pt.is_string(table[name].type) | pt.is_large_string(table[name].type):
             table = table.set_column(index, name, pc.replace_substring(table[name], ",", "."))
     return table
 
