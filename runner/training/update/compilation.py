@@ -20,6 +20,7 @@ from runner.machine.cache_folder import cache_root
 from runner.machine.cores import cpu_name
 from runner.models.layers.mlp import RowSequential
 from runner.models.layers.recommender import Recommender
+from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.models.layers.update_state import UpdateState
 
 _COMPILERS = ("g++", "clang++", "c++")
@@ -96,7 +97,8 @@ class CompiledDense:
         device = batch.labels_BT.device
         rows_N = torch.arange(self._num_rows, device=device) % len(batch.labels_BT)
         full = dense_rows(batch, rows_N)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        own_draws = row_draws(RowDraws(0, 0, self._num_rows))  # of what is run as it is written
+        with own_draws, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self._run(embeddings.detached(rows_N), full)
         for module in self._model.modules():
             if isinstance(module, UpdateState):

@@ -15,6 +15,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from runner.errors import ConfigError
 from runner.models.autoint import AutoInt
 from runner.models.din import DIN
+from runner.models.dlrm import DLRM
 from runner.models.losses import BCE
 from runner.training.update import compilation
 from runner.training.update.compilation import compile_dense, remove_torn_code
@@ -113,6 +114,22 @@ def test_batch_norms_equal_sizes_and_single_rows_have_no_graphs_of_their_own(mon
         Supervised().train_step(context, iter([random_batch(size, seed)]))
         found.append(len(graphs))
     assert found == [2] * 5, "around the layers with norms"
+
+
+def test_a_trace_takes_no_draws_of_dropout_that_is_run_as_it_is_written(monkeypatch):
+    eager = partial(torch.compile, backend="eager")
+    monkeypatch.setattr(compilation.torch, "compile", eager)
+    contexts = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        stack = {"embedding_dim": 4, "bottom": [8], "top": [8], "norm": "batch", "dropout": 0.5}
+        contexts.append(make_context(model=DLRM(TINY_SCHEMA, **stack)))
+    compile_dense(contexts[0].model, CPU, 64)
+    for context in contexts:
+        torch.manual_seed(1)
+        Supervised().train_step(context, iter([random_batch(33)]))
+    for ours, plain in zip(*(c.model.parameters() for c in contexts), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-6)
 
 
 def test_an_evaluation_over_the_catalogue_changes_no_compiled_code(monkeypatch):
