@@ -38,7 +38,7 @@ from runner.data.tabular.text_values import with_points
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
-_UUID_TEXT = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_UUID_TEXT, _UUID_LENGTH = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$", 36
 # true and false as programs write them, the last ones Postgres
 BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", "f"))
 
@@ -192,6 +192,9 @@ def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
 
 def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
     """Return texts with UUIDs as their sixteen bytes, as Parquet has them; None if none is one."""
+    # the lengths of most ids tell it, in a fraction of the time of the expression
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) < _UUID_LENGTH:
+        return None
     are_uuids = pc.match_substring_regex(texts, _UUID_TEXT)
     if not pc.any(are_uuids).as_py():
         return None
