@@ -76,6 +76,17 @@ def test_user_item_and_time_are_recognised(propose, names):
     assert "next: python -m runner dataset=parquet" in shown and "model=sasrec" in shown
     assert "trainer.eval_every=50 trainer.early_stop.patience=30" in shown  # of few histories
     assert "model.net.every=true model.net.uniform=0" in shown  # of 70 items none need be drawn
+    assert "optimizer=adam trainer.batch_size=32" in shown  # larger rates learn them by heart
+
+
+@pytest.mark.parametrize(("times", "is_many"), [(20, False), (36, True)])
+def test_many_histories_are_learnt_at_larger_rates_which_end_at_zero(propose, times, is_many):
+    """Few are learnt by heart: 20 times make 2,200 histories that do not overlap, 36 make 3,960."""
+    many = {name: np.tile(values, times) for name, values in columns().items()}
+    many["user_id"] += 90 * np.repeat(np.arange(times), ROWS)
+    _, shown = propose(many)
+    rates = "optimizer.dense.lr=0.002 optimizer.sparse.lr=0.01 scheduler=wsd " * is_many
+    assert f"model=sasrec optimizer=adam {rates}trainer.batch_size=32" in shown
 
 
 def test_whole_numbers_of_text_files_stay_numbers_so_that_items_can_be_named(tmp_path, capsys):
