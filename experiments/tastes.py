@@ -26,6 +26,7 @@ FACTORS = 4
 # rows, users, items, columns, and the correlation of the tastes of two labels
 TABLES = {
     "users and items": (100_000, 500, 300, ("user_id", "item_id", "click"), 1.0),
+    "20 rows of each user": (100_000, 5000, 500, ("user_id", "item_id", "click"), 1.0),
     "items and histories": (100_000, 3000, 500, ("item_id", "history", "click"), 1.0),
     "all three": (100_000, 3000, 500, ("user_id", "item_id", "history", "click"), 1.0),
     "two labels, tastes alike": (80_000, 800, 400, ("user_id", "item_id", "click", "like"), 0.7),

@@ -166,6 +166,8 @@ def find_value_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
         hint: the type, whose items may have declarations of their own.
     """
     if problem := declared.find_problem(key, value):
+        if isinstance(value, str) and declared.choices and bool in typing.get_args(hint):
+            return unknown_choice(key, value, ("true", "false", *declared.choices))
         return problem
     item_hint, item_key = split_annotation(item_annotation(hint))
     named: list[tuple[str, Any]] = []

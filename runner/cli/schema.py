@@ -38,10 +38,11 @@ REGRESSION_OVERRIDES = (
 # loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
 START = " model=wide_and_deep checkpoint.init_linear=true"
 # Dot products of ids find which users like which items, of which neither a linear model nor a
-# network knows; they begin near zero, where the regression is. An L2 that keeps the vector of one
-# id small is too strong for a history, whose vectors are added and point the same way, and for
-# classes, which weigh the products of each dimension by themselves.
-PAIRS = " model.net.pairs=true model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
+# network knows; they begin as factors of the train rows, which are found where each id has few, or
+# near zero, where the regression is. An L2 that keeps the vector of one id small is too strong for
+# a history, whose vectors are added and point the same way, and for classes, which weigh the
+# products of each dimension by themselves.
+PAIRS = " model.net.pairs=%s model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
 PAIRS_L2, HISTORY_L2, CLASSES_L2 = "0.02", "0.005", "0.007"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
@@ -229,7 +230,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         is_history = any("of" in given for given in proposal.more_numbers.values())
         has_classes = any("classes" in role.settings for _, role in labels)
         l2 = CLASSES_L2 if has_classes else PAIRS_L2
-        more += PAIRS + (HISTORY_L2 if is_history else l2)
+        is_fitted = not has_classes and not any("link" in role.settings for _, role in labels)
+        more += PAIRS % ("fitted" if is_fitted else "true") + (HISTORY_L2 if is_history else l2)
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
     links = {f.name for f, role in labels if "link" in role.settings}

@@ -69,8 +69,11 @@ LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each
 
 # Arguments that came after these: false, 0 or null is what models did before
 WHEN_SET = Key(signed="when set")
+FITTED = "fitted"
+PAIRS = Key(choices=(FITTED,), signed="when set")
 NUM_KEPT = Key(ge=0, lt=2**31, signed="when set")
 Switch = Annotated[bool, WHEN_SET]
+Pairs = Annotated[bool | str, PAIRS]
 NumKept = Annotated[int, NUM_KEPT]
 ColumnOrNone = Annotated[str | None, WHEN_SET]
 
@@ -92,7 +95,7 @@ LATER_KEYS = {
     "model.net.memory_warmup": NUM_KEPT,
     "model.net.learn_temperature": WHEN_SET,
     "model.net.linear_weights": LINEAR,
-    "model.net.pairs": WHEN_SET,
+    "model.net.pairs": PAIRS,
     "model.net.scale": SCALE,
     "model.loss.corrected": WHEN_SET,
 }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import LogitScale, Switch, Widths
+from runner.models.argument_types import FITTED, LogitScale, Pairs, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.fm import PairTerm
@@ -32,18 +32,21 @@ class WideAndDeep(LinearDeepModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
-        pairs: whether dot products are added, see `PairTerm`; they need one width.
+        pairs: whether dot products are added, see `PairTerm`; they need one width. With `fitted`,
+            `checkpoint.init_linear` starts them as factors of the train rows, and `pair_scale`
+            makes these small for the network, which would learn by heart which ids stand together.
         scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
             of an optimizer such as Adam's have about one size, and so a label that is a number is
             learnt in the unit of its deviation.
         shared: further arguments of `LinearDeepModel`.
 
     Raises:
-        ValueError: if the schema has no sparse feature, or lacks a task of `scale`; and for `pairs`
-            of one sparse feature or of widths by table.
+        ValueError: if the schema has no sparse feature, or lacks a task of `scale`; for `pairs` of
+            one sparse feature or of widths by table; and for fitted ones of classes or a log link.
     """
 
     scale_T: Tensor
+    pair_scale: Tensor | None
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class WideAndDeep(LinearDeepModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        pairs: Switch = False,
+        pairs: Pairs = False,
         scale: LogitScale = None,
         **shared: Any,
     ) -> None:
@@ -59,8 +62,10 @@ class WideAndDeep(LinearDeepModel):
         self.scales = expand_per_task(scale, [task.name for task in schema.tasks], "scale")
         self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
         # of the vectors whose dot products are added; 0: none are
-        self.pair_width = _check_pairs(schema, embedding_dim) if pairs else 0
+        self.pair_width = _check_pairs(schema, embedding_dim, pairs) if pairs else 0
         self.pairs = PairTerm(schema, self.pair_width) if pairs else None
+        ones = torch.ones(len(schema.sparse) * self.pair_width) if pairs == FITTED else None
+        self.register_buffer("pair_scale", ones)  # of what the network sees of pooled_BE
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.deep = mlp(width, deep, self.hidden, last="linear")
@@ -70,7 +75,8 @@ class WideAndDeep(LinearDeepModel):
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
         wide_BT = self.wide(linear_BE, batch.dense_BD)
         pooled_BE = self.embedding_drop(pooled_BE)
-        x_B = concat_features(pooled_BE, batch.dense_BD)
+        seen_BE = pooled_BE if self.pair_scale is None else pooled_BE * self.pair_scale
+        x_B = concat_features(seen_BE, batch.dense_BD)
         deep_BT = self.deep(x_B, batch.weights_B)
         logits_BT = wide_BT + deep_BT
         if self.pairs is not None:
@@ -80,14 +86,20 @@ class WideAndDeep(LinearDeepModel):
         return Prediction.of(logits_BT, batch)
 
 
-def _check_pairs(schema: Schema, embedding_dim: TableWidths) -> int:
+def _check_pairs(schema: Schema, embedding_dim: TableWidths, pairs: bool | str) -> int:
     """Return the width of the vectors whose dot products are added.
 
     Raises:
-        ValueError: for widths by table, and for fewer than two sparse features.
+        ValueError: for widths by table, fewer than two sparse features, and fitted pairs of classes
+            or of a label with a log link.
     """
+    key = f"pairs={str(pairs).lower()}"
     if not isinstance(embedding_dim, int):
-        raise ValueError("pairs=true: needs tables of one width, as in embedding_dim=16")
+        raise ValueError(f"{key}: needs tables of one width, as in embedding_dim=16")
     if len(schema.sparse) < 2:
-        raise ValueError(f"pairs=true: needs two features of ids; there is {schema.sparse[0].name}")
+        raise ValueError(f"{key}: needs two features of ids; there is {schema.sparse[0].name}")
+    if pairs == FITTED and (other := [t for t in schema.tasks if t.one_of or t.link]):
+        name = other[0].one_of or other[0].name
+        kind = "has classes" if other[0].one_of else "has a log link"
+        raise ValueError(f"{key}: {name} {kind}, to which none are fitted; pairs=true works")
     return embedding_dim

@@ -1408,7 +1408,7 @@ def test_a_number_beside_other_labels_counts_in_the_unit_of_its_deviation(write,
 def test_dot_products_are_proposed_beside_several_ids(write, propose, flags, labels, has_pairs):
     columns = {name: binary(seed) for seed, name in enumerate(labels.split(","))}
     _, shown = propose(write(**columns), "--label", labels, *flags)
-    assert ("model.net.pairs=true model.net.embedding_init=0.01" in shown) == has_pairs
+    assert ("model.net.pairs=fitted model.net.embedding_init=0.01" in shown) == has_pairs
     assert ("optimizer.sparse.l2_lookups=0.02" in shown) == has_pairs
 
 

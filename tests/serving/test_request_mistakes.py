@@ -195,5 +195,8 @@ def test_large_whole_numbers_among_floats_keep_all_digits(datatype, data, expect
 
 def test_whole_numbers_that_doubles_do_not_hold_are_refused_beside_fractions():
     tensor = {"name": "x", "datatype": "FP64", "shape": [2], "data": [2**60 + 1, 0.5]}
-    with pytest.raises(DataError, match="tensor 'x', FP64: Integer value 1152921504606846977"):
+    with pytest.raises(
+        DataError,
+        match="tensor 'x', FP64: element 0: 1152921504606846977: Integer value 1152921504606846977",
+    ):
         parse_request(json.dumps({"inputs": [tensor]}).encode(), None)

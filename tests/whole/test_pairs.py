@@ -49,6 +49,33 @@ def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
 
 
 @pytest.mark.long
+def test_tastes_of_few_rows_a_user_are_found_beside_columns_that_tell_nothing(tmp_path, runner):
+    """Such a run was as good as logistic regression: pairs of all ids were learnt by heart."""
+    rng = np.random.default_rng(0)
+    rows, users, items = 20_000, 900, 250
+    user, item = rng.integers(0, users, rows), rng.integers(0, items, rows)
+    of_users, of_items = rng.normal(size=(users, 3)), rng.normal(size=(items, 3))
+    score = 1.2 * (of_users[user] * of_items[item]).sum(1) + rng.normal(size=items)[item]
+    columns = {
+        "user_id": user,
+        "item_id": item,
+        "hour": [f"h{hour}" for hour in rng.integers(0, 24, rows)],
+        "device": [f"d{device}" for device in rng.integers(0, 6, rows)],
+        "price": np.round(np.exp(rng.normal(size=rows)), 2),
+        "click": (rng.random(rows) < 1 / (1 + np.exp(-score))).astype(np.int64),
+    }
+    command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, "click")
+    assert "model.net.pairs=fitted" in command
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "factors of user_id and item_id" in log and log.count(" factors of ") == 1
+    assert metrics["test/auc"] > yardstick["test/auc"] + 0.02
+    assert metrics["test/log_loss"] < yardstick["test/log_loss"]
+    words = ("export", str(tmp_path / "run"), "--out", str(tmp_path / "model"))
+    shown = runner.run(*words, env={"RUNNER_CACHE": str(tmp_path / "cache")}).check().text
+    assert "the same exported" in shown
+
+
+@pytest.mark.long
 def test_weak_tastes_leave_zero_before_the_run_ends_for_lack_of_a_gain(tmp_path, runner):
     """They are so weak that in small steps three evaluations pass without a gain."""
     rng = np.random.default_rng(5)

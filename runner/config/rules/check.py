@@ -218,10 +218,10 @@ def _check_time_limits(config: Config) -> Iterator[str]:
 def _check_table_widths(net: Config) -> None:
     if "embedding_dim" in net and is_in_packages(net.get("_target_", ""), ("runner.models",)):
         check_widths(net["embedding_dim"])
-        if net.get("pairs") and not isinstance(net["embedding_dim"], int):
+        if (pairs := net.get("pairs")) and not isinstance(net["embedding_dim"], int):
             raise ConfigError(
-                "model.net.pairs=true: multiplies vectors of all features, which need tables of "
-                "one width, as in model.net.embedding_dim=16"
+                f"model.net.pairs={str(pairs).lower()}: multiplies vectors of all features, which "
+                "need tables of one width, as in model.net.embedding_dim=16"
             )
 
 

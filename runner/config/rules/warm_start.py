@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import NEW_RUN_LOOPS
 from runner.errors import UserError, nearest_hint, unknown_keys
+from runner.models.argument_types import FITTED
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 from runner.rundir.checkpoint.peek import peek_checkpoint
@@ -46,8 +47,14 @@ def check_warm_start(config: Config) -> Iterator[str]:
             "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
             "not set"
         )
+    taken = init is not None or bool(tables)
     if get_key(config, "checkpoint.init_linear"):
-        yield from _check_linear_start(config, taken=init is not None or bool(tables))
+        yield from _check_linear_start(config, taken=taken)
+    elif get_key(config, "model.net.pairs") == FITTED and not taken:
+        yield (
+            f"model.net.pairs={FITTED}: checkpoint.init_linear=true fits them, and is not set; "
+            "model.net.pairs=true learns them in the training"
+        )
     for name, other in names.items():
         if not (other is None or (isinstance(other, str) and other)):
             yield (

@@ -65,12 +65,10 @@ class Columns:
         start_of = dict(zip(self.ids, starts))
         rows, columns, values = [], [], []
         for name, table in self.tables.items():
-            found, known = sample.ids[name], self.ids[table]
-            place_V = np.minimum(np.searchsorted(known, found.ids_V), max(len(known) - 1, 0))
-            has_V = known[place_V] == found.ids_V if len(known) else np.zeros(0, bool)
-            rows.append(found.rows_V[has_V])
-            columns.append(start_of[table] + place_V[has_V])
-            values.append(found.values_V[has_V])
+            rows_V, places_V, values_V = self._entries(name, sample)
+            rows.append(rows_V)
+            columns.append(start_of[table] + places_V)
+            values.append(values_V)
         entries = (
             np.concatenate([np.zeros(0), *values]),
             (
@@ -81,6 +79,19 @@ class Columns:
         ids_NC = csr_matrix(entries, shape=(sample.num_rows, int(starts[-1])))
         dense_ND = csr_matrix((sample.dense_ND - self.mean_D) / self.deviation_D)
         return hstack([ids_NC, dense_ND], format="csr")
+
+    def feature_matrix(self, name: str, sample: Sample) -> Any:
+        """Return the ids of a feature as a sparse matrix [N, ids of its table]."""
+        rows_V, places_V, values_V = self._entries(name, sample)
+        shape = sample.num_rows, len(self.ids[self.tables[name]])
+        return csr_matrix((values_V, (rows_V, places_V)), shape=shape)
+
+    def _entries(self, name: str, sample: Sample) -> tuple[Ints, Ints, Floats]:
+        """Return the row, the place among the table's ids and the share of each known id."""
+        found, known = sample.ids[name], self.ids[self.tables[name]]
+        place_V = np.minimum(np.searchsorted(known, found.ids_V), max(len(known) - 1, 0))
+        has_V = known[place_V] == found.ids_V if len(known) else np.zeros(0, bool)
+        return found.rows_V[has_V], place_V[has_V], found.values_V[has_V]
 
 
 def fit_logistic_regression(

@@ -57,9 +57,11 @@ def find_overfitting(
     if best is None or best.step >= state.step:
         return
     if best.step == 0 and job.checkpoint.init_linear:
+        scale = getattr(job.context.model, "pair_scale", None)
+        factors = " and its factors" if scale is not None and bool((scale != 1).any()) else ""
         yield (
             "the linear start was best on validation: the network found nothing beyond it, and "
-            "the best weights are those of the regression"
+            f"the best weights are those of the regression{factors}"
         )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))

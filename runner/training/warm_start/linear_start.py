@@ -1,8 +1,9 @@
 """Starts Wide & Deep as the logistic regression of its train rows, of a number as the linear one.
 
 Its linear half takes the weights, the last layer of its deep half starts at zero, and dot products
-of vectors start near it. So at step 0 the model predicts what the regression does; the run
-evaluates it there, and from then on the best checkpoint is never worse than that on validation.
+of vectors start near it, or, with `pairs=fitted`, as what they add to the regression. So at step 0
+the model predicts what these do; the run evaluates it there, and from then on the best checkpoint
+is never worse than that on validation.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Sample, most_train_rows, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
+from runner.training.warm_start.factor_start import start_factors
 from runner.training.warm_start.feature_penalties import refit_by_feature, refit_lists
 
 MOST_ROWS = 100_000
@@ -92,6 +94,7 @@ def start_linear(job: Job) -> str:
         for table in {feature.table_name for feature in schema.sparse}:
             vectors = tensors[f"tables/{table}/weight"]
             vectors.mul_(PAIR_INIT / vectors.abs().max().clamp(min=PAIR_INIT))
+    factors = start_factors(job, columns, train, judged, fits)
     job.context.tables.take_over_weights()
     if linear.dense is not None:
         linear.dense.weight.copy_(torch.from_numpy(dense_SD))
@@ -99,6 +102,7 @@ def start_linear(job: Job) -> str:
     maps[-1].weight.zero_()
     intercept_T = np.array([intercept for _, intercept in fits])
     maps[-1].bias.copy_(torch.from_numpy(intercept_T - shift_S))
+    said += [f"{f.rank} factors of {f.pair[0]} and {f.pair[1]}" for f in factors]
     return f"{KEY}: starts as {' and '.join(said)}"
 
 

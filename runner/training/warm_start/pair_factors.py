@@ -1,0 +1,361 @@
+"""Finds which ids go with which before the training: factors of pairs of features.
+
+A factorization machine (Rendle 2010) is fitted to what a regression leaves over, one pair of
+features at a time. Its penalty is that of the weighted trace norm (Salakhutdinov and Srebro 2010,
+arXiv:1002.2780, eq. 5): the square of a vector counts with the root of the rows that have its id.
+How strong it must be follows from chance: where labels had nothing to do with pairs, the gradient
+at vectors of zero would have a norm of about the same size as one whose signs are drawn by lot, and
+a penalty from that on would leave all vectors at zero.
+
+N rows, C and M ids of the first and of the second feature, K factors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from threading import Event
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from threadpoolctl import threadpool_limits
+
+from runner.training.health.logistic_regression import Columns, minimise
+from runner.training.health.sample import Floats, Sample
+
+# Of each of the two features: ids, and how often one occurs on average.
+FEWEST_IDS, LEAST_COUNT = 8, 2
+MOST_FEATURES, MOST_FITTED, MOST_PAIRS = 8, 3, 4
+# Of ids that stand together in more rows, on average, a network learns it by itself.
+MOST_ROWS_OF_A_CELL = 4
+RANKS = (2, 4, 8)
+MANY_ROWS = 200_000  # of more, half as many ranks and strengths are tried
+# of the strength from which on chance alone leaves all vectors at zero; each starts from the last
+STRENGTHS = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3)
+DRAWS, ABOVE_CHANCE = 4, 1.02  # of signs, and the norm of a gradient beside the largest of theirs
+ERRORS = 1.0  # standard errors of the gain on other rows
+START_SIZE = 0.3  # of the vectors, along the steepest directions
+TOLERANCE, APART = 1e-6, 1e-9  # of squares of norms, relative, and by what equal ones differ
+LEAST_GAIN = 1e-5  # of the loss by one step, relative, below which a fit ends
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A label that is fitted: what a regression predicts of it, and what a product adds to that.
+
+    Attributes:
+        y_N: the label, or its number.
+        logits_N: of the regression, and of the factors that were found.
+        scale: by which a product counts.
+        noise: variance that the regression leaves over of a number; None: the label is binary.
+    """
+
+    y_N: Floats
+    logits_N: Floats
+    scale: float
+    noise: float | None = None
+
+    def mean_square_error(self, weights_N: Floats) -> float:
+        """Return the mean of the squares that the regression leaves over, above zero."""
+        mean = np.average((self.y_N - self.logits_N) ** 2, weights=weights_N)
+        return max(float(mean), np.finfo(float).tiny)
+
+    def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
+        """Return the loss of each row [N] with products added, and its derivative by these."""
+        z_N = self.logits_N + self.scale * products_N
+        if self.noise is not None:
+            left_N = z_N - self.y_N
+            return left_N**2 / (2 * self.noise), left_N * (self.scale / self.noise)
+        exp_N = np.exp(-np.abs(z_N))
+        losses_N = np.maximum(z_N, 0) + np.log1p(exp_N) - self.y_N * z_N
+        return losses_N, self.scale * (np.where(z_N > 0, 1.0, exp_N) / (1 + exp_N) - self.y_N)
+
+    def add(self, products_N: Floats) -> Target:
+        """Return the target with products added for good."""
+        return replace(self, logits_N=self.logits_N + self.scale * products_N)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Vectors of the ids of two features, in the order of `Columns.ids`."""
+
+    pair: tuple[str, str]
+    first_CK: Floats
+    second_MK: Floats
+
+    @property
+    def rank(self) -> int:
+        """K."""
+        return len(self.first_CK.T)
+
+
+class _Ids:
+    """The ids of a feature, in rows of a split.
+
+    Where each row has one id at most, vectors are gathered and added up in a fifth of the time that
+    a sparse matrix takes.
+    """
+
+    def __init__(self, matrix_NC: Any) -> None:
+        self.size = matrix_NC.shape[1]
+        counts_N = np.diff(matrix_NC.indptr)
+        self.is_single = bool((counts_N <= 1).all() and (matrix_NC.data == 1).all())
+        if self.is_single:
+            self.place_N = np.full(len(counts_N), self.size)
+            self.place_N[counts_N == 1] = matrix_NC.indices
+            self.order_N = np.argsort(self.place_N, kind="stable")
+            self.ids_I, self.start_I = np.unique(self.place_N[self.order_N], return_index=True)
+        else:
+            self.matrix_NC, self.transposed_CN = matrix_NC, matrix_NC.T.tocsr()
+
+    def pool(self, vectors_CK: Floats) -> Floats:
+        """Return the pooled vectors of each row, [N, K] or of numbers [N]."""
+        if self.is_single:
+            unknown = np.zeros_like(vectors_CK[:1])
+            return np.concatenate([vectors_CK, unknown]).take(self.place_N, axis=0)
+        pooled_NK: Floats = self.matrix_NC @ vectors_CK
+        return pooled_NK
+
+    def add_up(self, x_NK: Floats) -> Floats:
+        """Return the sums over the rows of each id, [C, K] or of numbers [C]."""
+        if not self.is_single:
+            sums_CK: Floats = self.transposed_CN @ x_NK
+            return sums_CK
+        sums_CK = np.zeros((self.size + 1, *x_NK.shape[1:]))
+        sums_CK[self.ids_I] = np.add.reduceat(x_NK.take(self.order_N, axis=0), self.start_I)
+        return sums_CK[:-1]
+
+
+def _dot(first_NK: Floats, second_NK: Floats) -> Floats:
+    products_N: Floats = np.einsum("nk,nk->n", first_NK, second_NK)
+    return products_N
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a split: their ids by feature, as matrices [N, C], and their labels."""
+
+    ids: Mapping[str, _Ids]
+    targets: Sequence[Target]
+    weights_N: Floats
+    stop: Event = field(default_factory=Event)  # set: whoever fits to them ends
+
+    def products(self, factors: Factors) -> Floats:
+        vectors = factors.first_CK, factors.second_MK
+        return _dot(*(self.ids[name].pool(v) for name, v in zip(factors.pair, vectors)))
+
+    def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
+        """Return the loss of each row and its derivative by the product, times its weight.
+
+        Raises:
+            CancelledError: if the start is interrupted.
+        """
+        if self.stop.is_set():
+            raise CancelledError
+        pairs = [target.losses(products_N) for target in self.targets]
+        losses_N, slopes_N = (np.sum(parts, axis=0) for parts in zip(*pairs))
+        return losses_N * self.weights_N, slopes_N * self.weights_N
+
+    def add(self, products_N: Floats) -> _Rows:
+        return replace(self, targets=[target.add(products_N) for target in self.targets])
+
+
+def find_factors(
+    columns: Columns,
+    train: tuple[Sample, Sequence[Target]],
+    judged: tuple[Sample, Sequence[Target]],
+    width: int,
+    threads: int = 1,
+) -> list[Factors]:
+    """Find factors of pairs of features, one pair after the other, while other rows gain by them.
+
+    Args:
+        columns: the ids of each table.
+        train: rows to learn from, with their labels.
+        judged: other rows, which decide on pairs, ranks and penalties.
+        width: how many factors all pairs may have together.
+        threads: that fit, which changes no bit of what is found.
+
+    Returns:
+        Factors of the pairs that gain, which share no dimension.
+    """
+    features = _choose_features(columns, train[0])
+    learnt, other = (
+        _Rows({n: _Ids(columns.feature_matrix(n, s)) for n in features}, t, s.weights_N)
+        for s, t in (train, judged)
+    )
+    sizes = {name: len(columns.ids[columns.tables[name]]) for name in features}
+    least = train[0].num_rows / MOST_ROWS_OF_A_CELL
+    pairs = [(a, b) for a, b in combinations(features, 2) if sizes[a] * sizes[b] >= least]
+    found: list[Factors] = []
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        try:
+            while pairs and width >= min(RANKS) and len(found) < MOST_PAIRS:
+                factors = _find_pair(learnt, other, pairs, [r for r in RANKS if r <= width], pool)
+                if factors is None:
+                    break
+                found.append(factors)
+                pairs.remove(factors.pair)
+                width -= factors.rank
+                learnt, other = (rows.add(rows.products(factors)) for rows in (learnt, other))
+        except BaseException:  # such as Ctrl-C: what other threads fit would be waited for
+            learnt.stop.set()
+            raise
+    return found
+
+
+def _find_pair(
+    learnt: _Rows,
+    other: _Rows,
+    pairs: Sequence[tuple[str, str]],
+    ranks: Sequence[int],
+    pool: ThreadPoolExecutor,
+) -> Factors | None:
+    """Return the factors of a pair by which other rows gain most; None where they gain nothing."""
+    tried = [fit for fit in pool.map(partial(_PairFit, learnt), pairs) if fit.is_likely]
+    likely = sorted(tried, key=lambda fit: -fit.above_chance)[:MOST_FITTED]
+    strengths: Sequence[float] = STRENGTHS
+    if len(learnt.weights_N) > MANY_ROWS:
+        ranks, strengths = ranks[1:] or ranks, STRENGTHS[1::2]
+    best_N = before_N = other.losses(np.zeros(1))[0]
+    best: Factors | None = None
+    choices = [(fit, rank) for fit in likely for rank in ranks]
+    for losses_N, factors in pool.map(lambda c: c[0].choose(c[1], strengths, other), choices):
+        if losses_N.sum() < best_N.sum():
+            best_N, best = losses_N, factors
+    gains_N = before_N - best_N
+    return best if gains_N.mean() > ERRORS * gains_N.std() / len(gains_N) ** 0.5 else None
+
+
+def _choose_features(columns: Columns, train: Sample) -> list[str]:
+    """Return features with enough ids, which occur more than once: those with the most ids.
+
+    Features that share a table are left out, since factors give an id one vector for each of them.
+    """
+    tables = list(columns.tables.values())
+    sizes = {
+        name: len(columns.ids[table])
+        for name, table in columns.tables.items()
+        if tables.count(table) == 1
+        and FEWEST_IDS <= len(columns.ids[table]) <= len(train.ids[name].ids_V) / LEAST_COUNT
+    }
+    return sorted(sizes, key=lambda name: -sizes[name])[:MOST_FEATURES]
+
+
+class _PairFit:
+    """The factors of one pair, from the strongest penalty on.
+
+    Attributes:
+        chance: the strength of a penalty from which on chance alone leaves all vectors at zero.
+        above_chance: the strength from which on the labels do, as a share of it.
+    """
+
+    def __init__(self, rows: _Rows, pair: tuple[str, str]) -> None:
+        self.rows, self.pair = rows, pair
+        self.ids = [rows.ids[name] for name in pair]
+        # the fourth root: it divides both vectors of a product
+        counts = [ids.add_up(rows.weights_N) for ids in self.ids]
+        self.roots = [np.where(count_C > 0, count_C, 1.0) ** 0.25 for count_C in counts]
+        slopes_N = rows.losses(np.zeros(1))[1]
+        self.chance = float(np.finfo(float).tiny)
+        self.above_chance = 0.0
+        if not slopes_N.any():
+            return
+        norm = float(self._steepest(slopes_N, 1)[1][0])
+        draw = np.random.default_rng(0)
+        for _ in range(DRAWS):
+            signs_N = draw.choice([-1.0, 1.0], len(slopes_N))
+            self.chance = max(self.chance, float(self._steepest(slopes_N * signs_N, 1)[1][0]))
+            self.above_chance = norm / self.chance
+            if not self.is_likely or self.chance == np.finfo(float).tiny:
+                self.above_chance = 0.0
+                break
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the ids go together more than by chance."""
+        return self.above_chance > ABOVE_CHANCE
+
+    def _steepest(self, slopes_N: Floats, count: int) -> tuple[list[Floats], Floats]:
+        """Return the directions in which the loss falls most, [C, K] and [M, K], and their norms.
+
+        They are the singular vectors of the gradient by all products of an id of each; all are
+        zero where the features have no row in common, or where none are found.
+        """
+        (first, root_C), (second, root_M) = sides = list(zip(self.ids, self.roots))
+        if is_turned := second.size > first.size:
+            (first, root_C), (second, root_M) = sides[::-1]
+
+        def gradient(x_M: Floats) -> Floats:
+            return first.add_up(slopes_N * second.pool(x_M.ravel() / root_M)) / root_C
+
+        def square(x_M: Floats) -> Floats:
+            slopes_of_N = slopes_N * first.pool(gradient(x_M) / root_C)
+            squares_M: Floats = second.add_up(slopes_of_N) / root_M
+            return squares_M + apart_M * x_M.ravel()
+
+        draw, apart_M = np.random.default_rng(1), np.zeros(second.size)
+        start_M = draw.normal(size=second.size)
+        size = np.linalg.norm(square(start_M)) / np.linalg.norm(start_M)
+        v_MK = np.zeros((second.size, count))
+        if size > 0:
+            # ARPACK draws at random, of no seed, where vectors of equal norms are all it has left.
+            apart_M = APART * size * draw.random(second.size)
+            operator = LinearOperator((second.size, second.size), square, dtype=np.float64)
+            try:
+                v_MK = eigsh(operator, k=count, v0=start_M, tol=TOLERANCE)[1]
+            except ArpackError as error:
+                LOG.warning("no factors of %s and %s are sought: %s", *self.pair, error)
+        u_CK = np.stack([gradient(v_M) for v_M in v_MK.T], axis=1)
+        norms_K = np.linalg.norm(u_CK, axis=0)
+        u_CK = u_CK / np.maximum(norms_K, np.finfo(float).tiny)
+        order = np.argsort(-norms_K)
+        directions = [-u_CK[:, order], v_MK[:, order]]
+        return directions[::-1] if is_turned else directions, norms_K[order]
+
+    def choose(
+        self, rank: int, strengths: Sequence[float], other: _Rows
+    ) -> tuple[Floats, Factors | None]:
+        """Return the least losses of other rows, and the factors of a rank that have them.
+
+        Penalties become weaker until the other rows lose by it.
+        """
+        count = min(rank, *(ids.size - 1 for ids in self.ids))
+        directions, _ = self._steepest(self.rows.losses(np.zeros(1))[1], count)
+        parts = [START_SIZE * vectors for vectors in directions]
+        shape = (-1, parts[0].shape[1])
+        cut = parts[0].size
+        point = np.concatenate([part.ravel() for part in parts])
+        least_N, best = np.full(len(other.weights_N), np.inf), None
+        for strength in strengths:
+            point = minimise(self._objective(strength * self.chance, cut, shape), point, LEAST_GAIN)
+            factors = Factors(self.pair, *self._vectors(point, cut, shape))
+            losses_N = other.losses(other.products(factors))[0]
+            if losses_N.sum() >= least_N.sum():
+                break
+            least_N, best = losses_N, factors
+        return least_N, best
+
+    def _vectors(self, point: Floats, cut: int, shape: tuple[int, int]) -> list[Floats]:
+        parts = point[:cut].reshape(shape), point[cut:].reshape(shape)
+        return [part / root[:, None] for part, root in zip(parts, self.roots)]
+
+    def _objective(self, l2: float, cut: int, shape: tuple[int, int]) -> Any:
+        def objective(point: Floats) -> tuple[float, Floats]:
+            vectors = self._vectors(point, cut, shape)
+            pooled = [ids.pool(vectors_CK) for ids, vectors_CK in zip(self.ids, vectors)]
+            losses_N, slopes_N = self.rows.losses(_dot(*pooled))
+            gradient = [
+                (ids.add_up(slopes_N[:, None] * other_NK) / root[:, None]).ravel()
+                for ids, other_NK, root in zip(self.ids, pooled[::-1], self.roots)
+            ]
+            return losses_N.sum() + l2 / 2 * (point @ point), np.concatenate(gradient) + l2 * point
+
+        return objective
