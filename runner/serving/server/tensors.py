@@ -181,17 +181,19 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
     _check_types(name, datatype, elements)
     if datatype in ("FP32", "FP64"):  # Arrow refuses whole numbers that these would round
         kinds += [pa.float64()] if float in map(type, elements) else [pa.int64()]
-    found = [_try_array(data, pa.list_(kind) if is_nested else kind) for kind in kinds]
-    arrays = [array for array in found if isinstance(array, pa.Array)]
-    if arrays:
-        return arrays[0]
+    problems = []
+    for kind in kinds:
+        found = _try_array(data, pa.list_(kind) if is_nested else kind)
+        if isinstance(found, pa.Array):
+            return found
+        problems.append(found)
     at = bisect_left(range(len(elements)), True, key=lambda n: _fails(elements[: n + 1], kinds))
     value, place = elements[at], f"element {at}"
     if is_nested:
         ends = accumulate(len(row) if type(row) is list else row is not None for row in data)
         place = f"row {next(n for n, end in enumerate(ends) if end > at)}"
     hint = "; UINT64 holds it" if datatype == "INT64" and 2**63 <= value < 2**64 else ""
-    raise DataError(f"tensor {name!r}, {datatype}: {place}: {value!r:.80}: {found[0]}{hint}")
+    raise DataError(f"tensor {name!r}, {datatype}: {place}: {value!r:.80}: {problems[0]}{hint}")
 
 
 def _try_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | Exception:

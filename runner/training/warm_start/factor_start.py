@@ -14,7 +14,8 @@ from runner.training.health.logistic_regression import Columns, Fit
 from runner.training.health.sample import Sample, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
-from runner.training.warm_start.pair_factors import MANY_ROWS, Factors, Target, find_factors
+from runner.training.warm_start.factor_rows import Factors, Target
+from runner.training.warm_start.pair_factors import MANY_ROWS, find_factors
 
 MOST_IDS = 10_000_000  # of the rows in which factors are sought
 SMALL = 0.01  # about the size of vectors of which nothing is known yet
@@ -65,8 +66,9 @@ def start_factors(
     found = find_factors(
         wide_columns, (wide, learnt), (judged, other), model.pair_width, threads=threads
     )
-    _write(found, wide_columns, weight_tensors(job.context))
-    _scale(found, [feature.name for feature in schema.sparse], model.pair_scale)
+    names = [feature.name for feature in schema.sparse]
+    scale_ND = model.pair_scale.view(len(names), -1)
+    _write(found, wide_columns, weight_tensors(job.context), dict(zip(names, scale_ND)))
     return found
 
 
@@ -86,25 +88,28 @@ def _targets(
     ]
 
 
-def _write(found: Sequence[Factors], columns: Columns, tensors: Mapping[str, Tensor]) -> None:
-    """Write the factors into the vectors of their ids, those of each pair beside the others."""
+def _write(
+    found: Sequence[Factors],
+    columns: Columns,
+    tensors: Mapping[str, Tensor],
+    scales: Mapping[str, Tensor],
+) -> None:
+    """Write the factors into the vectors of their ids, those of each pair beside the others.
+
+    Args:
+        found: the factors.
+        columns: the ids of each table.
+        tensors: of the model, by name.
+        scales: feature -> by what the network sees each number of its vectors, [D].
+    """
     start = 0
     for factors in found:
         stop = start + factors.rank
         for name, vectors in zip(factors.pair, (factors.first_CK, factors.second_MK)):
-            rows, ids = tensors[f"tables/{columns.tables[name]}/weight"], columns.ids
-            ids_C = torch.from_numpy(ids[columns.tables[name]]).to(rows.device)
+            table = columns.tables[name]
+            rows = tensors[f"tables/{table}/weight"]
+            ids_C = torch.from_numpy(columns.ids[table]).to(rows.device)
             rows[ids_C, start:stop] = torch.from_numpy(vectors).to(rows)
-        start = stop
-
-
-def _scale(found: Sequence[Factors], features: Sequence[str], pair_scale: Tensor) -> None:
-    """Set by what the network sees of the factors, each vector of a feature of `features`."""
-    start = 0
-    scale_ND = pair_scale.view(len(features), -1)
-    for factors in found:
-        stop = start + factors.rank
-        for name, vectors in zip(factors.pair, (factors.first_CK, factors.second_MK)):
             size = float(np.sqrt(np.mean(vectors**2)))
-            scale_ND[features.index(name), start:stop] = SMALL / max(size, SMALL)
+            scales[name][start:stop] = SMALL / max(size, SMALL)
         start = stop

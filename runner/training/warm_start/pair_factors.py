@@ -16,12 +16,10 @@ N rows, C and M ids of the first and of the second feature, K factors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,13 @@ from threadpoolctl import threadpool_limits
 
 from runner.training.health.logistic_regression import Columns, minimise
 from runner.training.health.sample import Floats, Sample
+from runner.training.warm_start.factor_rows import (
+    Factors,
+    LearntRows,
+    RowIds,
+    Target,
+    dot_products,
+)
 
 # Of each of the two features: ids, and how often one occurs on average.
 FEWEST_IDS, LEAST_COUNT = 8, 2
@@ -47,127 +52,6 @@ TOLERANCE, APART = 1e-6, 1e-9  # of squares of norms, relative, and by what equa
 LEAST_GAIN = 1e-5  # of the loss by one step, relative, below which a fit ends
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A label that is fitted: what a regression predicts of it, and what a product adds to that.
-
-    Attributes:
-        y_N: the label, or its number.
-        logits_N: of the regression, and of the factors that were found.
-        scale: by which a product counts.
-        noise: variance that the regression leaves over of a number; None: the label is binary.
-    """
-
-    y_N: Floats
-    logits_N: Floats
-    scale: float
-    noise: float | None = None
-
-    def mean_square_error(self, weights_N: Floats) -> float:
-        """Return the mean of the squares that the regression leaves over, above zero."""
-        mean = np.average((self.y_N - self.logits_N) ** 2, weights=weights_N)
-        return max(float(mean), np.finfo(float).tiny)
-
-    def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
-        """Return the loss of each row [N] with products added, and its derivative by these."""
-        z_N = self.logits_N + self.scale * products_N
-        if self.noise is not None:
-            left_N = z_N - self.y_N
-            return left_N**2 / (2 * self.noise), left_N * (self.scale / self.noise)
-        exp_N = np.exp(-np.abs(z_N))
-        losses_N = np.maximum(z_N, 0) + np.log1p(exp_N) - self.y_N * z_N
-        return losses_N, self.scale * (np.where(z_N > 0, 1.0, exp_N) / (1 + exp_N) - self.y_N)
-
-    def add(self, products_N: Floats) -> Target:
-        """Return the target with products added for good."""
-        return replace(self, logits_N=self.logits_N + self.scale * products_N)
-
-
-@dataclass(frozen=True)
-class Factors:
-    """Vectors of the ids of two features, in the order of `Columns.ids`."""
-
-    pair: tuple[str, str]
-    first_CK: Floats
-    second_MK: Floats
-
-    @property
-    def rank(self) -> int:
-        """K."""
-        return len(self.first_CK.T)
-
-
-class _Ids:
-    """The ids of a feature, in rows of a split.
-
-    Where each row has one id at most, vectors are gathered and added up in a fifth of the time that
-    a sparse matrix takes.
-    """
-
-    def __init__(self, matrix_NC: Any) -> None:
-        self.size = matrix_NC.shape[1]
-        counts_N = np.diff(matrix_NC.indptr)
-        self.is_single = bool((counts_N <= 1).all() and (matrix_NC.data == 1).all())
-        if self.is_single:
-            self.place_N = np.full(len(counts_N), self.size)
-            self.place_N[counts_N == 1] = matrix_NC.indices
-            self.order_N = np.argsort(self.place_N, kind="stable")
-            self.ids_I, self.start_I = np.unique(self.place_N[self.order_N], return_index=True)
-        else:
-            self.matrix_NC, self.transposed_CN = matrix_NC, matrix_NC.T.tocsr()
-
-    def pool(self, vectors_CK: Floats) -> Floats:
-        """Return the pooled vectors of each row, [N, K] or of numbers [N]."""
-        if self.is_single:
-            unknown = np.zeros_like(vectors_CK[:1])
-            return np.concatenate([vectors_CK, unknown]).take(self.place_N, axis=0)
-        pooled_NK: Floats = self.matrix_NC @ vectors_CK
-        return pooled_NK
-
-    def add_up(self, x_NK: Floats) -> Floats:
-        """Return the sums over the rows of each id, [C, K] or of numbers [C]."""
-        if not self.is_single:
-            sums_CK: Floats = self.transposed_CN @ x_NK
-            return sums_CK
-        sums_CK = np.zeros((self.size + 1, *x_NK.shape[1:]))
-        sums_CK[self.ids_I] = np.add.reduceat(x_NK.take(self.order_N, axis=0), self.start_I)
-        return sums_CK[:-1]
-
-
-def _dot(first_NK: Floats, second_NK: Floats) -> Floats:
-    products_N: Floats = np.einsum("nk,nk->n", first_NK, second_NK)
-    return products_N
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a split: their ids by feature, as matrices [N, C], and their labels."""
-
-    ids: Mapping[str, _Ids]
-    targets: Sequence[Target]
-    weights_N: Floats
-    stop: Event = field(default_factory=Event)  # set: whoever fits to them ends
-
-    def products(self, factors: Factors) -> Floats:
-        vectors = factors.first_CK, factors.second_MK
-        return _dot(*(self.ids[name].pool(v) for name, v in zip(factors.pair, vectors)))
-
-    def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
-        """Return the loss of each row and its derivative by the product, times its weight.
-
-        Raises:
-            CancelledError: if the start is interrupted.
-        """
-        if self.stop.is_set():
-            raise CancelledError
-        pairs = [target.losses(products_N) for target in self.targets]
-        losses_N, slopes_N = (np.sum(parts, axis=0) for parts in zip(*pairs))
-        return losses_N * self.weights_N, slopes_N * self.weights_N
-
-    def add(self, products_N: Floats) -> _Rows:
-        return replace(self, targets=[target.add(products_N) for target in self.targets])
 
 
 def find_factors(
@@ -191,7 +75,7 @@ def find_factors(
     """
     features = _choose_features(columns, train[0])
     learnt, other = (
-        _Rows({n: _Ids(columns.feature_matrix(n, s)) for n in features}, t, s.weights_N)
+        LearntRows({n: RowIds(columns.feature_matrix(n, s)) for n in features}, t, s.weights_N)
         for s, t in (train, judged)
     )
     sizes = {name: len(columns.ids[columns.tables[name]]) for name in features}
@@ -215,8 +99,8 @@ def find_factors(
 
 
 def _find_pair(
-    learnt: _Rows,
-    other: _Rows,
+    learnt: LearntRows,
+    other: LearntRows,
     pairs: Sequence[tuple[str, str]],
     ranks: Sequence[int],
     pool: ThreadPoolExecutor,
@@ -260,7 +144,7 @@ class _PairFit:
         above_chance: the strength from which on the labels do, as a share of it.
     """
 
-    def __init__(self, rows: _Rows, pair: tuple[str, str]) -> None:
+    def __init__(self, rows: LearntRows, pair: tuple[str, str]) -> None:
         self.rows, self.pair = rows, pair
         self.ids = [rows.ids[name] for name in pair]
         # the fourth root: it divides both vectors of a product
@@ -324,7 +208,7 @@ class _PairFit:
         return directions[::-1] if is_turned else directions, norms_K[order]
 
     def choose(
-        self, rank: int, strengths: Sequence[float], other: _Rows
+        self, rank: int, strengths: Sequence[float], other: LearntRows
     ) -> tuple[Floats, Factors | None]:
         """Return the least losses of other rows, and the factors of a rank that have them.
 
@@ -354,7 +238,7 @@ class _PairFit:
         def objective(point: Floats) -> tuple[float, Floats]:
             vectors = self._vectors(point, cut, shape)
             pooled = [ids.pool(vectors_CK) for ids, vectors_CK in zip(self.ids, vectors)]
-            losses_N, slopes_N = self.rows.losses(_dot(*pooled))
+            losses_N, slopes_N = self.rows.losses(dot_products(*pooled))
             gradient = [
                 (ids.add_up(slopes_N[:, None] * other_NK) / root[:, None]).ravel()
                 for ids, other_NK, root in zip(self.ids, pooled[::-1], self.roots)

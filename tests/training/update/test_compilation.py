@@ -77,9 +77,8 @@ def test_whatever_batch_comes_first_the_compiler_sees_full_ones(monkeypatch, fir
         assert torch.equal(ours, plain)
 
 
-@pytest.mark.parametrize("micro_batch_size", [64, 32])
-def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, micro_batch_size):
-    """Their look-ups are views, and code is bound to where in memory a view begins and goes on."""
+def count_graphs(monkeypatch):
+    """Return a list that gets each graph which is compiled from now on, and run as it is."""
     graphs = []
 
     def backend(graph, inputs):
@@ -87,6 +86,13 @@ def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, mi
         return graph.forward
 
     monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    return graphs
+
+
+@pytest.mark.parametrize("micro_batch_size", [64, 32])
+def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, micro_batch_size):
+    """Their look-ups are views, and code is bound to where in memory a view begins and goes on."""
+    graphs = count_graphs(monkeypatch)
     model = DIN(SCHEMA, embedding_dim=4, attention=[8], top=[8])
     context = make_context(model=model, loss=BCE(SCHEMA), micro_batch_size=micro_batch_size)
     compile_dense(context.model, CPU, micro_batch_size)
@@ -98,13 +104,7 @@ def test_histories_and_micro_batches_have_the_graph_of_full_ones(monkeypatch, mi
 @pytest.mark.parametrize("width", [64, 8])
 def test_batch_norms_equal_sizes_and_single_rows_have_no_graphs_of_their_own(monkeypatch, width):
     """A layer may be as wide as a batch has rows, and a batch's last micro-batch have one row."""
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    graphs = count_graphs(monkeypatch)
     attention = {"num_layers": 1, "attention_dim": width, "num_heads": 2}
     stack = {"embedding_dim": width, "deep": [width, width], "norm": "batch"}
     context = make_context(model=AutoInt(TINY_SCHEMA, **attention, **stack))
@@ -133,13 +133,7 @@ def test_a_trace_takes_no_draws_of_dropout_that_is_run_as_it_is_written(monkeypa
 
 
 def test_an_evaluation_over_the_catalogue_changes_no_compiled_code(monkeypatch):
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    monkeypatch.setattr(compilation.torch, "compile", partial(torch.compile, backend=backend))
+    graphs = count_graphs(monkeypatch)
     context = make("two_tower")
     compile_dense(context.model, CPU, 16)
     Supervised().train_step(context, iter([batch_of(16)]))

@@ -13,7 +13,8 @@ from scipy.sparse.linalg import ArpackNoConvergence
 from runner.training.health.logistic_regression import Columns
 from runner.training.health.sample import Ids, Sample
 from runner.training.warm_start import pair_factors
-from runner.training.warm_start.pair_factors import Target, find_factors
+from runner.training.warm_start.factor_rows import LearntRows, RowIds, Target
+from runner.training.warm_start.pair_factors import find_factors
 
 USERS, ITEMS, FACTORS = 300, 120, 2
 
@@ -125,8 +126,8 @@ def test_few_rows_with_both_features_change_no_bit():
     }
     sample = make_sample(ids, rng.integers(0, 2, 2_000))
     columns = Columns(sample)
-    ids = {name: pair_factors._Ids(columns.feature_matrix(name, sample)) for name in ids}
-    rows = pair_factors._Rows(ids, base(sample), sample.weights_N)
+    ids = {name: RowIds(columns.feature_matrix(name, sample)) for name in ids}
+    rows = LearntRows(ids, base(sample), sample.weights_N)
     slopes_N = rows.losses(np.zeros(1))[1]
     fits = [pair_factors._PairFit(rows, ("user", "item")) for _ in range(5)]
     assert len({fit.chance for fit in fits}) == 1
@@ -148,8 +149,8 @@ def test_the_penalised_loss_is_as_small_as_torch_makes_it(kind):
     number = Target(3 * z_N + rng.normal(size=4_000), np.zeros(4_000), 3.0, noise=12.0)
     targets = {"click": base(sample), "number": [number], "both": [*base(sample), number]}[kind]
     columns = Columns(sample)
-    ids = {n: pair_factors._Ids(columns.feature_matrix(n, sample)) for n in ("user", "item")}
-    rows = pair_factors._Rows(ids, targets, sample.weights_N)
+    ids = {n: RowIds(columns.feature_matrix(n, sample)) for n in ("user", "item")}
+    rows = LearntRows(ids, targets, sample.weights_N)
     fit = pair_factors._PairFit(rows, ("user", "item"))
     _, found = fit.choose(
         4, pair_factors.STRENGTHS, rows
@@ -193,10 +194,8 @@ def test_the_penalised_loss_is_as_small_as_torch_makes_it(kind):
 def test_the_gradient_is_that_of_finite_differences():
     sample, _ = plant(600)
     columns = Columns(sample)
-    ids = {n: pair_factors._Ids(columns.feature_matrix(n, sample)) for n in ("user", "item")}
-    fit = pair_factors._PairFit(
-        pair_factors._Rows(ids, base(sample), sample.weights_N), ("user", "item")
-    )
+    ids = {n: RowIds(columns.feature_matrix(n, sample)) for n in ("user", "item")}
+    fit = pair_factors._PairFit(LearntRows(ids, base(sample), sample.weights_N), ("user", "item"))
     sizes = [len(columns.ids[n]) for n in ("user", "item")]
     objective = fit._objective(1.5, sizes[0] * 2, (-1, 2))
     point = np.random.default_rng(1).normal(size=sum(sizes) * 2)
@@ -211,7 +210,7 @@ def test_bags_are_pooled_as_the_model_pools_them():
     single = columns.feature_matrix("user", sample)
     bag = single.copy()
     bag.data = bag.data * 1.0000001  # no longer ones: it goes the way of bags
-    one, other = pair_factors._Ids(single), pair_factors._Ids(bag)
+    one, other = RowIds(single), RowIds(bag)
     assert one.is_single and not other.is_single
     vectors, x_NK = (
         np.random.default_rng(2).normal(size=(single.shape[1], 3)),
