@@ -72,20 +72,13 @@ def _is_heavy(y_K: np.ndarray) -> bool:
 
 def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarray) -> bool:
     """Tell whether factors of ids and numbers predict a label [R] better than sums of effects."""
-    table, known_R = sample.table, np.isfinite(y_R)
+    known_R = np.isfinite(y_R)
     y_K, halves = y_R[known_R], sample.halves(known_R)
-    ids = [value_codes(table[name])[known_R] for name, role in roles.items() if is_single_id(role)]
-    numbers = [
-        standardise(read_numbers(table[name], role.settings)[known_R])
-        for name, role in roles.items()
-        if role.name == "numeric" and "size" not in role.settings
-    ]
-    x_KF = np.stack(numbers, axis=1) if numbers else np.zeros((len(y_K), 0))
-    ids = sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS]
+    ids, x_KF = read_features(sample, roles, known_R)
     errors = []
     for is_log in (False, True):
         fits = [
-            (_predict(ids, x_KF, y_K, fitted, is_log=is_log), fitted, judged)
+            (predict_additively(ids, x_KF, y_K, fitted, is_log=is_log), fitted, judged)
             for fitted, judged in (halves, halves[::-1])
         ]
         by_shrinkage = []
@@ -104,10 +97,31 @@ def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarr
     return bool(is_better and squared_log <= min((1 + MOST_LOSS) * squared, y_K.var()))
 
 
-def _predict(
+def read_features(
+    sample: JudgingSample, roles: Mapping[str, Role], known_R: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the number of each row's value [K] of columns of ids, and all numbers [K, F].
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        known_R: which rows these are.
+    """
+    table = sample.table
+    ids = [value_codes(table[name])[known_R] for name, role in roles.items() if is_single_id(role)]
+    numbers = [
+        standardise(read_numbers(table[name], role.settings)[known_R])
+        for name, role in roles.items()
+        if role.name == "numeric" and "size" not in role.settings
+    ]
+    x_KF = np.stack(numbers, axis=1) if numbers else np.zeros((int(known_R.sum()), 0))
+    return sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS], x_KF
+
+
+def predict_additively(
     columns: Sequence[np.ndarray], x_KF: np.ndarray, y_K: np.ndarray, half: Rows, *, is_log: bool
 ) -> np.ndarray:
-    """Return what an additive model [K] predicts that is fitted to one half of the rows.
+    """Return what an additive model [K] predicts that is fitted to some of the rows.
 
     Each step is one of Newton's: of the squared error, or with a log link of the deviance of
     Tweedie's distribution with p = 1.5, of labels in units of their deviation or their mean.

@@ -258,7 +258,7 @@ def propose_split(
         return {}
     shares = dict.fromkeys(missing, 0.1)
     if time and time.splits:
-        return {"split": {"time": time.name, **_form_settings("input", time.form), **shares}}
+        return {"split": {"time": time.name, **form_settings("input", time.form), **shares}}
     shares = {"train": round(1 - 0.1 * len(missing), 1), **shares}
     return {"split": {"group": query, **shares} if query else {"random": shares}}
 
@@ -330,7 +330,7 @@ def propose_time_parts(
     weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * SECONDS_OF_DAY)
     days = np.unique(seconds_R[~np.isnan(seconds_R)].astype("M8[s]").astype("M8[D]"))
     has_weekdays = weeks >= WEEKS_OF_WEEKDAYS and len(days) > len(np.unique(days.astype("M8[M]")))
-    form = _form_settings("input", time.form)
+    form = form_settings("input", time.form)
     parts = {}
     for part in ("hour", "weekday"):
         name = f"{time.name}_{part}"
@@ -394,9 +394,9 @@ def propose_days(
             for label_R in labels
         ):
             continue
-        found[name] = {"column": f.name, "encode": DAYS, **_form_settings("input", form)}
+        found[name] = {"column": f.name, "encode": DAYS, **form_settings("input", form)}
         if until:
-            found[name] |= {"until": until.name, **_form_settings("until_input", until.form)}
+            found[name] |= {"until": until.name, **form_settings("until_input", until.form)}
         found[name] |= propose_numeric(compute_statistics(days, name))
     if not found:
         return {}, []
@@ -405,7 +405,7 @@ def propose_days(
     return found, [f"{listed}: {what} are proposed as numbers ({', '.join(found)})"]
 
 
-def _form_settings(key: str, form: str) -> dict[str, str]:
+def form_settings(key: str, form: str) -> dict[str, str]:
     """Return the setting that names a form of times, where it is not the usual one."""
     return {key: form} if form in TIME_FORMS[1:] else {}
 

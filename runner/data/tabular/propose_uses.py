@@ -42,6 +42,7 @@ from runner.data.tabular.propose_times import (
     propose_days,
     propose_time_parts,
 )
+from runner.data.tabular.propose_trend import propose_trend
 from runner.data.tabular.propose_words import propose_words
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.sample_statistics import describe_bad_values
@@ -135,6 +136,9 @@ def use_rows(
     notes += found
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
     more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
+    notes += found
+    trend, found = propose_trend(sample, roles, by_time, {*taken, *more_numbers})
+    more_numbers |= trend
     notes += found
     numbers, found = propose_numbers_of_ids(sample, columns, roles, taken)
     more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
