@@ -21,6 +21,7 @@ from runner.data.tabular.doubtful_values import (
     describe_thousands,
 )
 from runner.data.tabular.guess_roles import Role, clip_far_numbers, is_time
+from runner.data.tabular.judge_rare_ids import keep_rare_ids
 from runner.data.tabular.judging_sample import draw_judging_sample
 from runner.data.tabular.propose_buckets import propose_buckets
 from runner.data.tabular.propose_crosses import propose_crosses
@@ -110,6 +111,7 @@ def use_rows(
     seconds_R = by_time.read_seconds(table) if by_time else None
     sample = draw_judging_sample(table, roles, seconds_R, is_whole=is_whole)
     roles = {**roles, **settle_doubts(sample, columns, roles)}
+    roles |= keep_rare_ids(sample, roles)
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
