@@ -21,7 +21,7 @@ from runner.config.settings import TrainerSettings, make_settings
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import Dataset
 from runner.data.read.collate import build_schema, collate
-from runner.data.read.decode import BlockReader, Rows
+from runner.data.read.decode import InMemoryReader
 from runner.data.read.index import BlockIndex
 from runner.data.read.stream import BatchSlice
 from runner.data.tabular.table_recipe import TableRecipe
@@ -44,8 +44,6 @@ from runner.training.state import restore_weights
 from runner.training.update.context import Context
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import Task
-
-ALL_ROWS = np.zeros(1, np.int64)  # the one block of a part
 
 
 class _NoRows(Dataset):
@@ -212,7 +210,9 @@ class RunModel:
         return pa.table(columns)
 
     def _batches(self, part: EncodedPart) -> Iterator[Batch]:
-        rows = _PartReader(part, self.columns).read()
+        block = BlockIndex.of_file((), [part.rows.num_rows], part.first_row)
+        reader = InMemoryReader(block, self.columns, part.rows)
+        rows = reader.read_rows(np.array([0]), slice(0, part.rows.num_rows))
         keys = [feature.name for feature in self.schema.sparse]
         sequences = [feature.name for feature in self.schema.sequences]
         growing = self.context.growing
@@ -222,21 +222,6 @@ class RunModel:
             batch_slice = BatchSlice(((rows, start, stop),), end)
             batch = collate(batch_slice, keys, DataPosition(0, end), sequences)
             yield batch if growing is None else growing.look_up(batch)
-
-
-class _PartReader(BlockReader):
-    """Reads an encoded part, as the one block of a file that does not exist."""
-
-    def __init__(self, part: EncodedPart, columns: Columns) -> None:
-        first, num_rows = np.array([part.first_row]), np.array([part.rows.num_rows])
-        super().__init__(BlockIndex((), ALL_ROWS, ALL_ROWS, first, num_rows), columns)
-        self._rows = part.rows
-
-    def read(self) -> Rows:
-        return self.read_rows(ALL_ROWS, slice(0, self._rows.num_rows))
-
-    def read_table(self, blocks: np.ndarray, names: Any) -> pa.Table:
-        return self._rows.select(list(names))
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
