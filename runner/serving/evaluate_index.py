@@ -87,8 +87,7 @@ def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) ->
     depth = max(parse_cutoff(name)[1] or MRR_DEPTH for name in settings.ranking_metrics)
     rankings = replace(settings, eval=list(settings.ranking_metrics), slice_by=None)
     metrics = make_metrics(job.dataset.schema, job.device, rankings, True)
-    for root in job.context.root_modules():
-        root.eval()
+    job.context.set_eval_mode()
     with job.context.evaluation_weights(), torch.no_grad():
         for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
             prediction, losses = job.task.eval_step(job.context, batch)

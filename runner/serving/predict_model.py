@@ -95,8 +95,7 @@ class RunModel:
         self.task: Task = inputs.make_part("task", config["task"])
         set_up_task(self.task, self.context, trainer)
         restore_weights(self.context, checkpoint)
-        for root in self.context.root_modules():
-            root.eval()
+        self.context.set_eval_mode()
         self.context.take_evaluation_weights()
         self.schema = dataset.schema
         self.transforms, self.checkpoint = transforms, checkpoint

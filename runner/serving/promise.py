@@ -70,8 +70,7 @@ def compare(
     settings = job.metric_settings
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
-    for root in context.root_modules():
-        root.eval()
+    context.set_eval_mode()
     catalogue = open_catalogue(model, settings, job.dataset, split)
     with without_autocast(context), context.evaluation_weights(), torch.no_grad(), catalogue:
         if isinstance(model, RetrievalModel) and model.items_ID is not None:

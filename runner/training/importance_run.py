@@ -64,8 +64,7 @@ def measure_importance(
     restore_weights(job.context, job.source_checkpoint)
     features = find_cut_features(job.context.model, job.dataset.schema)
     split = _choose_split(job)
-    for root in job.context.root_modules():
-        root.eval()
+    job.context.set_eval_mode()
     with job.context.evaluation_weights():
         cut = Cut.of(job, split, num_rows or _affordable_rows(job, split))
         base = measure_rows(job, cut)

@@ -50,8 +50,7 @@ def evaluate_split(
     """
     context = job.context
     metrics = job.make_metrics(True)
-    for root in context.root_modules():
-        root.eval()
+    context.set_eval_mode()
     ranks = context.ranks
     batches = job.dataset.batches(
         split,

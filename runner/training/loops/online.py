@@ -232,8 +232,7 @@ class PrequentialTask:
     ) -> Iterator[Batch]:
         for batch in batches:
             modes = [module.training for module in self._modules]
-            for root in ctx.root_modules():
-                root.eval()
+            ctx.set_eval_mode()
             with ctx.operation_threads(), ctx.evaluation_weights(), torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
             for module, training in zip(self._modules, modes):

@@ -100,6 +100,10 @@ class Context:
         """Return the modules that are switched between train and eval mode."""
         return [self.model, *self.task_modules.values()]
 
+    def set_eval_mode(self) -> None:
+        for module in self.root_modules():
+            module.eval()
+
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return all optimizers but those of the tables, by the name of their rate."""
         return {"dense": self.dense_optimizer, **self.part_optimizers, **self.task_optimizers}
