@@ -188,6 +188,10 @@ class Schema:
     sequences: tuple[SequenceFeature, ...] = ()
     groups: tuple[str, ...] = ()
 
+    @property
+    def id_features(self) -> tuple[SparseFeature | SequenceFeature, ...]:
+        return (*self.sparse, *self.sequences)
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -183,8 +183,7 @@ def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) ->
         schema: tells how many items there are.
         names: features and sequences of one table, whose ids are counted together.
     """
-    rows = {f.name: f.num_rows for f in schema.sparse}
-    rows |= {s.name: s.num_rows for s in schema.sequences}
+    rows = {f.name: f.num_rows for f in schema.id_features}
     counts_I = torch.zeros(max(rows[name] for name in names), dtype=torch.int64)
     for batch in batches:
         for ids in _ids_of_rows(batch, batch.is_positive_B, names):

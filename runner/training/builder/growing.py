@@ -34,9 +34,7 @@ def _growth_problems(
     config: Mapping[str, Any], dataset: Dataset, model: nn.Module
 ) -> Iterator[str]:
     schema = dataset.schema
-    tables = {f.name: f.table_name for f in schema.sparse}
-    tables |= {s.name: s.table_name for s in schema.sequences}
-    growing = [name for name, table in tables.items() if table in dataset.growth]
+    growing = [f.name for f in schema.id_features if f.table_name in dataset.growth]
     where = "dataset.schema"
     if isinstance(model, RetrievalModel) and model.item.table_name in dataset.growth:
         yield (

@@ -59,8 +59,7 @@ def with_table_widths(
         ConfigError: for widths that do not fit the tables or the model.
     """
     value = net.get("embedding_dim")
-    num_rows = {f.table_name: f.num_rows for f in schema.sparse}
-    num_rows |= {s.table_name: s.num_rows for s in schema.sequences}
+    num_rows = {f.table_name: f.num_rows for f in schema.id_features}
     if not (value == AUTO or isinstance(value, Mapping)) or not num_rows:
         return net  # without tables the model says what it needs
     cls = resolve_part(net["_target_"], allowed, KINDS["model.net"], "model.net")

@@ -51,8 +51,7 @@ def compare_splits(
     schema: Schema, train: Sample, others: Mapping[str, Sample]
 ) -> list[dict[str, Any]]:
     """Return what `describe_features` does, of rows that were read."""
-    tables = {f.name: f.table_name for f in schema.sparse}
-    tables |= {s.name: s.table_name for s in schema.sequences}
+    tables = {f.name: f.table_name for f in schema.id_features}
     special = {f.table_name: f.num_special for f in schema.sparse}
     facts = []
     for index, name in enumerate(schema.dense):

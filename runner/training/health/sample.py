@@ -93,9 +93,7 @@ def read_sample(
     total = dataset.num_rows[split]
     seed = ORDER_SEED if total > limit else None
     dense, labels, weights = [], [], []
-    names = [f.name for f in dataset.schema.sparse]
-    names += [s.name for s in dataset.schema.sequences]
-    ids: dict[str, list[Ids]] = {name: [] for name in names}
+    ids: dict[str, list[Ids]] = {f.name: [] for f in dataset.schema.id_features}
     count = 0
     rare = _RareLabels(dataset.schema, limit, enough_rare, most_times)
     for batch in dataset.batches(split, batch_size=BATCH_ROWS, seed=seed):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Schema, SequenceFeature, SparseFeature
+from runner.batch import Batch, Schema
 from runner.data.growing.id_map import IdMap
 from runner.data.growing.settings import Growth
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID, UNKNOWN_ID
@@ -50,7 +50,7 @@ class GrowingIds:
         ranks: Ranks,
         log: Callable[[str, float], None],
     ) -> None:
-        readers: list[SparseFeature | SequenceFeature] = [*schema.sparse, *schema.sequences]
+        readers = schema.id_features
         num_rows = {f.table_name: f.num_rows for f in readers}
         self.maps = {table: IdMap(num_rows[table], rules) for table, rules in growth.items()}
         self._table_of = {f.name: f.table_name for f in readers if f.table_name in growth}
