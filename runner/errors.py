@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import logging
 import re
 import shlex
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,12 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     """A file, column, row or value in the data is wrong; the message names it."""
+
+
+def warn(text: str) -> None:
+    """Say something on stderr and in the log of a run."""
+    print(text, file=sys.stderr, flush=True)
+    logging.getLogger("runner").warning(text)
 
 
 def first_line(error: BaseException) -> str:

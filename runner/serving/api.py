@@ -350,7 +350,6 @@ class _Scorer:
                 return self._functions[outputs](blank).slice(0, 0)
             for part in parts:
                 encoded = encoder.encode(part)
-                if encoded.bad_R.any():
-                    bad.add(int(encoded.bad_R.sum()), encoded.messages)
+                bad.add_rejected(encoded.bad_R, encoded.messages)
                 results.append(self._functions[outputs](encoded))
         return pa.concat_tables(results)

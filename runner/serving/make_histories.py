@@ -138,11 +138,8 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
     writer = PartitionWriter(folder, "events", num_rows=table.num_rows_estimate())
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
-            for line, problem in chunk.malformed_lines:
-                bad.add(1, [f"{chunk.file}: line {line}: {problem}"])
-            if chunk.table is None:
-                bad.add(chunk.num_rows, [chunk.problem])
-            else:
+            bad.add_unreadable(chunk)
+            if chunk.table is not None:
                 unknown, found = _write_events(writer, chunk, table, transforms, bad)
                 num_unknown += unknown
                 users = np.union1d(users, found)
@@ -194,8 +191,7 @@ def _write_events(
     events = read_events(chunk, features, settings, validator)
     only_item = Declared(labels=(), ids=(next(s for s in features.ids if s.name == settings.item),))
     ids = encode_chunk(chunk, only_item, transforms.fitted, validator)[settings.item].to_numpy()
-    if validator.bad_R.any():
-        bad.add(int(validator.bad_R.sum()), validator.messages)
+    bad.add_rejected(validator.bad_R, validator.messages)
     is_known_R = ids >= FIRST_VALUE_ID if only_item.ids[0].encode == "vocabulary" else ids >= 0
     num_unknown = int((~is_known_R & ~validator.bad_R).sum())
     usable_R = is_known_R & ~validator.bad_R
@@ -204,8 +200,7 @@ def _write_events(
     raw = decode_dictionaries(chunk.table.select(list(features.columns)))
     own = {"user": events.users_R, **events.columns(), "split": np.zeros(len(ids), np.int8)}
     for name, values_R in own.items():
-        plain = values_R.astype(np.int8) if values_R.dtype == bool else values_R
-        raw = raw.append_column(OWN + name, pa.array(plain))
+        raw = raw.append_column(OWN + name, pa.array(values_R))
     rows = np.flatnonzero(usable_R)
     writer.write(raw.take(pa.array(rows)), events.users_R[rows])
     return num_unknown, np.unique(events.users_R[~validator.bad_R])

@@ -183,8 +183,7 @@ def _score_parts(
     with shown as advance:
         for part in prefetch_in_thread(parts, PARTS_AHEAD):
             rows = score(part)
-            if part.bad_R.any():
-                bad.add(int(part.bad_R.sum()), part.messages)
+            bad.add_rejected(part.bad_R, part.messages)
             unknown.add(part.rows, part.bad_R)
             write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
             advance(rows.num_rows * num_ranks)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from pyarrow import flight
 
 from runner.data.flight.protocol import CHECK, DESCRIBE, PROTOCOL_VERSION, Claim, ServedData
 from runner.data.flight.settings import FlightRecipe
-from runner.errors import DataError, first_line
+from runner.errors import DataError, first_line, warn
 
 T = TypeVar("T")
 Call = Callable[[flight.FlightClient, flight.FlightCallOptions], T]
@@ -135,7 +133,7 @@ class Servers:
     def _mark_answering(self, server: _Server) -> None:
         with server.lock:
             if server.problem:
-                _say(f"data server {server.location} answers again")
+                warn(f"data server {server.location} answers again")
             server.problem, server.refuses, server.pause_s = "", False, RETRY_S[0]
 
     def _connect(self, server: _Server) -> flight.FlightClient:
@@ -166,7 +164,7 @@ class Servers:
             server.retry_at_s = time.monotonic() + server.pause_s
             server.pause_s = min(2 * server.pause_s, RETRY_S[1])
         if is_news:
-            _say(f"data server {server.location} is skipped for now: {problem}")
+            warn(f"data server {server.location} is skipped for now: {problem}")
 
     def _problems(self) -> str:
         return "; ".join(f"{server.location}: {server.problem}" for server in self._servers)
@@ -190,8 +188,3 @@ def _describe_failure(error: BaseException, timeout_s: float) -> str:
     _, _, said = text.partition(", with message: ")
     said = (said or text).partition(". Detail: ")[0]
     return said.rpartition("Failed to connect to remote host: ")[2]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-    logging.getLogger("runner").warning(text)

@@ -218,8 +218,7 @@ def _encode(
         events = read_events(chunk, declared, settings, validator)
         found_R = validator.bad_R.copy()  # which the first pass has counted
         encoded = encode_chunk(chunk, declared, fitted, validator)
-        if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
-            bad.add(int(new_R.sum()), validator.messages)
+        bad.add_rejected(validator.bad_R & ~found_R & (split_R >= 0), validator.messages)
         if raw:
             encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
@@ -228,8 +227,7 @@ def _encode(
             catalogue.add(events.items_R[rows], encoded[settings.item].take(pa.array(rows)))
             own["item"] = events.items_R
         for name, values_R in own.items():
-            plain = values_R.astype(np.int8) if values_R.dtype == bool else values_R
-            encoded = encoded.append_column(OWN + name, pa.array(plain))
+            encoded = encoded.append_column(OWN + name, pa.array(values_R))
         if settings.makes_label:
             label = pa.array(events.positive_R.astype(np.int8))
             encoded = encoded.append_column(LABEL, label)

@@ -41,8 +41,9 @@ class RawEvents:
     target_R: np.ndarray  # bool: of a type that rows are made of
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return those that an event's history depends on."""
-        return {"time": self.times_R, "positive": self.positive_R, "target": self.target_R}
+        """Return those that an event's history depends on, flags as a byte each."""
+        flags = {"positive": self.positive_R, "target": self.target_R}
+        return {"time": self.times_R, **{n: flag_R.astype(np.int8) for n, flag_R in flags.items()}}
 
 
 def read_events(
@@ -105,15 +106,11 @@ def scan_events(
     keys = [spec for spec in declared.ids if spec.name in (settings.user, settings.item)]
     columns = list(dict.fromkeys([*(c for spec in keys for c in spec.columns), *settings.columns]))
     for chunk, masks in iterate_split_chunks(table, columns, split_starts):
-        for line, problem in chunk.malformed_lines:
-            bad.add(1, [f"{chunk.file}: line {line}: {problem}"])
-        if chunk.table is None:
-            bad.add(chunk.num_rows, [chunk.problem])
-        else:
+        bad.add_unreadable(chunk)
+        if chunk.table is not None:
             validator = RowValidator.for_chunk(chunk, table.skips_bad_rows, SKIP_HINT)
             events = read_events(chunk, declared, settings, validator)
-            if validator.bad_R.any():
-                bad.add(int(validator.bad_R.sum()), validator.messages)
+            bad.add_rejected(validator.bad_R, validator.messages)
             _write(writer, items, settings, events, masks, ~validator.bad_R, num_rows)
         num_rows += chunk.num_rows
         advance(chunk.num_rows)
@@ -174,9 +171,7 @@ def _write(
         "row": first_row + np.arange(len(split_R)),
     }
     items.add(events.items_R[rows])
-    # a byte each, so that they are read back without a copy
-    plain = {n: c.astype(np.int8) if c.dtype == bool else c for n, c in columns.items()}
-    writer.write(pa.table({n: c[rows] for n, c in plain.items()}), events.users_R[rows])
+    writer.write(pa.table({n: c[rows] for n, c in columns.items()}), events.users_R[rows])
 
 
 def _find_kept(paths: list[Path], items: ValueCounter, settings: Interactions) -> list[np.ndarray]:

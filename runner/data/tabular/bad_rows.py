@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.tabular.read_files import RowChunk
-from runner.errors import DataError
+from runner.errors import DataError, warn
 
 MAX_EXAMPLES = 10  # rows that are described in messages
 SKIP_HINT = "; dataset.on_bad_rows=skip leaves such rows out and counts them"
@@ -40,6 +38,17 @@ class BadRows:
             last = messages[-1] if messages else "unreadable"
             raise DataError(f"more than dataset.max_bad_rows={self.max_rows} bad rows; {last}")
 
+    def add_rejected(self, bad_R: np.ndarray, messages: Sequence[str]) -> None:
+        if bad_R.any():
+            self.add(int(bad_R.sum()), messages)
+
+    def add_unreadable(self, chunk: RowChunk) -> None:
+        """Count the malformed lines of a chunk, and its rows if they could not be read."""
+        for problem in chunk.line_problems:
+            self.add(1, [problem])
+        if chunk.table is None:
+            self.add(chunk.num_rows, [chunk.problem])
+
     def add_in_no_split(self, count: int, values: Sequence[str]) -> None:
         """Count rows that are in no split, with the first values that they have."""
         self.num_in_no_split += count
@@ -65,7 +74,7 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
     """
     if bad and bad.get("num_in_no_split"):
         values = ", ".join(map(repr, bad["values_of_no_split"]))
-        _warn(
+        warn(
             f"{bad['num_in_no_split']:,} rows are in no split and left out: the values that "
             f"`split` lists lack theirs ({values})"
         )
@@ -74,12 +83,7 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
     shown = "".join(f"\n  {example}" for example in bad["examples"])
     more = bad["count"] - len(bad["examples"])
     more_text = f"\n  ... {more:,} more" if more > 0 else ""
-    _warn(f"{bad['count']:,} bad rows are skipped:{shown}{more_text}")
-
-
-def _warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-    logging.getLogger("runner").warning(text)
+    warn(f"{bad['count']:,} bad rows are skipped:{shown}{more_text}")
 
 
 @dataclass

@@ -207,7 +207,7 @@ class _PartEncoder:
         if chunk.malformed_lines:
             blank = make_blank_rows(len(chunk.malformed_lines), encoded.schema)
             encoded = pa.concat_tables([encoded, blank])
-            messages += [f"{chunk.file}: line {n}: {text}" for n, text in chunk.malformed_lines]
+            messages += chunk.line_problems
             bad_R = np.concatenate([bad_R, np.ones(blank.num_rows, bool)])
         if bad_R.any():
             self.bad.record(bad_R, messages)

@@ -40,6 +40,11 @@ class RowChunk:
     # of a text file: finds the line of each row, once; None: they follow one another
     find_lines: Callable[[], Sequence[int]] | None = None
 
+    @property
+    def line_problems(self) -> list[str]:
+        """What is wrong with each malformed line, and where it is."""
+        return [f"{self.file}: line {line}: {text}" for line, text in self.malformed_lines]
+
     def describe_row(self, row: int) -> str:
         """Return where a row is: its file and line, or its file, row group and row."""
         if self.row_group is None:

@@ -136,7 +136,7 @@ def _sample_file(
     if text_format:
         types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
         for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
-            malformed += [f"{file}: line {n}: {problem}" for n, problem in chunk.malformed_lines]
+            malformed += chunk.line_problems
             if chunk.table is not None:
                 yield chunk.table, chunk.invalid_values
             if len(malformed) >= SAMPLE_ROWS:  # it is written in another way
