@@ -6,7 +6,7 @@ R rows of the sample, V distinct values.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from runner.data.core.transforms import splitmix64
 from runner.data.tabular.column_names import HISTORY
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import FEATURES, Role
-from runner.data.tabular.judging_sample import is_single_id
+from runner.data.tabular.judging_sample import is_single_id, value_codes
 from runner.data.tabular.read_files import is_text, unpacked_type
 
 LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
@@ -132,22 +132,16 @@ def _may_be_thousands(x_R: np.ndarray) -> bool:
 def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a note on each text of items that were shown, each with its label, as in MIND."""
     notes = []
-    for f in columns:
-        if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
-            continue
-        texts = pc.drop_null(sample[f.name]).cast(pa.string())
-        several = pc.filter(texts, pc.match_substring(texts, " "))
-        if not len(several) or not pc.all(pc.match_substring_regex(texts, _IMPRESSIONS)).as_py():
-            continue
-        shown = " ".join(several[0].as_py().split()[:2])
-        name = repr(f.name)
+    for column, several in _columns_of_texts(sample, columns, _IMPRESSIONS, " "):
+        shown = " ".join(several.split()[:2])
+        name = repr(column)
         code = (
             f"t['item'] = t[{name}].str.split(); t = t.explode('item', ignore_index=True); "
             "t[['item', 'click']] = t['item'].str.rsplit('-', n=1, expand=True); "
             f"t.drop(columns={name}).astype({{'click': int}}).to_parquet('rows.parquet')"
         )
         notes.append(
-            f"{f.name}: has several items with a label each, such as '{shown}', and a row should "
+            f"{column}: has several items with a label each, such as '{shown}', and a row should "
             f"be one item. With pandas, `{code}` makes them rows, and `python -m runner schema "
             "rows.parquet` reads those"
         )
@@ -157,24 +151,31 @@ def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
 def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatistics]) -> list[str]:
     """Return a note on each text that holds a JSON object, of whose keys nothing can be learnt."""
     notes = []
+    for column, filled in _columns_of_texts(sample, columns, _OBJECT, ":"):
+        is_json = filled.split(":")[0].rstrip().endswith('"')
+        module, read = ("json", "json.loads") if is_json else ("ast", "ast.literal_eval")
+        code = (
+            f"import {module}; keys = t.pop({column!r}).fillna('{{}}').map({read}).tolist(); "
+            "t.join(pandas.json_normalize(keys), rsuffix='_').to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{column}: has objects in texts, whose keys are no columns. With pandas, `{code}` "
+            "makes them columns, and `python -m runner schema rows.parquet` reads those"
+        )
+    return notes
+
+
+def _columns_of_texts(
+    sample: pa.Table, columns: Iterable[ColumnStatistics], pattern: str, sign: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns whose texts all fit a pattern, with the first one that has a sign."""
     for f in columns:
         if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
             continue
         texts = pc.drop_null(sample[f.name]).cast(pa.string())
-        filled = pc.filter(texts, pc.match_substring(texts, ":"))
-        if not len(filled) or not pc.all(pc.match_substring_regex(texts, _OBJECT)).as_py():
-            continue
-        is_json = filled[0].as_py().split(":")[0].rstrip().endswith('"')
-        module, read = ("json", "json.loads") if is_json else ("ast", "ast.literal_eval")
-        code = (
-            f"import {module}; keys = t.pop({f.name!r}).fillna('{{}}').map({read}).tolist(); "
-            "t.join(pandas.json_normalize(keys), rsuffix='_').to_parquet('rows.parquet')"
-        )
-        notes.append(
-            f"{f.name}: has objects in texts, whose keys are no columns. With pandas, `{code}` "
-            "makes them columns, and `python -m runner schema rows.parquet` reads those"
-        )
-    return notes
+        signed = pc.filter(texts, pc.match_substring(texts, sign))
+        if len(signed) and pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+            yield f.name, signed[0].as_py()
 
 
 def describe_numbered_histories(
@@ -240,10 +241,7 @@ def describe_copied_rows(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
     log_expected_R = np.full(sample.num_rows, np.log(sample.num_rows))  # equal rows by chance
     is_copied_R = np.ones(sample.num_rows, bool)
     for number, f in enumerate(columns):
-        values = sample[f.name].combine_chunks()
-        if not pt.is_dictionary(values.type):
-            values = values.dictionary_encode("encode")
-        codes_R = values.indices.fill_null(len(values.dictionary)).to_numpy(zero_copy_only=False)
+        codes_R = value_codes(sample[f.name])
         log_expected_R += np.log(np.bincount(codes_R)[codes_R] / sample.num_rows)
         hash_R = splitmix64(hash_R ^ splitmix64(codes_R.astype(np.uint64), number), 0)
         if number in (COMPARED_FIRST, len(columns) - 1):

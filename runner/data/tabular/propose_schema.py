@@ -308,14 +308,9 @@ def _choose_roles(
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
     if layout is None:
         return {}
-    usual = default_text_format(format_)
-    places: dict[str, Any] = {}
-    if layout.delimiter != usual.delimiter:
-        places["delimiter"] = layout.delimiter
-    if layout.quote != usual.quote:
-        places["quote"] = layout.quote
-    if layout.decimal != usual.decimal:
-        places["decimal"] = layout.decimal
+    own, usual = vars(layout), vars(default_text_format(format_))
+    keys = ("delimiter", "quote", "decimal")
+    places: dict[str, Any] = {key: own[key] for key in keys if own[key] != usual[key]}
     if layout.column_names:
         places["column_names"] = list(layout.column_names)
     return places
