@@ -30,7 +30,10 @@ class PreparedFiles:
 
 
 class Recipe(Protocol):
-    """The settings of one dataset option, whose module names it `recipe` and imports no torch."""
+    """The settings of one dataset option, whose module names it `recipe` and imports no torch.
+
+    A class that derives from it may leave out `reading_fields`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -50,6 +53,7 @@ class Recipe(Protocol):
 
     def reading_fields(self) -> Mapping[str, Any]:
         """Return all else that shapes the batches."""
+        return {}
 
     def num_progress_units(self) -> int:
         """Return the number of units of progress that `make` reports."""

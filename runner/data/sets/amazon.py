@@ -35,7 +35,7 @@ from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.interactions.partitions import PARTITION_ROWS
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, Recipe, open_recipe
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
 from runner.parts import dataset_option
@@ -68,7 +68,7 @@ def amazon_beauty(
 
 
 @dataclass(frozen=True)
-class Amazon:
+class Amazon(Recipe):
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
     path: str | None  # the folder with Beauty.txt, or a file like it
@@ -102,9 +102,6 @@ class Amazon:
         is_same = not any(negatives) and len(items) <= PARTITION_ROWS
         version = VERSION if is_same and (np.diff(users) > 0).all() else VERSION + 1
         return {"amazon": version, "file": content, "negatives": negatives, **settings}
-
-    def reading_fields(self) -> Mapping[str, Any]:
-        return {}
 
     def num_progress_units(self) -> int:
         return 3

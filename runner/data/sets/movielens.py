@@ -28,7 +28,7 @@ from runner.data.core.argument_types import (
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, Recipe, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.errors import DataError, first_line
 from runner.parts import dataset_option
@@ -58,7 +58,7 @@ def movielens_1m(
 
 
 @dataclass(frozen=True)
-class MovieLens:
+class MovieLens(Recipe):
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
     path: str | None  # the folder with ratings.dat, users.dat and movies.dat
@@ -73,9 +73,6 @@ class MovieLens:
     def content_fields(self) -> Mapping[str, Any]:
         files = [fingerprint_path(self._folder() / name) for name in (RATINGS, USERS, MOVIES)]
         return {"movielens": VERSION, "files": files, "split_seed": self.split_seed}
-
-    def reading_fields(self) -> Mapping[str, Any]:
-        return {}
 
     def num_progress_units(self) -> int:
         return 1

@@ -40,7 +40,7 @@ from runner.data.core.columns import (
 )
 from runner.data.prepare.export import export_dataset
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, Recipe, open_recipe
 from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
 from runner.data.sets.oracle_metrics import OracleMetrics
 from runner.data.sets.planted_model import PlantedModel, PlantedRows, build_planted_model, calibrate
@@ -75,7 +75,7 @@ def synthetic(
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Recipe):
     """Settings of the planted model and of its rows; a recipe, see `runner.data.prepare.recipe`.
 
     No setting is a path. The item of a row is the id of its last column with one id a row.
@@ -145,9 +145,6 @@ class Synthetic:
         if not self.conflict:
             del settings["conflict"]
         return {"synthetic": VERSION, **settings}
-
-    def reading_fields(self) -> Mapping[str, Any]:
-        return {}
 
     def num_progress_units(self) -> int:
         return sum(self.rows.values())

@@ -22,7 +22,7 @@ from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.engine import Engine
-from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
+from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles, Recipe
 from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import is_nested, open_parquet_file
@@ -37,7 +37,7 @@ DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks 
 
 
 @dataclass(frozen=True)
-class TableRecipe(TableFiles):
+class TableRecipe(TableFiles, Recipe):
     """A table as a recipe, see `runner.data.prepare.recipe`."""
 
     name = "table"
@@ -87,9 +87,6 @@ class TableRecipe(TableFiles):
         words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
-
-    def reading_fields(self) -> Mapping[str, Any]:
-        return {}
 
     def num_progress_units(self) -> int:
         if self.is_direct and not self.is_elsewhere:
