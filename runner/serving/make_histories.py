@@ -93,14 +93,7 @@ def write_histories(
             "`predict` scores rows with the columns of its training"
         )
     declared, places = event_declaration(transforms.declared), transforms.declared.places
-    features = replace(
-        declared,
-        labels=(),
-        weight=None,
-        groups=(),
-        carried=(),
-        places={INTERACTIONS: places[INTERACTIONS]},
-    )
+    features = replace(declared.features, places={INTERACTIONS: places[INTERACTIONS]})
     table = EventTable(
         path=list(inputs),
         schema=None,

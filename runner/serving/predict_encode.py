@@ -54,7 +54,7 @@ class Transforms:
     @property
     def features(self) -> Declared:
         """The columns that the model's inputs are made of."""
-        return replace(self.declared, labels=(), weight=None, groups=(), carried=(), places={})
+        return replace(self.declared.features, places={})
 
     @property
     def columns(self) -> Columns:

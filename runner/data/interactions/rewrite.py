@@ -207,7 +207,7 @@ def _encode(
     Args:
         raw: write the raw columns of the features instead of the encoded ones.
     """
-    features = replace(declared, labels=(), weight=None, groups=(), carried=())
+    features = declared.features
     writer = PartitionWriter(folder, "events", num_rows=len(split_N))
     catalogue = Catalogue() if any(settings.negatives.values()) else None
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))

@@ -245,6 +245,11 @@ class Declared:
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
 
     @property
+    def features(self) -> Declared:
+        """The features alone, without labels and all else that is told of a row."""
+        return replace(self, labels=(), weight=None, groups=(), carried=())
+
+    @property
     def numbers(self) -> tuple[NumericSpec, ...]:
         """The dense features that are no matches of ids, whose columns are those of `ids`."""
         return tuple(spec for spec in self.numeric if spec.encode not in MATCHES)
