@@ -14,6 +14,7 @@ from runner.cli.flags import Flags, parse_flags, refuse_flags
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import is_override, quote_hydra_value
 from runner.errors import UserError
+from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import read_meta
 from runner.sweep.plan import override_key
@@ -42,6 +43,8 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
     _check_flags(folder, flags)
     composed = compose(flags.overrides[1:], config_dirs=flags.config_dirs, from_run=folder)
+    steps = saved_steps(folder / "checkpoints")
+    composed = replace(composed, has_begun=bool(steps))
     if composed.was_sent:
         check_sent_places(composed.config, flags.overrides)
     changes = diff_settings(composed.source_config, composed.saved_config)

@@ -49,6 +49,7 @@ from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError, raise_combined
 from runner.optim.lr_scaling import resolve_lr_batches
+from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.find_run import find_run
 from runner.rundir.location import DEFAULT_RUN_DIR
@@ -78,6 +79,7 @@ class ComposedConfig:
         source_config: the saved configuration of that run.
         was_sent: whether another user's runner wrote that configuration (see sent_runs.py).
         sent_reads: key and variable of what it would then read of the environment.
+        has_begun: whether there are weights to go on from, so that nothing starts anew.
     """
 
     config: dict[str, Any]
@@ -96,6 +98,7 @@ class ComposedConfig:
     source_config: dict[str, Any] = field(default_factory=dict)
     was_sent: bool = False
     sent_reads: tuple[tuple[str, str], ...] = ()
+    has_begun: bool = False
 
     @property
     def is_multirun(self) -> bool:
@@ -269,6 +272,7 @@ def compose(
         source_config=base.source_config,
         was_sent=base.sent_reads is not None,
         sent_reads=_find_sent_reads(base, config, found, overrides),
+        has_begun=bool(begun_in and saved_steps(Path(begun_in) / "checkpoints")),
     )
 
 

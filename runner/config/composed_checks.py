@@ -60,6 +60,7 @@ def check_composed(
         source_config=composed.source_config,
         known_problems=composed.problems,
         has_loss=has_loss,
+        has_begun=composed.has_begun,
     )
     # a value that is missing or cannot be resolved, which a message tells, is null for the rules
     keys = [k for k, value in flatten(composed.saved_config) if value == "???"]

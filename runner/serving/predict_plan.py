@@ -239,7 +239,7 @@ def compose_for_prediction(
     composed = with_kept_schema(compose(overrides, from_run=run))
     # what these groups read of the environment goes nowhere, since a prediction makes none of them
     reads = [read for read in composed.sent_reads if read[0].split(".")[0] not in _NOT_MADE]
-    composed = replace(composed, sent_reads=tuple(reads))
+    composed = replace(composed, sent_reads=tuple(reads), has_begun=True)
     check_composed(composed, allowed, has_loss=False)
     return composed
 

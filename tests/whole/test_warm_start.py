@@ -285,6 +285,30 @@ def test_mistakes_of_a_warm_start_are_told_before_it(runner, tmp_path, words, sa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_has_begun_asks_for_no_start(runner, tmp_path):
+    """What it started from may be gone, and as many ranks may go on as there are."""
+    words = [w for w in clicks_of(tmp_path / "data", ["a", "b", "c"], 0) if "model" not in w]
+    words += ["model=wide_and_deep", "model.net.embedding_dim=4", "model.net.deep=[4]"]
+    rows, source, warm = tmp_path / "data" / "x.parquet", tmp_path / "source", tmp_path / "warm"
+    linear = "checkpoint.init_linear=true"
+    runner.run(*words, linear, "trainer.max_steps=4", f"hydra.run.dir={source}").check()
+    again = [*words, "trainer.max_steps=4", f"hydra.run.dir={warm}"]
+    again.append(f"checkpoint.init_from={source}")
+    runner.run(*again).check()
+    ranks = "trainer.num_processes=2"
+    runner.run("predict", str(source), str(rows), "--out", str(tmp_path / "a"), ranks).check()
+    assert "works on one rank" in runner.run("refit", str(source), ranks).check(2).text
+    source.rename(tmp_path / "moved")
+    assert "is done already" in runner.run(*again).check().text
+    runner.run("predict", str(warm), str(rows), "--out", str(tmp_path / "b")).check()
+    runner.run("resume", str(warm), "trainer.max_steps=6").check()
+    assert json.loads((warm / "result.json").read_text())["step"] == 6
+    gone = f"checkpoint.init_from={source}: no such folder"
+    assert gone in runner.run("reproduce", str(warm)).check(2).text
+    shutil.rmtree(warm / "checkpoints")
+    assert gone in runner.run("resume", str(warm), "trainer.max_steps=8").check(2).text
+
+
 @pytest.mark.long
 def test_a_table_that_the_source_lacks_is_told_before_torch_and_makes_no_folder(runner, tmp_path):
     source, run = tmp_path / "source", tmp_path / "run"

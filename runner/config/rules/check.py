@@ -56,6 +56,7 @@ def check_config(
     source_config: Config | None = None,
     known_problems: Sequence[str] = (),
     has_loss: bool = True,
+    has_begun: bool = False,
 ) -> list[str]:
     """Return a message for every mistake in a resolved configuration. Imports no torch.
 
@@ -72,6 +73,7 @@ def check_config(
         known_problems: mistakes that were found before.
         has_loss: whether a loss is taken of the rows of a batch; a prediction takes none, so that
             its rows may be divided in any way.
+        has_begun: whether there are weights to go on from; then nothing is asked of a warm start.
     """
     problems = check_types(config, default_config, added_keys)
     reported_keys = {re.split(r"[=:\[]", p)[0] for p in problems}
@@ -82,10 +84,11 @@ def check_config(
         partial(check_loop, from_run=from_run),
         partial(check_tf32, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),
-        partial(check_warm_start_sources, from_run=from_run),
         partial(check_loss_correction, from_run=from_run),
         partial(_check_dense_optimizer, allowed=allowed),
     )
+    if not has_begun:
+        rules += (check_warm_start, partial(check_warm_start_sources, from_run=from_run))
     if has_loss:
         rules += (partial(check_loss_row_scope, from_run=from_run), check_eval_batch_size)
         rules += () if evaluates else (check_batch_statistics, check_item_memory)
@@ -287,7 +290,6 @@ CONFIG_RULES: tuple[Rule, ...] = (
     check_pipeline,
     check_sparse_dist,
     _check_name,
-    check_warm_start,
     check_delivery,
     check_stream,
     check_tuning,
