@@ -16,11 +16,15 @@ from runner.rundir.json_files import read_json, write_json
 from runner.rundir.location import fill_template, unwritable
 from runner.rundir.mirror.fetch import local_run
 from runner.rundir.run_files import TUNED_FILE, read_meta, read_result
+from runner.sweep.plan import override_key
 
 if TYPE_CHECKING:
     from runner.config.compose import ComposedConfig
 
 _RUN_DIR_KEY = "hydra.run.dir"
+_PLACES = tuple(
+    f"dataset.{n}" for n in ("path", "validation_path", "test_path", "schema", "learnt")
+)  # that the data may have moved from
 
 
 def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -49,8 +53,12 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     check_parts(composed, allowed)
     spec = run_spec(composed)
     if any(not o.startswith("hydra.") for o in overrides):
-        original = run_spec(_compose(folder, meta, [], flags.config_dirs))
-        _check_same_signature(folder, original.signature_fields, spec.signature_fields)
+        # data that have moved are read where they are now, and compared with what was recorded
+        places = [o for o in overrides if override_key(o) in _PLACES]
+        original = run_spec(_compose(folder, meta, places, flags.config_dirs)).signature_fields
+        if places and "data" in (recorded := meta.get("identity") or {}):
+            original = {**original, "data": recorded["data"]}
+        _check_same_signature(folder, original, spec.signature_fields)
     for line in list_drift(meta, spec.signature_fields):
         print_status(f"drift: {line}")
     result = read_result(folder)
@@ -91,9 +99,13 @@ def _compose(
     """
     from runner.config.compose import compose
     from runner.config.paths import drop_places_of_run
+    from runner.launch import with_kept_schema
 
     composed = compose(overrides, config_dirs=config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
+    schema = composed.config["dataset"].get("schema")
+    if isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema)):
+        composed = with_kept_schema(composed)
     source = (meta.get("source") or {}).get("path")
     if meta.get("kind") != "eval" or source is None:
         return composed

@@ -126,6 +126,24 @@ def test_a_repetition_neither_mirrors_nor_delivers(command):
     assert set(command.jobs.last.config["delivery"].values()) == {None}
 
 
+def test_data_and_a_schema_that_have_moved_are_read_where_they_are_now(command, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "x.csv").write_text("click,age\n" + "0,1\n1,2\n" * 10)
+    (old / "s.yaml").write_text("{labels: {click: {}}, numeric: {age: {}}, split: {}}")
+    words = ["dataset=csv", f"dataset.path={old / 'x.csv'}", f"dataset.schema={old / 's.yaml'}"]
+    assert command(*words, "model=mlp", "trainer.max_steps=3", "hydra.run.dir=run")[0] == 0
+    old.rename(new)
+    assert f"{old}" in command.refused("reproduce", "run")
+    moved = [f"dataset.path={new / 'x.csv'}", f"dataset.schema={new / 's.yaml'}"]
+    _, _, said = command("reproduce", "run", *moved, "hydra.run.dir=again")
+    assert "would be another run" not in said and command.jobs.last.run.dir == Path("again"), said
+    assert "  seed: 0 -> 5\n" in command.refused("reproduce", "run", *moved, "seed=5") + "\n"
+    other = tmp_path / "other.csv"
+    other.write_text("click,age\n" + "0,1\n1,3\n" * 10)
+    assert "  data: " in command.refused("reproduce", "run", *moved, f"dataset.path={other}")
+
+
 def test_another_run_is_refused(runner, trained, tmp_path):
     done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path).check(2)
     assert "seed: 0 -> 5" in done.text
