@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.cli.flags import Flags, parse_flags, refuse_flags
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import is_override, quote_hydra_value
+from runner.config.hydra_text import is_override, quote_hydra_value, shell_override
 from runner.errors import UserError
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.mirror.fetch import local_run
@@ -169,15 +169,15 @@ def _check_flags(folder: Path, flags: Flags) -> None:
         if key == "hydra.run.dir":
             raise UserError(f"{word}: resume continues in {folder} itself")
         if key == "checkpoint.step" and not word.endswith("=last"):
+            other = shell_override("checkpoint.init_from", folder / "checkpoints" / "step-N")
             raise UserError(
-                f"{word}: resume goes on from the newest whole checkpoint; "
-                f"checkpoint.init_from={folder}/checkpoints/step-N starts a new run from the "
-                "weights of another one"
+                f"{word}: resume goes on from the newest whole checkpoint; {other} starts a new "
+                "run from the weights of another one"
             )
         if key in ("run", "loop", "loop._target_"):
             raise UserError(
-                f"{word}: resume continues the training; `python -m runner loop=eval run={folder}` "
-                "evaluates"
+                f"{word}: resume continues the training; `python -m runner loop=eval "
+                f"{shell_override('run', folder)}` evaluates"
             )
 
 

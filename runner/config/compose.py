@@ -7,6 +7,7 @@ run and a resume start from the configuration of that run, never from today's de
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from runner.config.base_config import (
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
+from runner.config.hydra_text import shell_override
 from runner.config.interpolation import Found, find_value, resolve_interpolations, resolve_text
 from runner.config.overrides import (
     apply_override,
@@ -125,9 +127,10 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         return compose(overrides, config_dirs=config_dirs)
     if loop in (None, "train"):
         raise ConfigError(
-            f"run={run}: is for loops that start from a run: loop=eval run={run}. "
-            f"`python -m runner resume {run}` continues it, checkpoint.init_from={run} starts a "
-            "new run from its weights"
+            f"run={run}: is for loops that start from a run: "
+            f"loop=eval {shell_override('run', run)}. "
+            f"`python -m runner resume {shlex.quote(str(run))}` continues it, "
+            f"{shell_override('checkpoint.init_from', run)} starts a new run from its weights"
         )
     source = (
         find_run(str(run)) if run is not None else find_run_of_checkpoint(Path(str(checkpoint)))

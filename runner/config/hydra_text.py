@@ -7,6 +7,8 @@ import re
 import shlex
 from collections.abc import Mapping
 
+_NO_TEXTS = ("null", "true", "false", "nan", "inf")  # words of another type in Hydra's grammar
+
 
 def is_override(word: str) -> bool:
     """Return whether a word changes settings; a folder `lr=0.1` or `~/runs`, or a URL, does not."""
@@ -16,7 +18,9 @@ def is_override(word: str) -> bool:
 
 def quote_hydra_value(text: str) -> str:
     """Return a path as a value in Hydra's grammar."""
-    if re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text) and ("/" in text or text.endswith(".yaml")):
+    is_word = text[:1].isalpha() and text.lower() not in _NO_TEXTS
+    is_text = is_word or "/" in text or text.endswith(".yaml")
+    if is_text and re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text):
         return text
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 

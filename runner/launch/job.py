@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -183,7 +184,7 @@ def _write_report(folder: Path) -> None:
         write_report(folder)
     except Exception as error:
         log.warning("no report.html: %s", error, exc_info=not isinstance(error, UserError))
-        again = f"`python -m runner report {folder}` tries again"
+        again = f"`python -m runner report {shlex.quote(str(folder))}` tries again"
         print_status(f"report.html could not be written: {error}; {again}")
 
 

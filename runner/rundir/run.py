@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,7 +151,7 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
                 f"{folder} holds another run ({meta.get('signature')}, not {spec.signature}); "
                 f"nothing was changed. It differs in{what}\n"
                 "Another hydra.run.dir starts a new run; "
-                f"`python -m runner resume {folder} ...` changes this one"
+                f"`python -m runner resume {shlex.quote(str(folder))} ...` changes this one"
             )
         return _continue_run(folder, lock, meta, spec)
 

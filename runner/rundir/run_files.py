@@ -54,8 +54,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
             hint = "; it is an exported model: name the run that it was made from"
         elif (folder / "study.db").exists():
             hint = (
-                f"; this is a sweep, whose jobs are runs; `python -m runner resume {folder}` "
-                "continues the whole sweep"
+                f"; this is a sweep, whose jobs are runs; `python -m runner resume "
+                f"{shlex.quote(str(folder))}` continues the whole sweep"
             )
         elif runs := runs_below(folder):
             hint = (

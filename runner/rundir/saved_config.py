@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def unedited_config(
     raise UserError(
         f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(others)}\n"
         "Nothing was changed. Put the old values back, or give the new ones on the command line, "
-        f"as in: resume {folder} {key}={'null' if now is None else now}"
+        f"as in: resume {shlex.quote(str(folder))} {key}={'null' if now is None else now}"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -173,9 +174,10 @@ class FolderDelivery:
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
         except Exception as error:  # of any kind: the run has ended well
+            run = shlex.quote(str(self._run.dir))
             view.warn(
                 f"the last weights were not delivered: {describe_error(error)}; "
-                f"`python -m runner export {self._run.dir} --out MODEL` exports them"
+                f"`python -m runner export {run} --out MODEL` exports them"
             )
 
     def _is_base_ready(self, *, wait: bool) -> bool:

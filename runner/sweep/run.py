@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -194,7 +195,7 @@ def _write_page(console: Console, directory: Path) -> None:
     try:
         print_line(console, f"report: {write_report(directory)}")
     except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
-        again = f"`python -m runner report {directory}` tries again"
+        again = f"`python -m runner report {shlex.quote(str(directory))}` tries again"
         _warn(f"report.html could not be written: {error}; {again}")
 
 

@@ -340,3 +340,18 @@ def test_a_run_that_cannot_be_written_any_more_goes_on_as_a_copy(tmp_path):
 def test_a_name_that_no_folder_may_have_is_told(tmp_path):
     with pytest.raises(UserError, match="cannot write the run directory: File name too long"):
         check_writable(str(tmp_path / ("x" * 300)))
+
+
+def test_commands_of_messages_take_folders_with_spaces(command):
+    sweep = Path("a sweep ü")
+    sweep.mkdir()
+    (sweep / "study.db").touch()
+    assert "`python -m runner resume 'a sweep ü'`" in command.refused("diff", str(sweep), "b")
+    assert command("trainer.max_steps=3", "hydra.run.dir='a/ü run'")[0] == 0
+    quoted = """loop=eval "run='a/ü run'"""
+    assert f'{quoted}".' in command.refused("run='a/ü run'")
+    assert f'{quoted}"`' in command.refused("resume", "a/ü run", "loop=eval")
+    other = """checkpoint.init_from='a/ü run/checkpoints/step-N'"""
+    assert f'"{other}"' in command.refused("resume", "a/ü run", "checkpoint.step=3")
+    said = command.refused("trainer.max_steps=3", "seed=9", "hydra.run.dir='a/ü run'")
+    assert "`python -m runner resume 'a/ü run' ...`" in said

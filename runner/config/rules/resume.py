@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.hydra_text import shell_override
 from runner.config.settings.trainer import LENGTH_KEYS
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
@@ -53,7 +54,7 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
         raise UserError(
             f"{folder} cannot go on with other data, seed, model or task:\n"
             f"{format_changes(fixed)}\n{changed}"
-            f"checkpoint.init_from={folder} starts a new run from its weights"
+            f"{shell_override('checkpoint.init_from', folder)} starts a new run from its weights"
         )
     reasons = [*_global_batch_changes(changes), *_row_scope_changes(changes)]
     newest = peek_checkpoint(folder, "last") if changes else None
@@ -68,7 +69,7 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
         listed = "\n".join(reasons)
         raise UserError(
             f"{folder} cannot go on with these settings:\n{listed}\n"
-            f"checkpoint.init_from={folder} starts a new run from its weights"
+            f"{shell_override('checkpoint.init_from', folder)} starts a new run from its weights"
         )
 
 
