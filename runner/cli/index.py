@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -57,7 +58,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     facts = make_index(artifact, out, settings, evaluate)
     for line in describe_index(facts, given.recall):
         print(line)
-    print_status(f"wrote {out}; predict --top-k K --index {out} searches it")
+    print_status(f"wrote {out}; predict --top-k K --index {shlex.quote(str(out))} searches it")
     return 0
 
 

@@ -90,8 +90,11 @@ def render(name: str) -> dict[str, str]:
 
 
 def _check(folder: Path, name: str) -> None:
-    if not name.isidentifier() or keyword.iskeyword(name) or name in ("conf", "data", "tests"):
-        raise UserError(f"init {folder}: {name!r} cannot name a package; letters, digits and _ can")
+    is_name = name.isascii() and name.isidentifier()  # as --allow takes one
+    if not is_name or keyword.iskeyword(name) or name in ("conf", "data", "tests"):
+        raise UserError(
+            f"init {folder}: {name!r} cannot name a package; plain letters, digits and _ can"
+        )
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"init {folder}: there is a package {name} already; take another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

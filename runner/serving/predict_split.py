@@ -109,7 +109,7 @@ def open_split(
             "--split: the rows of this run were made of events; `python -m runner histories` makes "
             "rows of events that predict scores, and loop=eval measures the splits"
         )
-    if recipe is None:
+    if recipe is None or not hasattr(recipe, "make"):
         raise UserError(
             f"--split: dataset {dataset['_target_']} gives batches, and no columns that could be "
             "scored and kept; name files to score instead"

@@ -58,6 +58,7 @@ def test_every_template_belongs_to_a_file_and_no_name_is_left_open():
     [
         ("my-shop", "cannot name a package"),
         ("class", "cannot name a package"),
+        ("kläng", "cannot name a package"),
         ("conf", "cannot name a package"),
         ("torch", "there is a package torch already"),
         ("full", "not an empty folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from runner.errors import UserError
+from runner.serving.predict_split import open_split
 from tests.conftest import TINY, Zygote
 from tests.serving.scene import SCHEMA, SETTINGS, clicks, train
 
@@ -117,3 +120,10 @@ def test_the_weight_of_the_rows_is_no_other_column_that_is_kept(runner, tmp_path
     run_words(runner, "predict", run, *out)
     scored = pq.read_table(tmp_path / "scores")
     assert scored["weight"].to_pylist() == given
+
+
+def test_rows_that_data_servers_bring_are_no_split_to_score(tmp_path):
+    transforms = SimpleNamespace(declared=SimpleNamespace(interactions=None), fitted=None)
+    dataset = {"_target_": "runner.data.flight.option.flight", "locations": ["grpc://nobody:1"]}
+    with pytest.raises(UserError, match=r"--split: dataset .* gives batches, and no columns"):
+        open_split(dataset, transforms, tmp_path, "test", ())
