@@ -179,5 +179,5 @@ def _changes(key: str) -> str:
 
 
 def _written(value: Any) -> str:
-    text = str(yaml.safe_dump(value, default_flow_style=True, width=10**6))
+    text = str(yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True))
     return text.removesuffix("\n").removesuffix("\n...").strip()

@@ -44,6 +44,10 @@ def test_an_override_of_a_key_without_a_dot_is_named(capsys, word):
     assert any(s.startswith(f"  set by   {word} of this command; ") for s in shown)
 
 
+def test_a_value_is_shown_as_it_was_written(capsys):
+    assert explain(capsys, "name", "name='kühl, ß'")[0] == "name: kühl, ß"
+
+
 def test_a_group_of_keys_is_found_in_the_file_that_sets_them(capsys):
     shown = explain(capsys, "model.net", "model=dlrm", "model.net.top=[8]")
     line = line_with(CONF / "model/dlrm.yaml", "net:")
