@@ -75,7 +75,8 @@ def test_the_yardstick_is_the_regression_of_scikit_learn_in_any_unit():
         weights_C, intercept = fit_tweedie_regression(x_NC, y_N * unit, weights_N, l2)
         np.testing.assert_allclose(weights_C, other.coef_, atol=5e-3)
         assert intercept == pytest.approx(other.intercept_ + np.log(y_N.mean() * unit), abs=5e-3)
-    [(weights_C, intercept)], l2 = fit_numbers(columns, train, test, [0], [0])
+    chosen = fit_numbers(columns, train, test, [0], [0])
+    [(weights_C, intercept)], l2 = chosen.fits, chosen.l2
     predicted_N = np.exp(columns.matrix(test) @ weights_C + intercept)
     assert l2 is not None and r2_score(test.labels_NT[:, 0], predicted_N) > 0.9
 
@@ -83,7 +84,8 @@ def test_the_yardstick_is_the_regression_of_scikit_learn_in_any_unit():
 def test_labels_that_are_all_0_have_their_mean():
     train, test = make_sample(1), make_sample(2)
     train.labels_NT[:] = test.labels_NT[:] = 0
-    [(weights_C, intercept)], l2 = fit_numbers(Columns(train), train, test, [0], [0])
+    chosen = fit_numbers(Columns(train), train, test, [0], [0])
+    [(weights_C, intercept)], l2 = chosen.fits, chosen.l2
     assert l2 is None and not weights_C.any() and np.exp(intercept) < 1e-9
 
 

@@ -15,7 +15,7 @@ from scipy.sparse import diags, hstack
 from scipy.sparse.linalg import lsqr
 
 from runner.models.layers.recommender import MOST_LOG
-from runner.training.health.logistic_regression import PENALTIES, Columns, Fit, minimise
+from runner.training.health.logistic_regression import PENALTIES, Chosen, Columns, Fit, minimise
 from runner.training.health.sample import Floats, Sample
 
 MAX_ITERATIONS = 200
@@ -65,6 +65,20 @@ def fit_tweedie_regression(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float)
     return point[:-1], float(point[-1]) + float(np.log(mean))
 
 
+def fit_number(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float | None, *, is_log: bool) -> Fit:
+    """Return the weights and the intercept of a number; of the mean, without weights, for None."""
+    if l2 is None or not y_N.any():
+        mean = _mean(y_N, weights_N, is_log=is_log)
+        return np.zeros(x_NC.shape[1]), float(np.log(mean)) if is_log else mean
+    fit = fit_tweedie_regression if is_log else fit_linear_regression
+    return fit(x_NC, y_N, weights_N, l2)
+
+
+def _mean(y_N: Floats, weights_N: Floats, *, is_log: bool) -> float:
+    mean = float(np.average(y_N, weights=weights_N))
+    return max(mean, 1e-12) if is_log else mean
+
+
 def predict_numbers(logits_N: Floats, *, is_log: bool) -> Floats:
     """Return predictions [N] of what weights and intercept add up to, [N]."""
     return np.exp(np.clip(logits_N, -MOST_LOG, MOST_LOG)) if is_log else logits_N
@@ -83,7 +97,7 @@ def fit_numbers(
     judged: Sample,
     tasks: Sequence[int],
     logs: Collection[int] = (),
-) -> tuple[list[Fit], float | None]:
+) -> Chosen:
     """Fit each task with the penalty of `PENALTIES` that has the least error on other rows.
 
     Args:
@@ -94,32 +108,24 @@ def fit_numbers(
         logs: those of them with a log link.
 
     Returns:
-        Weights and intercept of each task, and the penalty; None if the mean of the train rows,
+        Weights and intercept of each task; with a penalty of None if the mean of the train rows,
         which has no weights, is the best.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
-    found: list[tuple[float, float | None, list[Fit]]] = []
+    found: list[tuple[float, Chosen]] = []
     for l2 in (None, *PENALTIES) if judged.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
         error = 0.0
         for index in tasks:
             y_N, is_log = train.labels_NT[:, index], index in logs
-            mean = float(np.average(y_N, weights=train.weights_N))
-            if is_log:
-                mean = max(mean, 1e-12)
-            if l2 is None or not y_N.any():
-                level = float(np.log(mean)) if is_log else mean
-                fits.append((np.zeros(train_NC.shape[1]), level))
-            else:
-                fit = fit_tweedie_regression if is_log else fit_linear_regression
-                fits.append(fit(train_NC, y_N, train.weights_N, l2))
+            fits.append(fit_number(train_NC, y_N, train.weights_N, l2, is_log=is_log))
             if judged.num_rows:
                 weights_C, intercept = fits[-1]
                 predicted_N = predict_numbers(judged_NC @ weights_C + intercept, is_log=is_log)
                 errors_N = deviances(predicted_N, judged.labels_NT[:, index], is_log=is_log)
+                mean = _mean(y_N, train.weights_N, is_log=is_log)
                 of_mean = float(deviances(np.full_like(y_N, mean), y_N, is_log=is_log).mean())
                 # tasks have units of their own
                 error += float(np.average(errors_N, weights=judged.weights_N)) / max(of_mean, 1e-12)
-        found.append((error, l2, fits))
-    _, l2, fits = min(found, key=lambda one: one[0])
-    return fits, l2
+        found.append((error, Chosen(fits, l2, [(1.0, 0.0)] * len(fits))))
+    return min(found, key=lambda one: one[0])[1]

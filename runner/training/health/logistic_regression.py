@@ -6,6 +6,7 @@ N rows, C columns of the matrix: one for each id of the train rows, and one for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,24 @@ MAX_ITERATIONS = 100
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit of several ends
 
 Fit = tuple[Floats, float]  # weights and intercept of a column of labels
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Fits with what other rows chose, by which more rows can be fitted alike.
+
+    Attributes:
+        fits: of each task.
+        l2: the penalty; None: the fits are means, which have no weights.
+        scales: of each task: by what its weights and intercept are multiplied, and what is added to
+            the intercept then.
+        penalties_TG: of each task the penalties of its features, where these have their own.
+    """
+
+    fits: Sequence[Fit]
+    l2: float | None
+    scales: Sequence[tuple[float, float]]
+    penalties_TG: Floats | None = None
 
 
 class Columns:
@@ -189,7 +208,7 @@ def softmax_losses(logits_NK: Floats, y_NK: Floats) -> Floats:
 
 def fit_tasks(
     columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]]
-) -> tuple[list[Fit], float]:
+) -> Chosen:
     """Fit each label with the penalty of `PENALTIES` that has the least loss on other rows.
 
     Args:
@@ -199,14 +218,14 @@ def fit_tasks(
         labels: the columns of each label: one that is binary, or one for each of its classes.
 
     Returns:
-        Weights and intercept of each column, at the scale that fits the other rows, and the
-        penalty.
+        Weights and intercept of each column, at the scale that fits the other rows.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
-    found: list[tuple[float, float, list[Fit]]] = []
+    found: list[tuple[float, Chosen]] = []
     starts: dict[int, Any] = {}  # of each label: the fit before
     for l2 in PENALTIES if judged.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
+        scales: list[tuple[float, float]] = []
         loss = 0.0
         for number, indices in enumerate(labels):
             has_classes = len(indices) > 1
@@ -216,6 +235,7 @@ def fit_tasks(
                 train_NC, y_N, train.weights_N, l2, start=starts.get(number), least_gain=LEAST_GAIN
             )
             weights_KC, intercepts_K = np.atleast_2d(weights), np.atleast_1d(intercepts)
+            scale, shift = 1.0, 0.0
             if judged.num_rows:
                 logits_NK = judged_NC @ weights_KC.T + intercepts_K
                 labels_NK = judged.labels_NT[:, indices]
@@ -223,9 +243,9 @@ def fit_tasks(
                 weights_KC, intercepts_K = weights_KC * scale, intercepts_K * scale + shift
                 loss += least
             fits += [(weights_C, float(b)) for weights_C, b in zip(weights_KC, intercepts_K)]
-        found.append((loss, l2, fits))
-    _, l2, fits = min(found, key=lambda one: one[0])
-    return fits, l2
+            scales += [(scale, shift)] * len(indices)
+        found.append((loss, Chosen(fits, l2, scales)))
+    return min(found, key=lambda one: one[0])[1]
 
 
 def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[float, float, float]:

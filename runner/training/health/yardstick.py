@@ -21,8 +21,9 @@ from runner.metrics.sums import (
     regression_sums,
 )
 from runner.training.health.findings import find_in_data
+from runner.training.health.fit_again import fit_again
 from runner.training.health.linear_regression import fit_numbers, predict_numbers
-from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
+from runner.training.health.logistic_regression import Columns, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Floats, Sample, most_train_rows, read_sample
 from runner.training.health.verdict import (
     MEASURED,
@@ -59,11 +60,11 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
     limit = most_train_rows(schema, TRAIN_ROWS)
-    train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
+    whole = train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
     if (judge := samples.get("validation")) is None:
-        train, judge = train.hold_out()
+        train, judge = whole.hold_out()
     labels = [
         list(range(of_label.start, of_label.stop))
         for of_label in columns_by_label(schema.tasks).values()
@@ -74,19 +75,21 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     if not columns or not samples:  # of one label, as next items have, nothing can be learnt
         return {}
     matrix_of = Columns(train)
-    judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     metrics: dict[str, float] = {}
-    fits: Sequence[Fit]
     names: Sequence[str]
-    l2: float | None
     logs = log_columns(schema.tasks)
     if is_binary:
         names = MEASURED
-        fits, l2 = fit_tasks(matrix_of, train, judge, labels)
+        chosen = fit_tasks(matrix_of, train, judge, labels)
     else:
         names = MEASURED_OF_LOGS if len(logs) == len(schema.tasks) else MEASURED_OF_NUMBERS
-        fits, l2 = fit_numbers(matrix_of, train, judge, columns, logs)
+        chosen = fit_numbers(matrix_of, train, judge, columns, logs)
+    fits = chosen.fits
+    if whole is not train and judge.num_rows:
+        matrix_of = Columns(whole)
+        fits = fit_again(matrix_of, whole, labels, chosen, is_binary=is_binary, logs=logs)
     fit_of = dict(zip(columns, fits))
+    judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     for split, x_NC in judged.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
         for indices in labels:
@@ -100,10 +103,13 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     return {
         "name": name_regression(schema.tasks),
         "metrics": metrics,
-        "penalty": l2,
-        "train_rows": train.num_rows,
+        "penalty": chosen.l2,
+        "train_rows": whole.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
-        "findings": [*([_NO_GAIN] if l2 is None else []), *find_in_data(schema, train, samples)],
+        "findings": [
+            *([_NO_GAIN] if chosen.l2 is None else []),
+            *find_in_data(schema, whole, samples),
+        ],
     }
 
 

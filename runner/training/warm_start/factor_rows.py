@@ -54,11 +54,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Factors:
-    """Vectors of the ids of two features, in the order of `Columns.ids`."""
+    """Vectors of the ids of two features, in the order of `Columns.ids`, and their penalty."""
 
     pair: tuple[str, str]
     first_CK: Floats
     second_MK: Floats
+    l2: float
 
     @property
     def rank(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,15 +15,28 @@ from runner.training.health.sample import Sample, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
 from runner.training.warm_start.factor_rows import Factors, Target
-from runner.training.warm_start.pair_factors import MANY_ROWS, find_factors
+from runner.training.warm_start.pair_factors import MANY_ROWS, find_factors, fit_factors_again
 
 MOST_IDS = 10_000_000  # of the rows in which factors are sought
 SMALL = 0.01  # about the size of vectors of which nothing is known yet
 
 
-def start_factors(
-    job: Job, columns: Columns, train: Sample, judged: Sample, fits: Sequence[Fit]
-) -> list[Factors]:
+@dataclass(frozen=True)
+class Regression:
+    """A regression, and the rows that it is fitted to.
+
+    Attributes:
+        columns: of its matrix.
+        rows: that it is fitted to.
+        fits: weights and intercept of each task.
+    """
+
+    columns: Columns
+    rows: Sample
+    fits: list[Fit]
+
+
+def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression) -> list[Factors]:
     """Write the factors that other rows gain by into the tables of a model with `pairs=fitted`.
 
     The network sees them as small as the vectors of other ids. So it first learns from numbers, as
@@ -31,11 +44,11 @@ def start_factors(
 
     Args:
         job: whose model starts.
-        columns: of the regression from which factors are sought.
-        train: the rows that it was fitted to.
+        part: what a regression leaves over is searched for factors.
         judged: other rows, which decide on the factors; without a validation split, a fifth of all
             train rows that are read do.
-        fits: weights and intercept of each task.
+        whole: the regression with which the model starts; where `part` lacks the rows that decide,
+            the factors are fitted once more to what this one leaves over.
 
     Returns:
         The factors; none for another model, or where nothing is gained.
@@ -43,29 +56,29 @@ def start_factors(
     schema, model = job.dataset.schema, job.context.model
     if not isinstance(model, WideAndDeep) or model.pair_scale is None or not judged.num_rows:
         return []
-    wide, wide_columns = train, columns
-    num_rows = min(train.split_rows, _most_rows(train))
-    has_validation = "validation" in job.dataset.num_rows
-    if num_rows > train.num_rows + (0 if has_validation else judged.num_rows):
-        wide = read_sample(job.dataset, "train", num_rows)  # of rare ids each row counts
-        if not has_validation:  # those of before are among these
-            wide, judged = wide.hold_out()
-        wide_columns = Columns(wide, columns.tables)
+    wide, wide_columns, read = part.rows, part.columns, whole.rows
+    num_rows = min(read.split_rows, _most_rows(read))
+    if num_rows > read.num_rows:
+        wide = read = read_sample(job.dataset, "train", num_rows)  # of rare ids each row counts
+        if whole is not part:  # those of before are among these
+            wide, judged = read.hold_out()
+        wide_columns = Columns(wide, part.columns.tables)
     if wide.num_rows > MANY_ROWS:
         job.view.note(
             f"checkpoint.init_linear=true: fits factors of pairs of ids to {wide.num_rows:,} train "
             "rows first, which takes from seconds to a minute or two"
         )
-    learnt, other = (_targets(model, columns, sample, fits) for sample in (wide, judged))
-    for task, target in enumerate(learnt):
-        if schema.tasks[task].kind == "regression":
-            noise = target.mean_square_error(wide.weights_N)
-            learnt[task], other[task] = (replace(t[task], noise=noise) for t in (learnt, other))
+    learnt, other = _targets(job, model, part, wide, judged)
     # each thread has arrays of its own of the vectors of all rows
     threads = min(torch.get_num_threads(), max(1, MOST_IDS // max(1, wide.num_rows)))
     found = find_factors(
         wide_columns, (wide, learnt), (judged, other), model.pair_width, threads=threads
     )
+    if whole is not part:
+        columns = Columns(read, part.columns.tables)
+        [learnt] = _targets(job, model, whole, read)
+        found = fit_factors_again(columns, (read, learnt), wide_columns, found)
+        wide_columns = columns
     names = [feature.name for feature in schema.sparse]
     scale_ND = model.pair_scale.view(len(names), -1)
     _write(found, wide_columns, weight_tensors(job.context), dict(zip(names, scale_ND)))
@@ -79,13 +92,25 @@ def _most_rows(train: Sample) -> int:
 
 
 def _targets(
-    model: WideAndDeep, columns: Columns, sample: Sample, fits: Sequence[Fit]
-) -> list[Target]:
-    x_NC = columns.matrix(sample)
-    return [
-        Target(sample.labels_NT[:, task], (x_NC @ weights_C + intercept) * scale, scale)
-        for task, ((weights_C, intercept), scale) in enumerate(zip(fits, model.scales))
-    ]
+    job: Job, model: WideAndDeep, regression: Regression, *samples: Sample
+) -> list[list[Target]]:
+    """Return the targets of each sample, of which the first one tells the noise of numbers."""
+    found: list[list[Target]] = []
+    for sample in samples:
+        x_NC = regression.columns.matrix(sample)
+        targets = [
+            Target(sample.labels_NT[:, task], (x_NC @ weights_C + intercept) * scale, scale)
+            for task, ((weights_C, intercept), scale) in enumerate(
+                zip(regression.fits, model.scales)
+            )
+        ]
+        for task, target in enumerate(targets):
+            if job.dataset.schema.tasks[task].kind == "regression":
+                first = found[0][task].noise if found else None
+                noise = first or target.mean_square_error(sample.weights_N)
+                targets[task] = replace(target, noise=noise)
+        found.append(targets)
+    return found
 
 
 def _write(

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import diags
 
+from runner.training.health.fit_again import scale_columns, scale_fits
 from runner.training.health.linear_regression import fit_linear_regression
 from runner.training.health.logistic_regression import (
     PENALTIES,
+    Chosen,
     Columns,
     Fit,
     fit_logistic_regression,
@@ -46,7 +48,7 @@ def refit_by_feature(
     fits: Sequence[Fit],
     *,
     is_binary: bool,
-) -> list[Fit] | None:
+) -> Chosen | None:
     """Fit each task with a penalty for each feature.
 
     Args:
@@ -66,27 +68,29 @@ def refit_by_feature(
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
     features_C = columns.features()
     before_N = _losses(judged_NC, judged, tasks, fits, is_binary)
-    found: list[tuple[float, Floats, list[Fit]]] = []
+    found: list[tuple[Floats, Chosen]] = []
     current = list(fits)
+    penalties_TG = np.zeros((len(tasks), len(columns.ids) + len(columns.mean_D)))
     for strength in STRENGTHS:
         for number, index in enumerate(tasks):
             y_N, weights_N = train.labels_NT[:, index], train.weights_N
             for _ in range(ROUNDS):
-                current[number] = _refit(
+                current[number], penalties_TG[number] = _refit(
                     train_NC, y_N, weights_N, features_C, strength, current[number], is_binary
                 )
-        scaled = list(current)
+        scales = [(1.0, 0.0)] * len(tasks)
         if is_binary:
-            scaled = [_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, current)]
+            scales = [_find_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, current)]
+        scaled = scale_fits(current, scales)
         losses_N = _losses(judged_NC, judged, tasks, scaled, is_binary)
-        found.append((float(np.average(losses_N, weights=judged.weights_N)), losses_N, scaled))
-    _, losses_N, best = min(found, key=lambda one: one[0])
+        found.append((losses_N, Chosen(scaled, strength, scales, penalties_TG.copy())))
+    losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
     return best if _is_clear(before_N - losses_N, judged.weights_N, FEATURE_ERRORS) else None
 
 
 def refit_lists(
     columns: Columns, train: Sample, judged: Sample, tasks: Sequence[int], fits: Sequence[Fit]
-) -> list[Fit] | None:
+) -> Chosen | None:
     """Fit each task with a stronger penalty for the ids of lists, and its own for all others.
 
     The ids of a history often tell little by themselves, and are as many in a row as it is long:
@@ -109,13 +113,14 @@ def refit_lists(
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
     numbers = [number for number, table in enumerate(columns.ids) if table in of_lists]
     is_listed_C = np.isin(columns.features(), numbers)
-    found: list[tuple[Floats, list[Fit]]] = []
+    is_listed_G = np.isin(np.arange(len(columns.ids) + len(columns.mean_D)), numbers)
+    found: list[tuple[Floats, Chosen]] = []
     for factor in LIST_FACTORS:
         root_C = np.where(is_listed_C, factor**0.5, 1.0)
         scaled_NC = (train_NC @ diags(1 / root_C)).tocsr()
         current: list[Fit | None] = [None for _ in tasks]
         for l2 in PENALTIES:
-            scaled = []
+            plain = []
             for number, index in enumerate(tasks):
                 fit = fit_logistic_regression(
                     scaled_NC,
@@ -126,8 +131,12 @@ def refit_lists(
                     least_gain=LEAST_GAIN,
                 )
                 current[number] = fit
-                scaled.append(_scale(judged_NC, judged, index, (fit[0] / root_C, fit[1])))
-            found.append((_losses(judged_NC, judged, tasks, scaled, True), scaled))
+                plain.append((fit[0] / root_C, fit[1]))
+            scales = [_find_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, plain)]
+            scaled = scale_fits(plain, scales)
+            penalties_TG = np.tile(np.where(is_listed_G, l2 * factor, l2), (len(tasks), 1))
+            losses_N = _losses(judged_NC, judged, tasks, scaled, True)
+            found.append((losses_N, Chosen(scaled, l2, scales, penalties_TG)))
     before_N = _losses(judged_NC, judged, tasks, fits, True)
     losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
     return best if _is_clear(before_N - losses_N, judged.weights_N, LIST_ERRORS) else None
@@ -147,8 +156,8 @@ def _refit(
     strength: float,
     fit: Fit,
     is_binary: bool,
-) -> Fit:
-    """Fit once more, each feature with the penalty that its weights in the last fit ask for."""
+) -> tuple[Fit, Floats]:
+    """Fit once more, each feature with the penalty [G] that its weights in the last fit ask for."""
     weights_C, intercept = fit
     sizes_G = np.bincount(features_C).astype(np.float64)
     squares_G = np.bincount(features_C, weights_C**2).astype(np.float64)
@@ -160,9 +169,7 @@ def _refit(
         squares_G = noise * sizes_G / len(sizes_G)
     squares_G += LEAST_SHARE * squares_G.sum()
     penalties_G = strength * noise * sizes_G / squares_G
-    # with columns of such a size one penalty of 1 for all is a penalty for each
-    root_C = np.sqrt(penalties_G)[features_C]
-    scaled_NC = (x_NC @ diags(1 / root_C)).tocsr()
+    root_C, scaled_NC = scale_columns(x_NC, penalties_G[features_C])
     if is_binary:
         found_C, intercept = fit_logistic_regression(
             scaled_NC,
@@ -174,14 +181,13 @@ def _refit(
         )
     else:
         found_C, intercept = fit_linear_regression(scaled_NC, y_N, weights_N, 1.0)
-    return found_C / root_C, intercept
+    return (found_C / root_C, intercept), penalties_G
 
 
-def _scale(judged_NC: Any, judged: Sample, index: int, fit: Fit) -> Fit:
+def _find_scale(judged_NC: Any, judged: Sample, index: int, fit: Fit) -> tuple[float, float]:
     weights_C, intercept = fit
     logits_N = judged_NC @ weights_C + intercept
-    scale, shift = fit_scale(logits_N, judged.labels_NT[:, index], judged.weights_N)
-    return weights_C * scale, intercept * scale + shift
+    return fit_scale(logits_N, judged.labels_NT[:, index], judged.weights_N)
 
 
 def _losses(

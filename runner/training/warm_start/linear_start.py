@@ -19,12 +19,13 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.fm import PairTerm
 from runner.models.layers.linear import FirstOrder
+from runner.training.health.fit_again import fit_again
 from runner.training.health.linear_regression import fit_numbers
-from runner.training.health.logistic_regression import Columns, Fit, fit_tasks
+from runner.training.health.logistic_regression import Chosen, Columns, fit_tasks
 from runner.training.health.sample import ENOUGH_RARE, Sample, most_train_rows, read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
-from runner.training.warm_start.factor_start import start_factors
+from runner.training.warm_start.factor_start import Regression, start_factors
 from runner.training.warm_start.feature_penalties import refit_by_feature, refit_lists
 
 MOST_ROWS = 100_000
@@ -50,33 +51,10 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
-    limit = most_train_rows(schema, MOST_ROWS)
-    train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
-    if "validation" in job.dataset.num_rows:
-        judged = read_sample(job.dataset, "validation", MOST_ROWS)
-    else:
-        train, judged = train.hold_out()
-    columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
-    source = f"{train.num_rows:,} of {train.split_rows:,} train rows"
     num_tasks = len(schema.tasks)
     scales = getattr(model, "scales", [1.0] * num_tasks)  # a net of one's own may have none
-    fits: list[Fit] = [(np.zeros(0), 0.0)] * num_tasks
-    said = []
-    for kind, name in (("binary", "logistic"), ("regression", "linear"), ("log", "Tweedie")):
-        tasks = [i for i, task in enumerate(schema.tasks) if (task.link or task.kind) == kind]
-        if not tasks:
-            continue
-        labels = [
-            list(range(of_label.start, of_label.stop))
-            for of_label in columns_by_label(schema.tasks).values()
-            if of_label.start in tasks
-        ]
-        own, penalty = _fit(columns, train, judged, labels, kind)
-        mean = f"the mean of {source}, which is better on other rows than weights"
-        said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
-        for number, (weights_C, intercept) in zip(tasks, own):
-            intercept -= np.log(schema.tasks[number].scale)
-            fits[number] = weights_C / scales[number], intercept / scales[number]
+    part, whole, judged, said = _fit_tasks(job, scales)
+    columns, fits = whole.columns, whole.fits
     weights_SC = np.stack([weights_C for weights_C, _ in fits])
     if linear.num_sums == 1:
         weights_SC = weights_SC.mean(axis=0, keepdims=True)
@@ -94,7 +72,7 @@ def start_linear(job: Job) -> str:
         for table in {feature.table_name for feature in schema.sparse}:
             vectors = tensors[f"tables/{table}/weight"]
             vectors.mul_(PAIR_INIT / vectors.abs().max().clamp(min=PAIR_INIT))
-    factors = start_factors(job, columns, train, judged, fits)
+    factors = start_factors(job, part, judged, whole)
     job.context.tables.take_over_weights()
     if linear.dense is not None:
         linear.dense.weight.copy_(torch.from_numpy(dense_SD))
@@ -106,27 +84,72 @@ def start_linear(job: Job) -> str:
     return f"{KEY}: starts as {' and '.join(said)}"
 
 
+def _fit_tasks(
+    job: Job, scales: Sequence[float]
+) -> tuple[Regression, Regression, Sample, list[str]]:
+    """Fit each task.
+
+    Returns:
+        The regression with which other rows chose the penalties, that of all train rows with these
+        (the same where there is a validation split), the other rows, and what is said of it.
+    """
+    schema, num_tasks = job.dataset.schema, len(job.dataset.schema.tasks)
+    limit = most_train_rows(schema, MOST_ROWS)
+    train = whole = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
+    if "validation" in job.dataset.num_rows:
+        judged = read_sample(job.dataset, "validation", MOST_ROWS)
+    else:
+        train, judged = whole.hold_out()
+    tables = {f.name: f.table_name for f in schema.sparse}
+    part = Regression(Columns(train, tables), train, [(np.zeros(0), 0.0)] * num_tasks)
+    used = part
+    if train.num_rows < whole.num_rows:
+        used = Regression(Columns(whole, tables), whole, list(part.fits))
+    source = f"{whole.num_rows:,} of {whole.split_rows:,} train rows"
+    said = []
+    for kind, name in (("binary", "logistic"), ("regression", "linear"), ("log", "Tweedie")):
+        tasks = [i for i, task in enumerate(schema.tasks) if (task.link or task.kind) == kind]
+        if not tasks:
+            continue
+        labels = [
+            list(range(of_label.start, of_label.stop))
+            for of_label in columns_by_label(schema.tasks).values()
+            if of_label.start in tasks
+        ]
+        chosen, penalty = _fit(part.columns, train, judged, labels, kind)
+        mean = f"the mean of {source}, which is better on other rows than weights"
+        said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
+        found = [(part, chosen.fits)]
+        if used is not part:
+            is_binary, logs = kind == "binary", tasks if kind == "log" else ()
+            again = fit_again(used.columns, whole, labels, chosen, is_binary=is_binary, logs=logs)
+            found.append((used, again))
+        for regression, fits in found:
+            for number, (weights_C, intercept) in zip(tasks, fits):
+                intercept -= np.log(schema.tasks[number].scale)
+                regression.fits[number] = weights_C / scales[number], intercept / scales[number]
+    return part, used, judged, said
+
+
 def _fit(
     columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]], kind: str
-) -> tuple[Sequence[Fit], str]:
+) -> tuple[Chosen, str]:
     """Return weights and intercept of each task, and how they are penalised; empty for a mean.
 
     All labels are of one kind: binary, regression, or log for one with a log link.
     """
     is_binary = kind == "binary"
     tasks = [index for indices in labels for index in indices]
-    fits: Sequence[Fit]
-    l2: float | None
     if is_binary:
-        fits, l2 = fit_tasks(columns, train, judged, labels)
+        chosen = fit_tasks(columns, train, judged, labels)
     else:
-        fits, l2 = fit_numbers(columns, train, judged, tasks, tasks if kind == "log" else ())
-    said = "" if l2 is None else f"with a penalty of {l2:g}"
+        chosen = fit_numbers(columns, train, judged, tasks, tasks if kind == "log" else ())
+    said = "" if chosen.l2 is None else f"with a penalty of {chosen.l2:g}"
     if judged.num_rows and len(tasks) == len(labels) and kind != "log":  # classes have one for all
-        apart = refit_lists(columns, train, judged, tasks, fits) if is_binary else None
+        apart = refit_lists(columns, train, judged, tasks, chosen.fits) if is_binary else None
         if apart:
-            fits, said = apart, "with a stronger penalty for the ids of lists"
-        refit = refit_by_feature(columns, train, judged, tasks, fits, is_binary=is_binary)
+            chosen, said = apart, "with a stronger penalty for the ids of lists"
+        refit = refit_by_feature(columns, train, judged, tasks, chosen.fits, is_binary=is_binary)
         if refit:
             return refit, "with a penalty for each feature"
-    return fits, said
+    return chosen, said

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -98,6 +98,46 @@ def find_factors(
     return found
 
 
+def fit_factors_again(
+    columns: Columns,
+    rows: tuple[Sample, Sequence[Target]],
+    columns_of_found: Columns,
+    found: Sequence[Factors],
+) -> list[Factors]:
+    """Fit the factors that were found in a part of the rows to all of them, from where they are.
+
+    The penalties stay as they are. Chance alone is about as large in more rows, since the roots of
+    their counts divide it.
+
+    Args:
+        columns: the ids of each table in all rows.
+        rows: all rows, with their labels.
+        columns_of_found: the ids of each table in the part.
+        found: what was found there.
+
+    Returns:
+        Factors of the same pairs and ranks.
+    """
+    names = {name for factors in found for name in factors.pair}
+    sample, targets = rows
+    ids = {name: RowIds(columns.feature_matrix(name, sample)) for name in names}
+    learnt = LearntRows(ids, targets, sample.weights_N)
+    fitted: list[Factors] = []
+    for factors in found:
+        fit = _PairFit(learnt, factors.pair)
+        parts = []
+        vectors = factors.first_CK, factors.second_MK
+        for name, root_C, found_CK in zip(factors.pair, fit.roots, vectors):
+            ids_C, ids_of_found_C = (c.ids[c.tables[name]] for c in (columns, columns_of_found))
+            _, to, of = np.intersect1d(ids_C, ids_of_found_C, True, return_indices=True)
+            part = np.zeros((len(root_C), factors.rank))
+            part[to] = root_C[to, None] * found_CK[of]
+            parts.append(part)
+        fitted.append(fit.fit(parts, factors.l2)[1])
+        learnt = learnt.add(learnt.products(fitted[-1]))
+    return fitted
+
+
 def _find_pair(
     learnt: LearntRows,
     other: LearntRows,
@@ -106,7 +146,8 @@ def _find_pair(
     pool: ThreadPoolExecutor,
 ) -> Factors | None:
     """Return the factors of a pair by which other rows gain most; None where they gain nothing."""
-    tried = [fit for fit in pool.map(partial(_PairFit, learnt), pairs) if fit.is_likely]
+    fits = [_PairFit(learnt, pair) for pair in pairs]
+    tried = [fit for fit, likely in zip(fits, pool.map(lambda f: f.is_likely, fits)) if likely]
     likely = sorted(tried, key=lambda fit: -fit.above_chance)[:MOST_FITTED]
     strengths: Sequence[float] = STRENGTHS
     if len(learnt.weights_N) > MANY_ROWS:
@@ -150,25 +191,34 @@ class _PairFit:
         # the fourth root: it divides both vectors of a product
         counts = [ids.add_up(rows.weights_N) for ids in self.ids]
         self.roots = [np.where(count_C > 0, count_C, 1.0) ** 0.25 for count_C in counts]
-        slopes_N = rows.losses(np.zeros(1))[1]
-        self.chance = float(np.finfo(float).tiny)
-        self.above_chance = 0.0
-        if not slopes_N.any():
-            return
-        norm = float(self._steepest(slopes_N, 1)[1][0])
-        draw = np.random.default_rng(0)
-        for _ in range(DRAWS):
-            signs_N = draw.choice([-1.0, 1.0], len(slopes_N))
-            self.chance = max(self.chance, float(self._steepest(slopes_N * signs_N, 1)[1][0]))
-            self.above_chance = norm / self.chance
-            if not self.is_likely or self.chance == np.finfo(float).tiny:
-                self.above_chance = 0.0
-                break
+
+    @property
+    def chance(self) -> float:
+        return self._strengths[0]
+
+    @property
+    def above_chance(self) -> float:
+        return self._strengths[1]
 
     @property
     def is_likely(self) -> bool:
         """Whether the ids go together more than by chance."""
         return self.above_chance > ABOVE_CHANCE
+
+    @cached_property
+    def _strengths(self) -> tuple[float, float]:
+        """The two strengths: of chance, and of the labels as a share of it."""
+        slopes_N, tiny = self.rows.losses(np.zeros(1))[1], float(np.finfo(float).tiny)
+        if not slopes_N.any():
+            return tiny, 0.0
+        norm, chance = float(self._steepest(slopes_N, 1)[1][0]), tiny
+        draw = np.random.default_rng(0)
+        for _ in range(DRAWS):
+            signs_N = draw.choice([-1.0, 1.0], len(slopes_N))
+            chance = max(chance, float(self._steepest(slopes_N * signs_N, 1)[1][0]))
+            if norm / chance <= ABOVE_CHANCE or chance == tiny:
+                return chance, 0.0
+        return chance, norm / chance
 
     def _steepest(self, slopes_N: Floats, count: int) -> tuple[list[Floats], Floats]:
         """Return the directions in which the loss falls most, [C, K] and [M, K], and their norms.
@@ -217,18 +267,28 @@ class _PairFit:
         count = min(rank, *(ids.size - 1 for ids in self.ids))
         directions, _ = self._steepest(self.rows.losses(np.zeros(1))[1], count)
         parts = [START_SIZE * vectors for vectors in directions]
-        shape = (-1, parts[0].shape[1])
-        cut = parts[0].size
-        point = np.concatenate([part.ravel() for part in parts])
         least_N, best = np.full(len(other.weights_N), np.inf), None
         for strength in strengths:
-            point = minimise(self._objective(strength * self.chance, cut, shape), point, LEAST_GAIN)
-            factors = Factors(self.pair, *self._vectors(point, cut, shape))
+            parts, factors = self.fit(parts, strength * self.chance)
             losses_N = other.losses(other.products(factors))[0]
             if losses_N.sum() >= least_N.sum():
                 break
             least_N, best = losses_N, factors
         return least_N, best
+
+    def fit(self, parts: Sequence[Floats], l2: float) -> tuple[list[Floats], Factors]:
+        """Return the vectors times the roots of their rows, and the factors, by one fit.
+
+        Args:
+            parts: the vectors to start from, times the roots of their rows, [C, K] and [M, K].
+            l2: the penalty.
+        """
+        shape, cut = (-1, parts[0].shape[1]), parts[0].size
+        point = np.concatenate([part.ravel() for part in parts])
+        point = minimise(self._objective(l2, cut, shape), point, LEAST_GAIN)
+        found = [part.reshape(shape) for part in (point[:cut], point[cut:])]
+        first_CK, second_MK = self._vectors(point, cut, shape)
+        return found, Factors(self.pair, first_CK, second_MK, l2)
 
     def _vectors(self, point: Floats, cut: int, shape: tuple[int, int]) -> list[Floats]:
         parts = point[:cut].reshape(shape), point[cut:].reshape(shape)

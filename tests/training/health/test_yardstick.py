@@ -162,7 +162,7 @@ def test_classes_that_a_few_rows_do_not_mix_up_make_no_logits_without_end():
         return Sample({}, x_K[:, None], y_NK[chosen], np.ones(len(x_K)), len(x_K))
 
     train, judged = rows(slice(None)), rows(slice(7, None, 15))
-    fits, _ = fit_tasks(Columns(train), train, judged, [[0, 1, 2]])
+    fits = fit_tasks(Columns(train), train, judged, [[0, 1, 2]]).fits
     weights_KC, intercepts_K = np.stack([w for w, _ in fits]), np.array([b for _, b in fits])
     logits_NK = Columns(train).matrix(judged) @ weights_KC.T + intercepts_K
     assert 0.001 < softmax_losses(logits_NK, judged.labels_NT).mean() < 0.3
@@ -199,7 +199,8 @@ def test_of_numbers_it_is_the_ridge_regression_of_scikit_learn():
     np.testing.assert_allclose(
         x_NC @ weights_C + intercept, other.predict(x_NC), rtol=1e-4, atol=1e-3
     )
-    [(weights_C, intercept)], l2 = fit_numbers(columns, train, test, [0])
+    chosen = fit_numbers(columns, train, test, [0])
+    [(weights_C, intercept)], l2 = chosen.fits, chosen.l2
     assert l2 is not None
     predicted_N = columns.matrix(test) @ weights_C + intercept
     tasks = (TaskSpec("took", "regression"),)
@@ -213,7 +214,8 @@ def test_of_numbers_it_is_the_ridge_regression_of_scikit_learn():
 
 def test_where_numbers_are_noise_it_is_their_mean():
     train, test = (with_numbers(make_sample(s), noise=20, effect=0.0) for s in (1, 2))
-    [(weights_C, intercept)], l2 = fit_numbers(Columns(train), train, test, [0])
+    chosen = fit_numbers(Columns(train), train, test, [0])
+    [(weights_C, intercept)], l2 = chosen.fits, chosen.l2
     assert l2 is None and not weights_C.any()
     mean = np.average(train.labels_NT[:, 0], weights=train.weights_N)
     assert intercept == pytest.approx(mean)

@@ -56,8 +56,9 @@ def test_all_rows_are_read_without_a_validation_split_too(monkeypatch, has_valid
     monkeypatch.setattr(factor_start, "find_factors", find_factors)
     monkeypatch.setattr(factor_start, "weight_tensors", lambda context: {})
     train = rows(80)
-    columns = Columns(train)
-    fits = [(np.zeros(18), 0.0)]
-    assert factor_start.start_factors(job, columns, train, rows(20), fits) == []
+    part = whole = factor_start.Regression(Columns(train), train, [(np.zeros(18), 0.0)])
+    if not has_validation:
+        whole = factor_start.Regression(Columns(rows(100)), rows(100), part.fits)
+    assert factor_start.start_factors(job, part, rows(20), whole) == []
     assert sum(sizes) == (1_020 if has_validation else 1_000)
     assert 700 < sizes[0] < 900 or has_validation

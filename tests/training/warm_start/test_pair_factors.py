@@ -14,7 +14,7 @@ from runner.training.health.logistic_regression import Columns
 from runner.training.health.sample import Ids, Sample
 from runner.training.warm_start import pair_factors
 from runner.training.warm_start.factor_rows import LearntRows, RowIds, Target
-from runner.training.warm_start.pair_factors import find_factors
+from runner.training.warm_start.pair_factors import find_factors, fit_factors_again
 
 USERS, ITEMS, FACTORS = 300, 120, 2
 
@@ -248,3 +248,37 @@ def test_an_interruption_ends_what_other_threads_fit(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         find(sample, 7_000, threads=3)
     assert fitted
+
+
+def test_factors_of_a_part_are_fitted_once_more_to_all_rows():
+    """Of the same penalty, they are those that a fit of all rows from the start finds."""
+    sample, z_N = plant(9_000)
+    kept_N = (np.arange(9_000) < 6_000) & (sample.ids["user"].ids_V > 0)  # lacks a user
+    train, judged = sample._select(kept_N), sample._select(~kept_N)
+    of_train, columns = Columns(train), Columns(sample)
+    [found] = find_factors(of_train, (train, base(train)), (judged, base(judged)), 16)
+    [again] = fit_factors_again(columns, (sample, base(sample)), of_train, [found])
+    assert (again.pair, again.rank, again.l2) == (found.pair, found.rank, found.l2)
+    assert len(again.first_CK) == USERS > len(found.first_CK)
+    assert again.first_CK[0].any()
+    rows = LearntRows(
+        {n: RowIds(columns.feature_matrix(n, sample)) for n in again.pair},
+        base(sample),
+        sample.weights_N,
+    )
+    fit = pair_factors._PairFit(rows, again.pair)
+
+    def loss(factors):
+        parts = [v * r[:, None] for v, r in zip((factors.first_CK, factors.second_MK), fit.roots)]
+        penalty = factors.l2 / 2 * sum((part**2).sum() for part in parts)
+        return rows.losses(rows.products(factors))[0].sum() + penalty
+
+    directions, _ = fit._steepest(rows.losses(np.zeros(1))[1], again.rank)
+    from_the_start = fit.fit([pair_factors.START_SIZE * part for part in directions], again.l2)[1]
+    nothing = rows.losses(np.zeros(1))[0].sum()
+    assert loss(again) == pytest.approx(loss(from_the_start), abs=0.01 * (nothing - loss(again)))
+    unseen, truth_N = judged, z_N[~kept_N]
+    fits = [products(c, unseen, f) for c, f in ((of_train, found), (columns, again))]
+    assert np.corrcoef(fits[1], truth_N)[0, 1] > np.corrcoef(fits[0], truth_N)[0, 1]
+    [same] = fit_factors_again(columns, (sample, base(sample)), of_train, [found])
+    assert np.array_equal(same.first_CK, again.first_CK)
