@@ -139,8 +139,13 @@ def _set_by(
 ) -> str:
     for word in reversed(composed.overrides):
         name = re.split("=|@", word.lstrip("+~"), maxsplit=1)[0]
+        name = own_key(name, composed.config.get("model", {}).get("net", {}))
         if f"{key}.".startswith(f"{name}.") and name not in groups:
             return f"{word} of this command{_default(settings)}"
+    for note in composed.notes:  # on keys that follow from others
+        named = re.split("[ =,;()]+", note)
+        if key in named or ("." in (parent := key.rpartition(".")[0]) and parent in named):
+            return f"{note}{_default(settings)}"
     if not settings and key.endswith("._target_"):
         return "the option that its group chooses; `ls` lists the groups"
     if not settings:

@@ -31,6 +31,24 @@ def test_the_common_name_of_hidden_widths_leads_to_the_models_own(capsys):
     shown = explain(capsys, "model.net.hidden", "model=dlrm", "model.net.hidden=[7]")
     assert shown[0] == "model.net.top: [7]"
 
+    line = line_with(CONF / "model/dlrm.yaml", "top:")
+    assert shown[3].startswith("  set by   model.net.hidden=[7] of this command; ")
+    assert shown[3].endswith(f" in conf/model/dlrm.yaml:{line}")
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "says"),
+    [
+        ("trainer.max_epochs", ["trainer.max_steps=3"], "trainer.max_steps from the command line"),
+        ("metrics.eval", ["model=sasrec", "dataset=amazon_beauty"], "metrics and monitor follow"),
+        ("checkpoint.monitor.metric", ["model=sasrec", "dataset=amazon_beauty"], "metrics and mon"),
+    ],
+)
+def test_a_value_that_follows_from_another_key_names_that(capsys, key, words, says):
+    """It named the file, whose value was another."""
+    [place] = [line for line in explain(capsys, key, *words) if line.startswith("  set by")]
+    assert place.startswith(f"  set by   {says}") and " in conf/" in place
+
 
 def test_an_override_is_named_beside_the_default(capsys):
     shown = explain(capsys, "trainer.amp", "trainer.amp=true")
