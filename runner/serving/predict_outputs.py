@@ -36,7 +36,7 @@ class Outputs:
         for name in self.embeddings:
             if name not in EMBEDDINGS:
                 raise UserError(unknown_choice("--embeddings", name, EMBEDDINGS))
-        if self.top_k < 0:
+        if not isinstance(self.top_k, int) or self.top_k < 0:
             raise UserError(f"--top-k {self.top_k}: must be a number of items, 0 for none")
         if self.index is not None and not self.top_k:
             raise UserError(f"--index {self.index}: is for --top-k, which is not set")

@@ -221,8 +221,8 @@ class Scorer:
             DataError: as in `score`, and for a model that has no query.
             UserError: for a model without a table of items.
         """
-        if top_k < 1:
-            raise UserError(f"top_k={top_k}: must be at least 1")
+        if not isinstance(top_k, int | np.integer) or top_k < 1:
+            raise UserError(f"top_k={top_k!r}: must be at least 1, and whole")
         one = self.snapshot()
         query = require_graph(one.artifact, "query")
         encoded = encode_rows(one.artifact.raw, rows, graph_features([query]))

@@ -121,6 +121,7 @@ MISTAKES = [
         "--top-k 0: must be at least 1",
     ),
     (lambda _: Outputs(top_k=-1), "--top-k -1: must be a number of items, 0 for none"),
+    (lambda _: Outputs(top_k=1.5), "--top-k 1.5: must be a number of items, 0 for none"),
     (lambda _: check_kept_columns(["score"], ["score"]), "--keep score: is the name of a column"),
     (lambda p: find_run(p / "latest"), "nothing was trained in .*; `python -m runner` tr"),
     (write_below_a_file, "--out .*file/model: cannot be written: "),
@@ -273,6 +274,8 @@ def test_a_model_without_items_and_of_another_run_is_told(
         read_query_rows(artifact)
     with pytest.raises(UserError, match="top_k=0: must be at least 1"):
         clicks_scorer.top_k({}, 0)
+    with pytest.raises(UserError, match=r"top_k=1\.5: must be at least 1, and whole"):
+        clicks_scorer.top_k({}, 1.5)
     (tmp_path / "manifest.json").write_text("{}")  # of a checkpoint that is another one
     artifact.manifest["checkpoint"] = {"step": 3, "sha256": "0"}
     monkeypatch.setattr(evaluate_index.Scorer, "load", lambda *_, **__: Made(artifact=artifact))
