@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from runner.errors import already_exists, raise_combined, unknown_choice
 from runner.serving.artifact import Artifact, write_manifest
+from runner.serving.export_plan import name_rows
 from runner.serving.item_index import (
     FAISS_FILE,
     KINDS,
@@ -258,7 +259,8 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
         for name, value in evaluation["evaluated"].items():
             found = evaluation["through_index"][name]
             lines.append(
-                f"{evaluation['split']} {name} {value:.6f} evaluated, {found:.6f} through the index"
+                f"{name_rows(evaluation)} {name} {value:.6f} evaluated, {found:.6f} through the "
+                "index"
             )
     return lines
 

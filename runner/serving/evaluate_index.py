@@ -17,6 +17,7 @@ from runner.errors import UserError
 from runner.metrics.factory import make_metrics
 from runner.metrics.names import parse_cutoff, split_task
 from runner.reporting.console import View
+from runner.serving.export_plan import files_in_place_of_split
 from runner.serving.item_index import ItemIndex
 from runner.serving.item_table import find_item_feature
 from runner.serving.model_facts import checkpoint_hash
@@ -46,8 +47,8 @@ def evaluate_index(
         allowed: packages that a `_target_` may name besides ours.
 
     Returns:
-        `split`, `evaluated` and `through_index`: ranking metric -> value. A row's item that the
-        index does not find has no rank.
+        `split`, `rows_from`, and `evaluated` and `through_index`: ranking metric -> value. A row's
+        item that the index does not find has no rank.
 
     Raises:
         UserError: if the run is not the one that was exported.
@@ -72,6 +73,7 @@ def evaluate_index(
     shown = [key for key in evaluated if key in found and split_task(key)[0] in names]
     return {
         "split": split,
+        "rows_from": [Path(path).name for path in files_in_place_of_split(config["dataset"])],
         "evaluated": {key: evaluated[key] for key in shown},
         "through_index": {key: found[key] for key in shown},
     }

@@ -38,7 +38,7 @@ from runner.serving.delta_write import (
     write_delta_manifest,
 )
 from runner.serving.example_rows import write_example
-from runner.serving.export_plan import ExportSettings
+from runner.serving.export_plan import ExportSettings, name_rows
 from runner.serving.export_source import ExportSource, open_source
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
@@ -202,7 +202,7 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
             before, after = evaluated[name], found["metrics"][name]
             same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
             parts.append(f"{name} {before:.6f} evaluated, {same} exported")
-        lines.append(f"{format_}: {measured['split']} {'; '.join(parts)}")
+        lines.append(f"{format_}: {name_rows(measured)} {'; '.join(parts)}")
         if (latency := found.get("latency_us")) is None:
             continue
         times = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +18,14 @@ from runner.data.tabular.schema_file import LOCATION_KEYS, TEXT_KEYS
 from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
-from runner.launch import with_kept_schema
+from runner.launch import print_status, with_kept_schema
 from runner.launch.kept_schema import find_kept_schema
 from runner.machine.imports import missing_extra
 from runner.metrics.settings import MetricSettings
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact import FORMATS, QUANTISATIONS, Artifact, open_artifact
-from runner.serving.predict_plan import text_settings
+from runner.serving.predict_plan import describe_unread, text_settings
 
 WEIGHTS = ("ema", "trained")
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -160,6 +159,24 @@ def plan_evaluation(
     return composed
 
 
+def files_in_place_of_split(dataset: Mapping[str, Any]) -> Sequence[str]:
+    """Return the files that an evaluation reads in place of a split of the training's own."""
+    test: Sequence[str] | None = dataset.get("test_path")
+    return test if test is not None and test == dataset.get("path") else ()
+
+
+def name_rows(measured: Mapping[str, Any]) -> str:
+    """Return the name of the rows that were evaluated: of their files, or of their split.
+
+    Args:
+        measured: has `split`, and the names of the files in place of one as `rows_from`.
+    """
+    names: Sequence[str] = measured["rows_from"]
+    if len(names) < 2:
+        return f"rows of {names[0]}:" if names else measured["split"]
+    return f"rows of {names[0]} and {len(names) - 1} more:"
+
+
 def _rows_without_split(
     composed: ComposedConfig, run: Path, overrides: Sequence[str]
 ) -> Sequence[str]:
@@ -173,10 +190,8 @@ def _rows_without_split(
         return ()
     places = recipe.declared.places
     paths = recipe.path if recipe.path is not None else recipe.resolve_path(places["path"])
-    print(
-        f"{run} has held out no rows: the artifact is held against the rows of its training",
-        file=sys.stderr,
-        flush=True,
+    print_status(
+        f"{run} has held out no rows: the artifact is held against the rows of its training"
     )
     return [paths] if isinstance(paths, str) else list(paths)
 
@@ -198,6 +213,8 @@ def _compose_with_rows(
     if not isinstance(schema, Mapping):
         schema = read_schema_file(Path(str(schema)))
     reading = text_settings(dataset, schema, rows)
+    for note in describe_unread(rows, reading["format"]):
+        print_status(note)
     composed = compose_job([f"dataset={reading.pop('format')}", *words])
     given = {word.partition("=")[0].lstrip("+~") for word in words}
     reading = {name: value for name, value in reading.items() if f"dataset.{name}" not in given}

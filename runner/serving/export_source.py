@@ -16,7 +16,7 @@ from runner.models.layers.embedding import TableLookup
 from runner.reporting.console import View
 from runner.rundir.run_files import read_meta
 from runner.serving.artifact import Task
-from runner.serving.export_plan import ExportSettings
+from runner.serving.export_plan import ExportSettings, files_in_place_of_split
 from runner.serving.model_facts import model_facts
 from runner.serving.run_inputs import RunInputs, find_run_inputs, with_vocabularies
 from runner.training.builder import build_job
@@ -43,9 +43,7 @@ class ExportSource:
     @property
     def rows_from(self) -> Sequence[str]:
         """The files that it is evaluated on in place of a split of the training's own."""
-        dataset = self.job.config["dataset"]
-        test: Sequence[str] | None = dataset.get("test_path")
-        return test if test is not None and test == dataset.get("path") else ()
+        return files_in_place_of_split(self.job.config["dataset"])
 
     @property
     def table_rows(self) -> Mapping[str, int]:

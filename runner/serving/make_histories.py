@@ -28,11 +28,12 @@ from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, UserError, already_exists, system_errors
+from runner.launch import print_status
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import sync_path
 from runner.serving.predict_encode import Transforms
 from runner.serving.predict_input import InputTable
-from runner.serving.predict_plan import compose_for_prediction, text_settings
+from runner.serving.predict_plan import compose_for_prediction, describe_unread, text_settings
 from runner.serving.transforms import read_transforms
 from runner.serving.write_aside import private_folder_beside
 
@@ -101,6 +102,8 @@ def write_histories(
         **text_settings(dataset, transforms.declared.places, inputs),
     )
     table.check()
+    for note in describe_unread(inputs, table.format):
+        print_status(note)
     with system_errors(f"--out {out}: cannot be written"), private_folder_beside(out) as scratch:
         return _write(_iterate_rows(table, transforms, scratch), scratch, out)
 

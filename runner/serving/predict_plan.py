@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.compose import ComposedConfig, compose
 from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
+from runner.data.tabular.file_list import describe_other_formats
 from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
@@ -142,6 +143,7 @@ def make_plan(
         split=split,
         notes=[
             *(f"warning: {warning}" for warning in warnings),
+            *describe_unread(inputs, table.format),
             *(() if split is None else changed_data_note(composed)),
         ],
     )
@@ -255,6 +257,11 @@ def _input_table(
         id_types=transforms.fitted.id_types,
         **text_settings(dataset, transforms.declared.places, inputs),
     )
+
+
+def describe_unread(inputs: Sequence[str], format_: str) -> list[str]:
+    """Return a warning of each folder with files whose format is another one."""
+    return [f"warning: {n}" for path in inputs for n in describe_other_formats(path, format_)]
 
 
 def text_settings(

@@ -188,6 +188,18 @@ def test_a_column_without_a_value_has_the_scores_of_its_type(trained, rows, tmp_
     assert pq.read_table(tmp_path / "out").equals(expected)
 
 
+def test_files_of_another_format_in_a_folder_are_told(trained, rows, tmp_path, capsys):
+    """Nothing was said: a folder's rows of JSON had no scores."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(rows, folder / "a.parquet")
+    (folder / "b.jsonl").write_text('{"user": 1}\n')
+    predict_files(make_plan(trained.dir, [str(folder)], out=tmp_path / "out"))
+    assert pq.read_table(tmp_path / "out").num_rows == rows.num_rows
+    told = f"warning: a file of another format than parquet in {folder}, such as b.jsonl, is not"
+    assert told in capsys.readouterr().err
+
+
 def test_texts_in_place_of_lists_and_flags_among_the_words_are_refused(trained, rows, tmp_path):
     with pytest.raises(ConfigError, match=r"^overrides='model=dcn': must be a list of texts"):
         public.compose("model=dcn")
