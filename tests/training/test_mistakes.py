@@ -91,7 +91,7 @@ def start_from_line(model: str, schema: Schema = SCHEMA, ranks: Ranks = SINGLE_P
 
 def map_rows_of_one_vocabulary() -> None:
     values = {"a": ValueRows(np.arange(3), np.arange(3))}
-    source = WarmStartSource(Made(), {}, {}, values, None)
+    source = WarmStartSource(Made(), {}, {}, values, None, Path("schema.yaml"))
     source.map_rows("tables/a/weight", "tables/a/weight", 5, 5)
 
 

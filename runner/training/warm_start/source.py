@@ -53,6 +53,7 @@ class WarmStartSource:
     own_values: Mapping[str, ValueRows]  # without growing tables
     source_values: Mapping[str, ValueRows]
     growing: GrowingIds | None  # ours
+    schema_file: Path  # of the source, if it has one
     # of ids, see `read_id_forms`
     own_forms: Mapping[str, set[str]] = field(default_factory=dict)
     source_forms: Mapping[str, set[str]] = field(default_factory=dict)
@@ -70,8 +71,9 @@ class WarmStartSource:
             own_forms = read_id_forms(schema, Path(folder))
         shapes = tensor_shapes(saved)
         theirs = _vocabularies(run / "data") | _growing_values(saved, shapes)
-        forms = read_id_forms(run / "data" / SCHEMA_FILE, run / "data")
-        return cls(saved, shapes, ours, theirs, job.context.growing, own_forms, forms)
+        file = run / "data" / SCHEMA_FILE
+        forms = read_id_forms(file, run / "data")
+        return cls(saved, shapes, ours, theirs, job.context.growing, file, own_forms, forms)
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
         """Return which row of a table of the source each row of ours takes; None: the same row.

@@ -18,6 +18,7 @@ from runner.errors import ConfigError, nearest_hint
 from runner.training.job import Job
 from runner.training.state import EMA_PREFIX, weight_tensors
 from runner.training.warm_start.optimizer_states import MatchedWeights, copy_optimizer_states
+from runner.training.warm_start.other_columns import describe_other_columns
 from runner.training.warm_start.source import (
     DENSE_PREFIX,
     TABLES_PREFIX,
@@ -126,6 +127,8 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
             f"checkpoint.init_from={path}: no table and no matrix of it matches by name and "
             f"shape; here, for example, {_example(ours)}, there {_example(source.shapes)}"
         )
+    schema = job.config.get("dataset", {}).get("schema")
+    lines += [f"  {line}" for line in describe_other_columns(schema, source.schema_file, taken)]
     averages, average_lines = _match_averages(job, source, taken)
     matched = {n: (ours[n], averages.get(n, other)) for n, other in taken.items()}
     copy_matched_tensors(source, matched, row_maps)

@@ -1,0 +1,61 @@
+"""Tells which weights of a warm start belong to other columns than they did in the source.
+
+The columns of a matrix have no names, only places: two labels that change places get each other's
+last layer, whose shape is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_yaml import read_schema_file
+from runner.models.layers.embedding import LINEAR_SUFFIX
+
+
+def describe_other_columns(schema: object, source: Path, taken: Collection[str]) -> Iterator[str]:
+    """Yield a line for the labels, the numbers and the ids that weights are taken of by place.
+
+    Args:
+        schema: what declares our columns, or its file; without either nothing is known.
+        source: the file with the schema of the source; it need not be there.
+        taken: names of our weights that are taken.
+
+    Raises:
+        ConfigError: if a schema cannot be read.
+    """
+    ours, theirs = _read_columns(schema), _read_columns(source)
+    by_place = {name for name in taken if not name.startswith("tables/")}
+    linear = {name for name in taken if name.endswith(f"{LINEAR_SUFFIX}/weight")}
+    for role, here in ours.items() if by_place or linear else ():
+        there = theirs.get(role, here)
+        # linear weights of one label have the width of those of four
+        same_shape = len(here) == len(there) or (role == "labels" and linear)
+        if here != there and same_shape:
+            at, (one, other) = next(
+                (at, pair)
+                for at, pair in enumerate(zip_longest(there, here, fillvalue="none"))
+                if pair[0] != pair[1]
+            )
+            yield (
+                f"{role} are others from place {at + 1} on ({one} there, {other} here): weights "
+                "that know them by place alone, as a layer does, are taken place by place; the "
+                "same order in both schemas matches them, checkpoint.init_names={NAME: null} "
+                "leaves a weight out"
+            )
+
+
+def _read_columns(schema: object) -> dict[str, list[str]]:
+    where = "dataset.schema"
+    if isinstance(schema, str | Path) and Path(schema).is_file():
+        where, schema = str(schema), read_schema_file(Path(schema))
+    if not isinstance(schema, Mapping):
+        return {}
+    declared = parse_schema(schema, where)
+    return {
+        "labels": [spec.name for spec in declared.labels],
+        "numbers": [spec.name for spec in declared.numeric],
+        "ids": [spec.name for spec in declared.ids],
+    }

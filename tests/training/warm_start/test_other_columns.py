@@ -1,0 +1,57 @@
+"""Columns of a warm start that take the weights of others are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.training.warm_start.other_columns import describe_other_columns
+
+LAYER, LINEAR, TABLE = "dense/top.0.weight", "tables/user:linear/weight", "tables/user/weight"
+
+
+def schema(labels: Any = ("click", "buy"), numbers: Any = ("age", "price")) -> dict[str, Any]:
+    named = labels if isinstance(labels, dict) else {name: {} for name in labels}
+    return {
+        "labels": named,
+        "numeric": {name: {} for name in numbers},
+        "categorical": {"user": {"encode": "vocabulary"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "taken", "says"),
+    [
+        (schema(), {LAYER, LINEAR}, []),
+        (
+            schema(["buy", "click"]),
+            {LAYER},
+            ["labels are others from place 1 on (click there"],
+        ),
+        (schema(["click"]), {LINEAR}, ["labels are others from place 2 on (buy there, none here)"]),
+        (schema(["click"]), {LAYER}, []),  # no layer of labels has the same shape
+        (schema(["buy", "click"]), {TABLE}, []),
+        (
+            schema(numbers=["age", "sum"]),
+            {LAYER},
+            ["numbers are others from place 2 on (price"],
+        ),
+        (schema(numbers=["age"]), {LAYER}, []),
+        (
+            schema({"click": {"classes": ["a", "b"]}}),
+            {LAYER},
+            ["labels are others from place 1 on (click there, click.a here)"],
+        ),
+        (None, {LAYER}, []),
+    ],
+)
+def test_weights_that_are_taken_by_place_alone_are_told(tmp_path: Path, ours, taken, says) -> None:
+    """Two labels that changed places took each other's last layer, and nothing was said."""
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(schema(), sort_keys=False))
+    told = list(describe_other_columns(ours, tmp_path / "schema.yaml", taken))
+    assert len(told) == len(says)
+    assert all(line.startswith(start) for line, start in zip(told, says))
+    assert not list(describe_other_columns(ours, tmp_path / "nothing.yaml", taken))
