@@ -14,7 +14,7 @@ from runner.config.hydra_text import is_override
 from runner.errors import UserError
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
-from runner.rundir.run_files import read_result
+from runner.rundir.run_files import read_config, read_result
 from runner.sweep.plan import override_key
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.compose import compose
     from runner.config.composed_checks import check_composed
     from runner.config.paths import drop_places_of_run
+    from runner.config.rules import get_key
+    from runner.config.rules.loops import TUNING_LOOPS
+    from runner.config.settings import EVALUATE_LOOP
     from runner.config.settings.trainer import LENGTH_KEYS
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, check_parts, launch, print_status, with_kept_schema
@@ -53,6 +56,9 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     refuse_flags(flags, f"refit {folder} trains one model")
     allowed = allowed_packages(allow)
     composed = compose(overrides, config_dirs=flags.config_dirs, from_run=folder)
+    if get_key(composed.config, "loop._target_") in (EVALUATE_LOOP, *TUNING_LOOPS):
+        loop = composed.choices.get("loop")
+        raise UserError(f"refit: loop={loop} trains no model to be used; leave it out")
     check_composed(composed, allowed)
     composed = with_kept_schema(composed)
     dataset = composed.config["dataset"]
@@ -149,6 +155,8 @@ def _find_length(
     Raises:
         UserError: for a run that is not done, or was never evaluated.
     """
+    from runner.distributed.global_batch import configured_global_batch_size
+
     result = read_result(folder) or {}
     if result.get("status") != "completed":
         status = f"is {result['status']}" if result.get("status") else "has no result yet"
@@ -163,7 +171,10 @@ def _find_length(
         total = num_rows["train"]
     else:
         total = sum(num_rows.values())
-    updates = max(1, round(best * total / num_rows["train"]))
+    batch, own_batch = (
+        configured_global_batch_size(values["trainer"]) for values in (config, read_config(folder))
+    )
+    updates = max(1, round(best * own_batch / batch * total / num_rows["train"]))
     words = [f"trainer.max_steps={updates}"]
     warmup = config["scheduler"].get("warmup")
     if warmup and warmup >= 1:

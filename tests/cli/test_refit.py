@@ -61,6 +61,22 @@ def test_held_out_rows_are_learnt_for_as_many_updates_a_row(trained):
     assert "final held out no rows" in command.refused("refit", "final")
 
 
+def test_smaller_batches_make_more_updates_of_as_many_rows(trained):
+    """They learnt an eighth of the rows, and the line said as often as the run."""
+    write_rows("rows.csv")
+    command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}},
+                      "trainer.batch_size=64")  # fmt: skip
+    code, _, said = command("refit", "run", "trainer.batch_size=8")
+    assert code == 0 and "trainer.max_steps=400" in said  # 8 times 30 updates of 100 rows for 60
+
+
+def test_another_loop_is_refused(trained):
+    """`loop=eval` ended in a TypeError."""
+    write_rows("rows.csv")
+    command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}})
+    assert "loop=eval trains no model to be used" in command.refused("refit", "run", "loop=eval")
+
+
 def test_a_start_that_was_best_is_not_changed(trained):
     write_rows("rows.csv")
     command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}}, best=0)
