@@ -503,6 +503,23 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
     assert "Coverage and drift" in (tmp_path / "True" / "report.html").read_text()
 
 
+def test_without_validation_it_is_fitted_to_all_train_rows_with_the_penalty_of_a_fifth(monkeypatch):
+    """It was that of four fifths of them, beside a model that had learnt from all."""
+    samples = {"train": make_sample(1), "test": make_sample(2)}
+    monkeypatch.setattr(
+        yardstick_module, "read_sample", lambda _, split, *__, **___: samples[split]
+    )
+    found = yardstick_module.measure_yardstick(job(), ["test"])
+    train, test = samples.values()
+    columns = Columns(train)
+    judge = LogisticRegression(C=1 / found["penalty"], tol=1e-8, max_iter=1000)
+    judge.fit(columns.matrix(train), train.labels_NT[:, 0], train.weights_N)
+    scores_N = judge.decision_function(columns.matrix(test))
+    theirs = roc_auc_score(test.labels_NT[:, 0], scores_N, sample_weight=test.weights_N)
+    assert found["metrics"]["test/auc"] == pytest.approx(theirs, abs=1e-4)
+    assert found["train_rows"] == train.num_rows
+
+
 def write_items(folder, rows, labels):
     """Write rows of nine items with a number x each, and their schema."""
     pq.write_table(pa.table(rows), folder / "rows.parquet")
