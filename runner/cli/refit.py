@@ -105,9 +105,15 @@ def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
     Raises:
         UserError: for a dataset that is no table, and a run that held out no rows.
     """
+    from runner.config.rules.loops import STREAM_DATASETS
     from runner.data.prepare.fingerprint import build_recipe
     from runner.data.tabular.table_recipe import TableRecipe
 
+    if str(dataset["_target_"]).startswith(STREAM_DATASETS):
+        raise UserError(
+            f"refit: {folder} has learnt all rows of its stream: it held out none, and goes on "
+            "with newer ones by the command that began it"
+        )
     recipe = build_recipe(dict(dataset))
     if not isinstance(recipe, TableRecipe):
         raise UserError(

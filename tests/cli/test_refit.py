@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from runner.cli.refit import _find_table
+from runner.errors import UserError
 from runner.rundir.json_files import write_json
 from runner.rundir.run_files import read_result
 from tests.fake_job import FakeResult
@@ -140,6 +142,13 @@ def test_a_run_that_does_not_say_how_long_to_learn_is_refused(trained, given, sa
 def test_a_dataset_with_splits_of_its_own_is_refused(command):
     assert command("hydra.run.dir=run")[0] == 0
     assert "whose splits are its own; a table" in command.refused("refit", "run")
+
+
+def test_a_run_of_a_stream_is_refused_as_one_that_held_out_nothing():
+    """It said that the splits of the stream were its own."""
+    dataset = {"_target_": "runner.data.streaming.folder.folder", "path": "x"}
+    with pytest.raises(UserError, match="has learnt all rows of its stream: it held out none"):
+        _find_table(Path("run"), dataset)
 
 
 @pytest.mark.long
