@@ -56,6 +56,10 @@ NEXT_ITEM_OVERRIDES = "model=sasrec optimizer=adam"
 FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002"
 FEW_ROWS_STEPS_OF_PAIRS = " optimizer.dense.lr=0.01"
 AVERAGE = " trainer.ema.decay=0.99"
+# Few rows are learnt better by several networks that share their matrices, and numbers that work
+# together are found sooner in waves. Of more rows the gain is small, and the time grows.
+MEMBERS, MEMBERS_ROWS = " model.net.members=8", 20_000
+PERIODIC = " model.net.periodic=true"
 # More rows tell more of each id; of a million and more the time would grow, too.
 LARGER_ROWS = 1_000_000
 LARGER = ' model.net.embedding_dim=32 "model.net.deep=[256,128]"'
@@ -238,6 +242,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
         more += _scale_overrides(deviations, links, alone=len(labels) == 1)
     num_rows = _train_rows(proposal)
+    if num_rows <= MEMBERS_ROWS:
+        more += MEMBERS + (PERIODIC if _has_plain_numbers(proposal) else "")
     if num_rows <= FEW_ROWS:
         more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
     elif has_pairs and num_rows <= LARGER_ROWS:
@@ -257,6 +263,13 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += SKIP_BAD_ROWS
     length = " ".join(table_overrides(num_rows))
     return f"next: python -m runner {data} {length}{more}"
+
+
+def _has_plain_numbers(proposal: SchemaProposal) -> bool:
+    """Tell whether there are numbers, and no vectors, whose places would be as many numbers."""
+    given = [role.settings for _, role in proposal.with_role("numeric")]
+    given += proposal.more_numbers.values()
+    return bool(given) and not any("size" in settings for settings in given)
 
 
 def _scale_overrides(

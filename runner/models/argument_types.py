@@ -71,7 +71,9 @@ LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each
 WHEN_SET = Key(signed="when set")
 FITTED = "fitted"
 PAIRS = Key(choices=(FITTED,), signed="when set")
+MEMBERS = Key("networks that share their matrices; null: one", ge=2, le=64, signed="when set")
 NUM_KEPT = Key(ge=0, lt=2**31, signed="when set")
+Members = Annotated[int | None, MEMBERS]
 Switch = Annotated[bool, WHEN_SET]
 Pairs = Annotated[bool | str, PAIRS]
 NumKept = Annotated[int, NUM_KEPT]
@@ -96,6 +98,8 @@ LATER_KEYS = {
     "model.net.learn_temperature": WHEN_SET,
     "model.net.linear_weights": LINEAR,
     "model.net.pairs": PAIRS,
+    "model.net.members": MEMBERS,
+    "model.net.periodic": WHEN_SET,
     "model.net.scale": SCALE,
     "model.loss.corrected": WHEN_SET,
 }

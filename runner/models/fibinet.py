@@ -15,8 +15,8 @@ from runner.config_value import check_arguments, check_value
 from runner.models.argument_types import BilinearKind, Count, Size, Width, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.linear import FirstOrder
-from runner.models.layers.mlp import init_linear_layers, init_weight, mlp
+from runner.models.layers.linear import FirstOrder, init_weight
+from runner.models.layers.mlp import init_linear_layers, mlp
 
 
 class FiBiNET(LinearDeepModel):

@@ -26,8 +26,8 @@ from runner.models.argument_types import (
 )
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.linear import Linear
-from runner.models.layers.mlp import init_linear_layers, init_weight, mlp
+from runner.models.layers.linear import Linear, init_weight
+from runner.models.layers.mlp import init_linear_layers, mlp
 
 
 class FinalMLP(DeepModel):

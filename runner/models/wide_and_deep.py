@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import FITTED, LogitScale, Pairs, Widths
+from runner.models.argument_types import FITTED, LogitScale, Members, Pairs, Switch, Widths
 from runner.models.layers.deep_model import LinearDeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.fm import PairTerm
 from runner.models.layers.linear import FirstOrder
+from runner.models.layers.members import MEMBERS
 from runner.models.layers.mlp import init_linear_layers, mlp
+from runner.models.layers.periodic import PeriodicNumbers
 from runner.models.losses.protocol import expand_per_task
 from runner.models.table_widths import TableWidths
 
@@ -38,11 +40,15 @@ class WideAndDeep(LinearDeepModel):
         scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
             of an optimizer such as Adam's have about one size, and so a label that is a number is
             learnt in the unit of its deviation.
+        members: how many deep networks there are, which share their matrices, see `MemberLinear`.
+            Each learns by a loss of its own, and the mean of their logits is the model's. None: 1.
+        periodic: whether the deep network sees waves of the dense features, see `PeriodicNumbers`.
         shared: further arguments of `LinearDeepModel`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or lacks a task of `scale`; for `pairs` of
-            one sparse feature or of widths by table; and for fitted ones of classes or a log link.
+            one sparse feature or of widths by table; for fitted ones of classes or a log link; for
+            `members` without hidden layers, and `periodic` without dense features.
     """
 
     scale_T: Tensor
@@ -56,6 +62,8 @@ class WideAndDeep(LinearDeepModel):
         deep: Widths,
         pairs: Pairs = False,
         scale: LogitScale = None,
+        members: Members = None,
+        periodic: Switch = False,
         **shared: Any,
     ) -> None:
         super().__init__(schema, embedding_dim, **shared)
@@ -68,7 +76,11 @@ class WideAndDeep(LinearDeepModel):
         self.register_buffer("pair_scale", ones)  # of what the network sees of pooled_BE
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
-        self.deep = mlp(width, deep, self.hidden, last="linear")
+        self.numbers = _make_numbers(schema) if periodic else None
+        if self.numbers is not None:
+            width += self.numbers.width - len(schema.dense)
+        self.members = members
+        self.deep = mlp(width, deep, self.hidden, last="linear", members=members)
         init_linear_layers(self, self.linear_init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
@@ -76,14 +88,31 @@ class WideAndDeep(LinearDeepModel):
         wide_BT = self.wide(linear_BE, batch.dense_BD)
         pooled_BE = self.embedding_drop(pooled_BE)
         seen_BE = pooled_BE if self.pair_scale is None else pooled_BE * self.pair_scale
-        x_B = concat_features(seen_BE, batch.dense_BD)
-        deep_BT = self.deep(x_B, batch.weights_B)
-        logits_BT = wide_BT + deep_BT
+        seen_BD = batch.dense_BD if self.numbers is None else self.numbers(batch.dense_BD)
+        deep = self.deep(concat_features(seen_BE, seen_BD), batch.weights_B)
+        if self.members is not None:  # [B, K, T]
+            deep, wide_BT = deep.unflatten(1, (self.members, -1)), wide_BT[:, None]
+        logits = wide_BT + deep
         if self.pairs is not None:
-            logits_BT = logits_BT + self.pairs(pooled_BE.unflatten(1, (-1, self.pair_width)))
+            term_BT = self.pairs(pooled_BE.unflatten(1, (-1, self.pair_width)))
+            logits = logits + (term_BT if self.members is None else term_BT[:, None])
         if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
-            logits_BT = logits_BT.float() * self.scale_T
-        return Prediction.of(logits_BT, batch)
+            logits = logits.float() * self.scale_T
+        if self.members is None:
+            return Prediction.of(logits, batch)
+        aux = {MEMBERS: logits.float()} if self.training else {}
+        return Prediction.of(logits.mean(1), batch, **aux)
+
+
+def _make_numbers(schema: Schema) -> PeriodicNumbers:
+    """Return embeddings of the dense features.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not schema.dense:
+        raise ValueError("periodic=true: the dataset has no numbers of which waves are made; false")
+    return PeriodicNumbers(len(schema.dense))
 
 
 def _check_pairs(schema: Schema, embedding_dim: TableWidths, pairs: bool | str) -> int:

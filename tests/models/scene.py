@@ -27,6 +27,7 @@ SMALL: dict[str, tuple[str, dict]] = {
     "deepfm": ("deepfm", {"deep": [8, 5]}),
     "wide_and_deep": ("wide_and_deep", {"deep": [8, 5]}),
     "wide_and_deep pairs": ("wide_and_deep", {"deep": [8, 5], "pairs": True}),
+    "wide_and_deep members": ("wide_and_deep", {"deep": [8, 5], "pairs": True, "members": 3}),
     "mlp": ("mlp", {"deep": [8, 5]}),
     "xdeepfm": ("xdeepfm", {"deep": [8], "cin": [6, 5]}),
     "autoint": ("autoint", {"attention_dim": 6, "num_heads": 2}),

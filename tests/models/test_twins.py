@@ -147,6 +147,10 @@ COUNTS = {
     "deepfm": NUMBERS * D + layers(NUMBERS, 1) + layers(WIDTH, 8, 5, 1),
     "wide_and_deep": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
     "wide_and_deep pairs": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
+    # matrices once; factors, biases and last layers of each member
+    "wide_and_deep members": layers(NUMBERS, 1)
+    + (FLAT * 8 + 8 * 5)
+    + 3 * (FLAT + 2 * 8 + 8 + 2 * 5 + layers(5, 1)),
     "mlp": layers(FLAT, 8, 5, 1),
     "xdeepfm": NUMBERS * D
     + layers(NUMBERS, 1)

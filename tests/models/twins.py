@@ -105,6 +105,18 @@ def wide_and_deep_pairs(p, e, first, x):
     return wide_and_deep(p, e, first, x) + pairs[:, None]
 
 
+def wide_and_deep_members(p, e, first, x):
+    pairs = sum(dot(a, b) for a, b in combinations(e, 2))
+    logits = []
+    for k in range(len(p["deep.0.bias"])):
+        h = flat(e, x)
+        for place in ("deep.0", "deep.2"):
+            h = (h * p[f"{place}.factors_in"][k]) @ p[f"{place}.shared.weight"].T
+            h = (h * p[f"{place}.factors_out"][k] + p[f"{place}.bias"][k]).clamp(min=0)
+        logits.append(h @ p["deep.4.weight"][k] + p["deep.4.bias"][k])
+    return first_order(p, "wide", first, x) + pairs[:, None] + sum(logits) / len(logits)
+
+
 def plain_mlp(p, e, first, x):
     return mlp(p, "deep", flat(e, x), last_linear=True)
 
@@ -440,6 +452,7 @@ TWINS: dict[str, Twin] = {
     "deepfm": deepfm,
     "wide_and_deep": wide_and_deep,
     "wide_and_deep pairs": wide_and_deep_pairs,
+    "wide_and_deep members": wide_and_deep_members,
     "mlp": plain_mlp,
     "xdeepfm": xdeepfm,
     "autoint": autoint,

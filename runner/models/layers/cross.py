@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from runner.config_value import check_arguments, check_value
 from runner.models.argument_types import Size
-from runner.models.layers.linear import Linear, StackedLinear
-from runner.models.layers.mlp import init_weight
+from runner.models.layers.linear import Linear, StackedLinear, init_weight
 
 
 class Cross(nn.Module):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from runner.config_value import check_value
 from runner.models.argument_types import Size, SomeSizes
-from runner.models.layers.linear import Linear, StackedLinear
-from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight
+from runner.models.layers.linear import Linear, StackedLinear, init_weight
+from runner.models.layers.mlp import HiddenLayers, RowSequential
 from runner.models.layers.small_products import multiply_pairs
 
 

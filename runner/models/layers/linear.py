@@ -180,6 +180,20 @@ class StackedLinear(Linear):
         return self.weight.detach().chunk(self.num_stacked, dim=int(self.summed))
 
 
+def init_weight(weight: Tensor, name: str) -> None:
+    """Draw a weight of shape [out, in] by the name of its initialisation."""
+    if name == "normal":
+        nn.init.normal_(weight, std=1e-4)
+    elif name == "xavier_normal":
+        nn.init.xavier_normal_(weight)
+    elif name == "xavier_uniform":
+        nn.init.xavier_uniform_(weight)
+    elif name == "kaiming_normal":
+        nn.init.kaiming_normal_(weight, nonlinearity="relu")
+    else:
+        nn.init.kaiming_uniform_(weight, nonlinearity="relu")
+
+
 class FirstOrder(nn.Module):
     """The sum of one weight per id, plus a linear function of the dense features; or several sums.
 

@@ -18,6 +18,7 @@ from runner.models.argument_types import (
     Activation,
     Init,
     InnerNorm,
+    Members,
     Norm,
     NormPlace,
     NormScope,
@@ -26,8 +27,9 @@ from runner.models.argument_types import (
 from runner.models.layers.activations import Dice, make_activation
 from runner.models.layers.batch_norm import BatchNorm, all_count
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.linear import Linear, StackedLinear
+from runner.models.layers.linear import Linear, StackedLinear, init_weight
 from runner.models.layers.mask import FieldNorm
+from runner.models.layers.members import MemberLinear, MemberLogits
 from runner.models.layers.normed_linear import are_one_operation, normed_linear
 from runner.models.row_scope import UPDATE_SCOPE
 
@@ -154,6 +156,7 @@ def mlp(
     *,
     input_dropout: float = 0.0,
     last: Literal["hidden", "activation", "linear"] = "hidden",
+    members: int | None = None,
 ) -> RowSequential:
     """Return a linear layer for each width, with what follows it.
 
@@ -166,19 +169,34 @@ def mlp(
         input_dropout: dropout before the first layer.
         last: what the last layer is: a hidden one, a linear map with an activation alone, or a
             linear map.
+        members: K networks in one, whose outputs lie side by side, see `MemberLinear`; the last
+            layer is then a linear map. None: one network.
 
     Raises:
-        ValueError: if a width is below 1, or the dropout is for another number of layers.
+        ValueError: if a width is below 1, the dropout is for another number of layers, or members
+            are too few, too many, or have no hidden layer that they share.
     """
     check_value("widths", widths, Sizes)
     hidden = hidden or HiddenLayers()
     dropouts = hidden.dropouts(len(widths) - (last != "hidden"))
+    check_value("members", members, Members)
+    if members is not None and not dropouts:
+        raise ValueError(f"members={members}: they share hidden layers, and there are none")
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
         is_hidden = depth < len(dropouts)
-        layers.append(Linear(num_inputs, width, bias=not (is_hidden and hidden.cancels_bias)))
+        has_bias = not (is_hidden and hidden.cancels_bias)
+        if members is None:
+            layers.append(Linear(num_inputs, width, bias=has_bias))
+        elif is_hidden:
+            is_first = depth == 0
+            layers.append(
+                MemberLinear(members, num_inputs, width, is_first=is_first, bias=has_bias)
+            )
+        else:
+            layers.append(MemberLogits(members, num_inputs, width))
         if is_hidden:
-            layers += hidden.modules(width)
+            layers += hidden.modules(width, members or 1)
             if dropouts[depth]:
                 layers.append(Dropout(dropouts[depth]))
         elif last == "activation":
@@ -233,17 +251,3 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
                 nn.init.zeros_(module.bias)
         elif callable(init_own_weights := getattr(module, "init_own_weights", None)):
             init_own_weights(name)
-
-
-def init_weight(weight: Tensor, name: str) -> None:
-    """Draw a weight of shape [out, in] by the name of its initialisation."""
-    if name == "normal":
-        nn.init.normal_(weight, std=1e-4)
-    elif name == "xavier_normal":
-        nn.init.xavier_normal_(weight)
-    elif name == "xavier_uniform":
-        nn.init.xavier_uniform_(weight)
-    elif name == "kaiming_normal":
-        nn.init.kaiming_normal_(weight, nonlinearity="relu")
-    else:
-        nn.init.kaiming_uniform_(weight, nonlinearity="relu")

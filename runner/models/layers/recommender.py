@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
+from runner.models.layers.members import MEMBERS, split_members
 
 MOST_LOG = 40.0  # of a prediction, whose powers in a loss stay finite in float32
 
@@ -47,12 +48,15 @@ class Recommender(nn.Module):
         changes = self.class_columns or self.log_columns
         if not changes or not isinstance(prediction, Prediction):
             return prediction
-        logits_BT = prediction.logits_BT
+        aux = prediction.aux
+        if members := split_members(aux):
+            aux = {**aux, MEMBERS: torch.stack([*map(self._as_predicted, members)], dim=1)}
+        return replace(prediction, logits_BT=self._as_predicted(prediction.logits_BT), aux=aux)
+
+    def _as_predicted(self, logits_BT: Tensor) -> Tensor:
         if self.class_columns:
             logits_BT = one_against_rest(logits_BT, self.class_columns)
-        if self.log_columns:
-            logits_BT = exponentials(logits_BT, self.log_columns)
-        return replace(prediction, logits_BT=logits_BT)
+        return exponentials(logits_BT, self.log_columns) if self.log_columns else logits_BT
 
     def forward(self, batch: Batch) -> Prediction:
         return self.predict_tasks(self.embed(batch), batch)

@@ -19,6 +19,7 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.fm import PairTerm
 from runner.models.layers.linear import FirstOrder
+from runner.models.layers.members import MemberLogits
 from runner.training.health.fit_again import fit_again
 from runner.training.health.linear_regression import fit_numbers
 from runner.training.health.logistic_regression import Chosen, Columns, fit_tasks
@@ -46,7 +47,8 @@ def start_linear(job: Job) -> str:
     schema, model = job.dataset.schema, job.context.model
     linear = next((m for m in model.modules() if isinstance(m, FirstOrder)), None)
     deep = getattr(model, "deep", None)
-    maps = [m for m in deep.modules() if isinstance(m, nn.Linear)] if deep is not None else []
+    kinds = nn.Linear | MemberLogits
+    maps = [m for m in deep.modules() if isinstance(m, kinds)] if deep is not None else []
     if linear is None or not maps:
         raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
     if job.context.ranks.is_distributed:

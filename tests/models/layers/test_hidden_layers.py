@@ -105,6 +105,7 @@ BATCH_NORMS = {  # in the small models of tests/models/scene.py, by hand
     "deepfm": 2,
     "wide_and_deep": 2,
     "wide_and_deep pairs": 2,
+    "wide_and_deep members": 2,
     "mlp": 2,
     "xdeepfm": 1,
     "autoint": 0,
