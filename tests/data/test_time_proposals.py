@@ -127,7 +127,28 @@ def test_how_long_it_took_until_an_event_is_no_time_that_splits(tmp_path, capsys
         assert "time" not in proposed["numeric"]
         note = "time: may be how long it took until the label"
         assert (note in capsys.readouterr().out) is not splits
+    path = str(tmp_path / "survival.parquet")
+    pq.write_table(pa.table(table | {"status": (table["time"] < 900).astype(int)}), path)
+    proposed = propose(path, tmp_path / "survival.yaml", "--label", "status")
+    assert "time" not in proposed["split"] and note in capsys.readouterr().out
     proposed = propose(str(tmp_path / "event.parquet"), tmp_path / "x.yaml", "--time", "time")
+    assert proposed["split"]["time"] == "time"
+
+
+@pytest.mark.parametrize(("spread", "splits"), [(200, False), (5000, True)])
+def test_a_time_with_which_a_number_to_be_predicted_rises_splits_no_rows(spread, splits, tmp_path):
+    rng = np.random.default_rng(0)
+    time = rng.integers(2800, 10600, ROWS)  # of a race, of which `net` lacks the way to the line
+    table = {
+        "age": rng.normal(size=ROWS),
+        "time": time,
+        "net": time - rng.integers(0, spread, ROWS),
+    }
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table(table), path)
+    proposed = propose(path, tmp_path / "x.yaml", "--label", "net", "--task", "regression")
+    assert ("time" in proposed["split"]) is splits
+    proposed = propose(path, tmp_path / "y.yaml", "--label", "net", "--time", "time")
     assert proposed["split"]["time"] == "time"
 
 

@@ -40,7 +40,8 @@ _OTHER_TIMES = _words(
     update updated modified delivery delivered shipping shipped closed resolved completed paid
     returned refunded cancelled canceled due since hire hired founded established"""
 )
-_EVENTS = _words("event death dead died deceased censored censor cens")  # of studies of survival
+# of studies of survival, whose tables in R mostly have `time` and `status`
+_EVENTS = _words("event death dead died deceased censored censor cens status relapse recurrence")
 RATING_WORDS = _words("rating ratings stars overall")
 _GRADES = _words("relevance relevancy rel esci judgement judgment")
 _BESIDE_GRADES = _words("label grade level score graded human median mean query doc document is")

@@ -179,12 +179,17 @@ def chance_error(y_R: np.ndarray) -> float:
 def tells_by_order(x_R: np.ndarray, label_R: np.ndarray) -> bool:
     """Return whether a number rises or falls with the label in nearly all rows, NaN left out."""
     known_R = ~np.isnan(x_R) & ~np.isnan(label_R)
+    return abs(correlate_ranks(x_R, label_R)) >= LEAK_CORRELATION
+
+
+def correlate_ranks(x_R: np.ndarray, label_R: np.ndarray) -> float:
+    """Return Spearman's correlation of the rows in which neither is NaN; 0 of too few, or alike."""
     if known_R.sum() < max(LEAST_ROWS, known_R.size / 2):
-        return False
+        return 0.0
     x_K, label_K = _ranks(x_R[known_R]), _ranks(label_R[known_R])
     if x_K.min() == x_K.max() or label_K.min() == label_K.max():
-        return False
-    return bool(abs(np.corrcoef(x_K, label_K)[0, 1]) >= LEAK_CORRELATION)
+        return 0.0
+    return float(np.corrcoef(x_K, label_K)[0, 1])
 
 
 def _ranks(values_K: np.ndarray) -> np.ndarray:

@@ -21,8 +21,13 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import read_binary_labels
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
-from runner.data.tabular.judging_sample import read_numbers
-from runner.data.tabular.label_leaks import LEAK_AUC, find_only_label, leak_auc
+from runner.data.tabular.judging_sample import read_number_label, read_numbers
+from runner.data.tabular.label_leaks import (
+    LEAK_AUC,
+    correlate_ranks,
+    find_only_label,
+    leak_auc,
+)
 from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.times import (
     AMBIGUOUS,
@@ -41,6 +46,7 @@ from runner.errors import UserError, nearest_hint
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
 MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
 FEWEST_VALUES, MOST_BACK = 10, 0.001  # of a number that goes with the time; steps against it
+MEASURED_CORRELATION = 0.9  # of the ranks of a time and of a number to be predicted
 MOST_AFTER = 0.01  # of the rows with a time after that of the row
 
 
@@ -87,7 +93,7 @@ def choose_time(
     if given:
         times = [f for f in columns if f.name == given]
     else:
-        times = [f for f in times if not _may_be_until_event(f, roles)]
+        times = [f for f in times if not _may_be_until_event(f, sample, roles)]
         times = drop_times_of_ids(sample, times, roles)
     # one that is called a time comes before one that may be that of a delivery
     for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
@@ -150,7 +156,7 @@ def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None
 
 
 def describe_possible_times(
-    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
 ) -> list[str]:
     """Return a note on columns that may be the time of a row, where none has been taken for it.
 
@@ -162,7 +168,7 @@ def describe_possible_times(
             sounds_like_time(f.name) and not guess_kind(f.name)
         )
         is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
-        if is_other and _may_be_until_event(f, roles):
+        if is_other and _may_be_until_event(f, sample, roles):
             notes.append(
                 f"{f.name}: may be how long it took until the label, which is not known before, "
                 f"and is left out; if it is when rows came about, --time {f.name} splits them by it"
@@ -209,15 +215,24 @@ def describe_possible_times(
     return notes
 
 
-def _may_be_until_event(f: ColumnStatistics, roles: Mapping[str, Role]) -> bool:
+def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[str, Role]) -> bool:
     """Tell whether a time without a date may be that until the label, as in studies of survival.
 
-    A split by it would test on the rows that were watched longest, which have seen no event.
+    A split by it would test on the rows that were watched longest, which have seen no event. So
+    would one by the time of a race, with which a number to be predicted rises, test on the slow.
     """
     has_date = f.low is None or f.time_form or f.low >= EARLIEST_S
     if has_date or roles[f.name].reason != TIME_REASON:
         return False
-    return any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items())
+    time_R = _read_times(sample, f.name, "")
+    for name, role in roles.items():
+        if role.name == "labels" and is_event_in_time(name):
+            return True
+        if role.name == "labels" and role.settings.get("type") == "regression":
+            label_R = read_number_label(sample[name], role)
+            if abs(correlate_ranks(time_R, label_R)) >= MEASURED_CORRELATION:
+                return True
+    return False
 
 
 def _are_of_some_form(texts: Sequence[str]) -> bool:

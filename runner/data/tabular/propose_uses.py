@@ -131,7 +131,7 @@ def use_rows(
         num_untimed = by_time.num_missing
         notes.append(describe_missing_times(by_time, table.num_rows))
     if "random" in split.get("split", {}):
-        notes += describe_possible_times(columns, roles)
+        notes += describe_possible_times(table, columns, roles)
         notes += describe_copied_rows(table, columns)
     buckets, found = propose_buckets(sample, roles, {*taken, *number_ids})
     number_ids |= buckets
