@@ -229,6 +229,18 @@ def test_an_income_is_a_feature_of_a_label_that_is_named_and_a_second_outcome_is
     assert "income" not in proposed["categorical"]
 
 
+@pytest.mark.parametrize("years", [("y98", "y99", "y00"), ("Y2013", "Y2014")])
+def test_columns_of_years_are_no_labels(years, write, propose):
+    of_years = {name: binary(n) for n, name in enumerate(years)}
+    _, shown = propose(write(fare=np.random.default_rng(3).normal(size=ROWS), **of_years))
+    assert f"no column looks like the label (of two values: {', '.join(years)})" in shown
+    proposed, _ = propose(write(late=binary(5), **of_years), "--label=late")
+    assert set(years) <= proposed["categorical"].keys()
+    tasks = {f"y{n}": binary(n) for n in range(1, 12)}
+    proposed, _ = propose(write(late=binary(12), **tasks), "--label=late")
+    assert "categorical" not in proposed or not tasks.keys() & proposed["categorical"].keys()
+
+
 def test_a_folder_of_two_tables_is_told_to_name_one(tmp_path):
     (tmp_path / "movies.csv").write_text("movie,title\n" + "1,Heat\n2,Ran\n" * 20)
     (tmp_path / "ratings.csv").write_text("user,movie,rating\n" + "1,1,4\n2,2,5\n" * 20)

@@ -185,6 +185,12 @@ def is_coordinate(name: str, names: Collection[str], *, beside: str = "x") -> bo
     return all(other + name[1:] in names for other in others)
 
 
+def is_year(name: str, names: Collection[str]) -> bool:
+    """Tell whether y98 or Y2013 is of a year, not one of the labels y1, y2 and so on."""
+    year = re.fullmatch(r"y_?(\d\d|(19|20)\d\d)", name, re.IGNORECASE)
+    return year is not None and name[: year.start(1)] + "1" not in names
+
+
 def is_amount_sold(name: str) -> bool:
     """Tell whether a name is that of what a table of sales has to predict, such as `units_sold`."""
     words = set(_plain_words(name))

@@ -20,6 +20,7 @@ from runner.data.tabular.column_names import (
     is_grade,
     is_outcome,
     is_rating,
+    is_year,
     split_words,
 )
 from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
@@ -49,6 +50,7 @@ _YES |= {"ja", "oui", "si", "sí", "sim", "tak", "evet", "wahr", "vrai"}
 def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:
     """Return the columns that look like labels, and what they look like; one of them is taken."""
     names = [f.name for f in columns]
+    columns = [f for f in columns if not is_year(f.name, names)]
     columns = [f for f in columns if is_binary(f) or not is_coordinate(f.name, names, beside="xz")]
     named = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
     complete = [f for f in columns if not f.missing_share]
