@@ -229,6 +229,14 @@ def test_an_income_is_a_feature_of_a_label_that_is_named_and_a_second_outcome_is
     assert "income" not in proposed["categorical"]
 
 
+def test_an_income_in_numbers_is_no_label_where_none_is_named(write, propose):
+    texts = np.array(["a", "b", "c"])[np.random.default_rng(3).integers(0, 3, ROWS)]
+    income = np.random.default_rng(4).normal(900, 100, ROWS)
+    proposed, shown = propose(write(income=income, vote=texts))
+    assert "labels" not in proposed and "income" in proposed["numeric"]
+    assert "no column looks like the label" in shown
+
+
 @pytest.mark.parametrize("years", [("y98", "y99", "y00"), ("Y2013", "Y2014")])
 def test_columns_of_years_are_no_labels(years, write, propose):
     of_years = {name: binary(n) for n, name in enumerate(years)}

@@ -81,6 +81,7 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     has_users = any(USER.fullmatch(name) for name in names)  # else a mean, as of a catalogue
     single = [f for f in complete if not (pt.is_nested(f.type) or f.separator)]
     measured = [f for f in single if f.low is not None]
+    measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
     found = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
     return found[:1], "named like a label"
 
