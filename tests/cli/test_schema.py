@@ -503,6 +503,7 @@ def test_what_tells_a_number_by_its_order_is_left_out_with_a_warning(write, prop
         (lambda a, b: a + b, 2, "quantity + unit_price"),
         (lambda a, b: b - a, 2, "unit_price - quantity"),
         (lambda a, b: b / a, 3, "unit_price / quantity"),
+        (lambda a, b: 100 * b / a, 1, "100 x unit_price / quantity"),
         (lambda a, b: b / a + 0.01, 3, None),
     ],
 )
@@ -515,6 +516,18 @@ def test_two_columns_that_make_the_number_are_told(write, propose, make, decimal
     assert ("warning: y is" in shown) == (formula is not None)
     if formula is not None:
         assert f"warning: y is {formula}: are both known before y is? --drop" in shown
+
+
+def test_a_share_in_percent_that_32_bits_held_is_told(tmp_path, propose):
+    rng = np.random.default_rng(7)
+    eligible = rng.integers(50, 900, ROWS)
+    taking = rng.binomial(eligible, 0.8)
+    rate = (100 * taking / eligible).round(1).astype(np.float32).astype(float)  # 97.599998
+    columns = {"taking_count": taking, "eligible_count": eligible, "rate": rate}
+    pacsv.write_csv(pa.table(columns), path := str(tmp_path / "x.csv"))
+    _, shown = propose(path, "--label", "rate", "--task", "regression")
+    assert "warning: rate is 100 x taking_count / eligible_count: are both known" in shown
+    assert "A row of counts is better two: a label of 1 with the weight taking_count" in shown
 
 
 @pytest.mark.parametrize("noise", [0, 0.3])

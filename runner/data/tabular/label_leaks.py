@@ -27,10 +27,11 @@ MOST_COLUMNS, FORMULA_ROWS = 30, 5_000  # that are tried in pairs
 SIGN_ERROR = 0.001  # of the factors 1 and -1 of a sum
 MOST_DECIMALS = 6  # to which a label may be rounded
 FORMULAS: dict[str, tuple[Callable[..., np.ndarray], Callable[..., Iterator[tuple[str, ...]]]]] = {
-    "+": (np.add, combinations),
-    "x": (np.multiply, combinations),
-    "-": (np.subtract, permutations),
-    "/": (np.divide, permutations),
+    "{} + {}": (np.add, combinations),
+    "{} x {}": (np.multiply, combinations),
+    "{} - {}": (np.subtract, permutations),
+    "{} / {}": (np.divide, permutations),
+    "100 x {} / {}": (lambda part_R, all_R: 100 * np.divide(part_R, all_R), permutations),
 }
 
 
@@ -178,12 +179,12 @@ def chance_error(y_R: np.ndarray) -> float:
 
 def tells_by_order(x_R: np.ndarray, label_R: np.ndarray) -> bool:
     """Return whether a number rises or falls with the label in nearly all rows, NaN left out."""
-    known_R = ~np.isnan(x_R) & ~np.isnan(label_R)
     return abs(correlate_ranks(x_R, label_R)) >= LEAK_CORRELATION
 
 
 def correlate_ranks(x_R: np.ndarray, label_R: np.ndarray) -> float:
     """Return Spearman's correlation of the rows in which neither is NaN; 0 of too few, or alike."""
+    known_R = ~np.isnan(x_R) & ~np.isnan(label_R)
     if known_R.sum() < max(LEAST_ROWS, known_R.size / 2):
         return 0.0
     x_K, label_K = _ranks(x_R[known_R]), _ranks(label_R[known_R])
@@ -214,12 +215,12 @@ def find_formula(
     if len(values):  # what most rows have, such as 0, is met by chance
         label_R = np.where(label_R == values[counts.argmax()], np.nan, label_R)
     varying = [n for n, x_R in numbers.items() if (x_R[:-1] != x_R[1:]).any()][:MOST_COLUMNS]
-    for sign, (make, pairs) in FORMULAS.items():
+    for formula, (make, pairs) in FORMULAS.items():
         for one, other in pairs(varying, 2):
             with np.errstate(all="ignore"):  # a quotient by 0 meets nothing
                 made_R = make(numbers[one], numbers[other])
             if _meets(made_R, label_R, bound_R):
-                return f"{one} {sign} {other}", (one, other)
+                return formula.format(one, other), (one, other)
     return _find_sum({name: numbers[name] for name in varying}, all_R, label_R, bound_R)
 
 
@@ -260,7 +261,8 @@ def _rounding(label_R: np.ndarray) -> np.ndarray:
     """Return [R] by how much a formula may differ from a label that has so many decimals."""
     known_R = label_R[~np.isnan(label_R)]
     decimals = range(MOST_DECIMALS)
-    exact = [d for d in decimals if np.allclose(known_R, known_R.round(d), rtol=0, atol=1e-9)]
+    # 97.6 of 32 bits may be written as 97.599998
+    exact = [d for d in decimals if np.allclose(known_R, known_R.round(d), rtol=1e-7, atol=1e-9)]
     half = 0.501 * 10.0 ** -exact[0] if exact and exact[0] else 0.0  # whole numbers are exact
     return np.asarray(half + 1e-6 * np.abs(label_R))
 
