@@ -597,6 +597,24 @@ def test_texts_are_labels(tmp_path):
         parse_schema({"labels": {"income": {"positive": ["a"], "above": 3}}})
 
 
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ({"positive": ["1"]}, [[0], [1], [0], [1]]),
+        ({"classes": ["0", "1", "2"]}, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]),
+        ({"type": "regression", "grades": ["2", "1", "0"]}, [[2], [1], [0], [1]]),
+        ({"positive": ["1.0"]}, [[0], [1], [0], [1]]),
+    ],
+)
+def test_whole_numbers_of_a_label_that_pandas_has_written_as_fractions_are_named_by_their_digits(
+    label, expected, tmp_path
+):
+    (tmp_path / "x.csv").write_text("x,status\n1,0.0\n2,1.0\n3,2.0\n4,1.0\n")
+    schema = {"labels": {"status": label}, "numeric": ["x"]}
+    data = open_dataset(format="csv", path=str(tmp_path / "x.csv"), schema=schema, mix=False)
+    assert next(data.batches("train", batch_size=4)).labels_BT.tolist() == expected
+
+
 def test_texts_are_grades_by_their_place_in_the_list(tmp_path):
     grades, path = ["Good", "Bad", " Fair", None, "good"], tmp_path / "x.parquet"
     settings = {"type": "regression", "grades": ["Bad", "Fair", "Good"]}

@@ -124,16 +124,23 @@ def _read_texts(
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
-        places = pc.index_in(texts, pa.array([text.strip() for text in known], pa.string()))
+        places = _find_places(texts, known)
         unknown = places.is_null().to_numpy(zero_copy_only=False) & ~missing
         listed = ", ".join(known)
         validator.reject(
             label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: {what} are {listed}"
         )
     if label.positive:
-        positive = pa.array([text.strip() for text in label.positive], pa.string())
-        return pc.is_in(texts, positive).to_numpy(zero_copy_only=False).astype(np.float64), missing
+        is_one = _find_places(texts, label.positive).is_valid()
+        return is_one.to_numpy(zero_copy_only=False).astype(np.float64), missing
     return places.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
+
+
+def _find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
+    """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`."""
+    known = pa.array([name.strip() for name in names], pa.string())
+    whole = pc.replace_substring_regex(texts, r"^(-?\d+)\.0+$", r"\1")
+    return pc.coalesce(pc.index_in(texts, known), pc.index_in(whole, known))
 
 
 def label_texts(values: pa.Array) -> pa.Array:

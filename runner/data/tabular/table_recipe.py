@@ -74,9 +74,10 @@ class TableRecipe(TableFiles, Recipe):
         It differs from LAYOUT_VERSION where files are fetched, where they hold the items that users
         have seen, where rows without a time or a listed value are judged, for texts, of which an
         open quote or one of several passes took rows before, for rows of a user's own, which were
-        filtered or lost fractions unseen, for lists in texts, of which NumPy's were one id, and
-        for matches of ids, of which large ones had not all digits, so that a cache that was made
-        otherwise is not used.
+        filtered or lost fractions unseen, for lists in texts, of which NumPy's were one id, for
+        matches of ids, of which large ones had not all digits, and for labels whose values are
+        named as whole numbers, of which 1.0 was none, so that a cache that was made otherwise is
+        not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
@@ -85,6 +86,8 @@ class TableRecipe(TableFiles, Recipe):
         words = ["seen"] if has_events else ["judged"] if is_judged else []
         words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
         words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
+        named = {v for spec in self.declared.labels for v in (*spec.positive, *spec.grades)}
+        words += ["numbers"] if any(v.strip().lstrip("-").isdigit() for v in named) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 
