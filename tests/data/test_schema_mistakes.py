@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from runner.data.tabular.schema_file import expand_pattern, parse_schema
-from runner.data.tabular.schema_yaml import read_schema_yaml
+from runner.data.tabular.schema_yaml import format_value, read_schema_yaml
 from runner.data.tabular.split_setting import parse_split
 from runner.errors import ConfigError
 from tests.conftest import ROOT
@@ -177,3 +177,10 @@ def test_a_few_lines_whose_aliases_multiply_are_refused_at_once():
         read_schema_yaml("a: &a [*a]", "s.yaml")
     few = read_schema_yaml("a: &a {b: 1}\nc: *a\nd: {<<: *a, e: 2}", "s.yaml")
     assert few["d"] == {"b": 1, "e": 2}
+
+
+def test_numbers_with_an_exponent_are_numbers_as_schema_writes_them():
+    numbers = [1e-07, 2.5e-07, -1e20, 3e22, 12.0]
+    text = f"x: {format_value(numbers)}\ny: {format_value(['1e-07', 'a1e5'])}\nz: a1e-5"
+    found = read_schema_yaml(text, "x.yaml")
+    assert found == {"x": numbers, "y": ["1e-07", "a1e5"], "z": "a1e-5"}

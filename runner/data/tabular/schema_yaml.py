@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,15 @@ from runner.data.core.source_files import nearest_path
 from runner.errors import ConfigError, raise_combined
 
 _MOST_VALUES = 10_000_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 takes it for a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def read_schema_file(path: Path) -> Mapping[str, Any]:
@@ -45,7 +55,7 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
     root = compose_yaml(text, where, most_values=_MOST_VALUES)
     raise_combined(_find_repeated_keys(root, where, set()))
     try:
-        loaded = yaml.safe_load(text)
+        loaded = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{where}: not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(loaded, Mapping):
