@@ -138,7 +138,7 @@ def test_how_long_it_took_until_an_event_is_no_time_that_splits(tmp_path, capsys
 @pytest.mark.parametrize(("spread", "splits"), [(200, False), (5000, True)])
 def test_a_time_with_which_a_number_to_be_predicted_rises_splits_no_rows(spread, splits, tmp_path):
     rng = np.random.default_rng(0)
-    time = rng.integers(2800, 10600, ROWS)  # of a race, of which `net` lacks the way to the line
+    time = rng.integers(100, 9900, ROWS)  # of a race, of which `net` lacks the way to the line
     table = {
         "age": rng.normal(size=ROWS),
         "time": time,
@@ -150,6 +150,23 @@ def test_a_time_with_which_a_number_to_be_predicted_rises_splits_no_rows(spread,
     assert ("time" in proposed["split"]) is splits
     proposed = propose(path, tmp_path / "y.yaml", "--label", "net", "--time", "time")
     assert proposed["split"]["time"] == "time"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "splits"),
+    [(340, 984, False), (28_800, 72_000, False), (1, 984, True), (90_000, 99_000, True)],
+)
+def test_a_time_of_day_in_minutes_or_seconds_is_a_number(first, last, splits, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    path = str(tmp_path / "x.parquet")
+    time = first + 2 * rng.integers(0, (last - first) // 2, ROWS)
+    table = {"Time": time, "click": rng.integers(0, 2, ROWS)}
+    pq.write_table(pa.table({**table, "age": rng.normal(size=ROWS)}), path)
+    proposed = propose(path, tmp_path / "x.yaml")
+    assert ("time" in proposed["split"]) is splits
+    assert ("Time" in proposed["numeric"]) is not splits
+    note = "Time: is named like a time, but may be a count; --time Time splits the rows by it"
+    assert (note in capsys.readouterr().out) is not splits
 
 
 def test_times_of_day_are_no_times_that_could_split(tmp_path):

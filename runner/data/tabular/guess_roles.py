@@ -35,6 +35,7 @@ from runner.data.tabular.times import (
     EARLIEST_S,
     FEWEST_DAYS,
     LATEST_S,
+    SECONDS_OF_DAY,
     TEXT_DATES,
     is_seconds,
     is_temporal,
@@ -105,8 +106,10 @@ def is_time(f: ColumnStatistics) -> bool:
     # few whole numbers of 8 digits are days such as 20141021: so many of them are no chance
     if f.time_form in DATE_FORMS and f.num_distinct >= FEWEST_DAYS and guess_kind(f.name) != "id":
         return True
-    # a time from an origin of its own, such as the start of the record
-    return TIME.fullmatch(f.name) is not None and f.low >= 0 and f.num_distinct > 200
+    # a time from an origin of its own, such as the start of the record; what begins later and ends
+    # within a day may be a time of day, in minutes or seconds, or how long something took
+    begins = f.low <= f.high / 20 or f.high >= SECONDS_OF_DAY
+    return TIME.fullmatch(f.name) is not None and begins and f.low >= 0 and f.num_distinct > 200
 
 
 def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from runner.errors import ConfigError, raise_combined
 _MOST_VALUES = 10_000_000
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
     """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 takes it for a text."""
 
 
