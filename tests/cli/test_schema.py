@@ -1484,6 +1484,22 @@ def test_numbers_that_only_move_one_way_with_the_time_of_the_split_are_left_out(
     assert list(propose(path)[0]["numeric"]) == ["year_part"]
 
 
+def test_ids_that_only_move_one_way_with_the_time_of_the_split_are_left_out(write, propose):
+    hours = np.random.default_rng(1).permutation(ROWS)
+    path = write(
+        click=binary(),
+        event_time=pa.array(hours * 3600, pa.timestamp("s")),
+        season=1990 + hours * 20 // ROWS,
+        version=np.minimum(hours * 20 // ROWS, 12),  # the last one has train rows as well
+        weekday=hours // 24 % 7,
+    )
+    proposed, shown = propose(path)
+    assert "season only moves one way with event_time" in shown
+    assert "season" not in proposed["categorical"]
+    assert {"version", "weekday"} <= proposed["categorical"].keys()
+    assert "season" in propose(path, "--categorical", "season")[0]["categorical"]
+
+
 def test_numbers_of_a_table_with_many_rows_a_day_do_not_go_with_its_days(write, propose):
     rng, days = np.random.default_rng(0), np.arange(20_000) * 14 // 20_000
     path = write(

@@ -139,7 +139,9 @@ def propose_schema(
         if time is None and "random" in split.get("split", {}):
             notes += describe_days_of_names(files)
         if time and is_by_time(split):
-            notes += drop_times_in_disguise(sample.table, roles, time, hints.numeric)
+            notes += drop_times_in_disguise(
+                sample.table, roles, time, (*hints.numeric, *hints.categorical)
+            )
         uses = use_rows(
             sample.table,
             columns,

@@ -21,7 +21,7 @@ from runner.data.tabular.column_names import (
 from runner.data.tabular.column_statistics import ColumnStatistics, compute_statistics
 from runner.data.tabular.guess_label import read_binary_labels
 from runner.data.tabular.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
-from runner.data.tabular.judging_sample import read_number_label, read_numbers
+from runner.data.tabular.judging_sample import is_single_id, read_number_label, read_numbers
 from runner.data.tabular.label_leaks import (
     LEAK_AUC,
     correlate_ranks,
@@ -284,7 +284,7 @@ def drop_times_in_disguise(
     """Leave out numbers that only rise, or only fall, with the time by which rows are split.
 
     The test rows have values of them that no train row has, such as the year as a fraction or the
-    number of a row, for which nothing can have been learnt.
+    number of a row, for which nothing can have been learnt. So do ids such as a year or a season.
 
     Args:
         sample: rows of the table.
@@ -298,12 +298,18 @@ def drop_times_in_disguise(
     seconds_R = time.read_seconds(sample)
     found = []
     for name, role in roles.items():
-        if role.name != "numeric" or "size" in role.settings or name in kept:
+        is_id = is_single_id(role) and pt.is_primitive(sample[name].type)
+        is_number = role.name == "numeric" and "size" not in role.settings
+        if not (is_id or is_number) or name in kept:
             continue
-        x_R = read_numbers(sample[name], role.settings)
+        x_R = read_numbers(sample[name], {} if is_id else role.settings)
         known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
         if len(np.unique(x_R[known_R])) < FEWEST_VALUES:
             continue
+        is_train_R = seconds_R < np.nanquantile(seconds_R, 0.8)
+        is_seen_K = np.isin(x_R[known_R & ~is_train_R], x_R[is_train_R])
+        if is_id and is_seen_K.sum() > len(is_seen_K) / 2:
+            continue  # such as a year, if the last one began long ago
         for sign in (1, -1):
             x_K = sign * x_R[known_R]
             order_K = np.lexsort((x_K, seconds_R[known_R]))
@@ -316,7 +322,8 @@ def drop_times_in_disguise(
     if len(found) in (0, num_features):  # or nothing else is there to learn from
         return []
     for name in found:
-        roles[name] = Role("", f"moves one way with {time.name}; --numeric {name} keeps it")
+        flag = f"--{roles[name].name} {name}"
+        roles[name] = Role("", f"moves one way with {time.name}; {flag} keeps it")
     move = "move" if len(found) > 1 else "moves"
     return [
         f"{', '.join(found)} only {move} one way with {time.name}, by which the rows are split, so "
