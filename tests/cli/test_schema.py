@@ -1484,6 +1484,15 @@ def test_numbers_that_only_move_one_way_with_the_time_of_the_split_are_left_out(
     assert list(propose(path)[0]["numeric"]) == ["year_part"]
 
 
+def test_one_amount_as_large_as_a_hash_makes_no_ids_of_the_others(write, propose):
+    saved = np.random.default_rng(0).integers(1, 90, ROWS) * 50_000
+    saved[7] = 10**14
+    hashes = np.random.default_rng(1).integers(0, 2**62, 300)[np.arange(ROWS) % 300]
+    proposed, _ = propose(write(click=binary(), saved_amount=saved, hash_count=hashes))
+    assert proposed["numeric"]["saved_amount"]["log1p"]
+    assert "hash_count" in proposed["categorical"]
+
+
 def test_ids_that_only_move_one_way_with_the_time_of_the_split_are_left_out(write, propose):
     hours = np.random.default_rng(1).permutation(ROWS)
     path = write(

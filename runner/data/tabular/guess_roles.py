@@ -282,7 +282,9 @@ def _may_be_ids(f: ColumnStatistics) -> bool:
 def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
     """Return whether whole numbers are a quantity, and why."""
     low, high, kind = f.low or 0.0, f.high or 0.0, guess_kind(f.name)
-    if high > 1e10 or low < -1e9:
+    # one 1e14 among amounts is a mistake
+    first, last = f.likely if f.likely and kind == "quantity" else (low, high)
+    if last > 1e10 or first < -1e9:
         return False, "numbers as large as hashes"
     if kind == "id":
         return False, "named like an id"
