@@ -139,8 +139,11 @@ def _read_texts(
 def _find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
     """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`."""
     known = pa.array([name.strip() for name in names], pa.string())
-    whole = pc.replace_substring_regex(texts, r"^(-?\d+)\.0+$", r"\1")
-    return pc.coalesce(pc.index_in(texts, known), pc.index_in(whole, known))
+    places = pc.index_in(texts, known)
+    if not pc.any(pc.ends_with(texts, ".0")).as_py():
+        return places
+    whole = pc.replace_substring_regex(texts, r"^(-?\d+)\.0$", r"\1")
+    return pc.coalesce(places, pc.index_in(whole, known))
 
 
 def label_texts(values: pa.Array) -> pa.Array:
