@@ -14,6 +14,7 @@ from runner.data.core.dataset import Dataset
 from runner.embeddings.cpu_tables import CpuTables
 from runner.machine.cores import usable_cores
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.members import MemberLinear
 from runner.models.layers.mlp import RowSequential
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
 from runner.training.update.context import Context
@@ -155,16 +156,16 @@ def count_products(
 ) -> int:
     """Return the multiplications of a row by the weights of the dense half, rather too many.
 
-    Each weight of an MLP counts once; every other one for each feature, as an attention over
-    features has it, or each column of the widest table, as a CIN has it, whichever are more; and
-    all of them for each event of the longest sequence.
+    Each weight of an MLP counts once, or for each member that shares it; every other one for each
+    feature, as an attention over features has it, or each column of the widest table, as a CIN has
+    it, whichever are more; and all of them for each event of the longest sequence.
     """
     mlps = [module for module in model.modules() if isinstance(module, RowSequential)]
-    of_mlps = {weight for module in mlps for weight in module.parameters()}
+    counts: dict[Tensor, int] = {w: 1 for module in mlps for w in module.parameters()}
+    shared = [module for module in model.modules() if isinstance(module, MemberLinear)]
+    counts |= {module.shared.weight: module.num_members for module in shared}
     places = max(len(schema.dense) + len(schema.sparse), width)
     events = max((sequence.max_length for sequence in schema.sequences), default=1)
     return events * sum(
-        weight.numel() * (1 if weight in of_mlps else places)
-        for weight in weights
-        if weight.dim() > 1
+        weight.numel() * counts.get(weight, places) for weight in weights if weight.dim() > 1
     )
