@@ -110,8 +110,10 @@ def check_column_types(
     def require_number(column: str, type_: pa.DataType, is_amount: bool) -> None:
         fits = _is_number(type_) or is_seconds(type_) or (is_amount and is_text(type_))
         fits |= is_input and pt.is_null(type_) and column in declared.optional_columns
-        advice = "; texts such as $1,234.50 need `input: amount`" if is_text(type_) else ""
-        require(column, fits, f"a number{advice}")
+        advice = "; texts such as $1,234.50 need `input: amount`"
+        if is_input:
+            advice = "; the run has learnt from numbers, so give 20.5 and not the text '20.5'"
+        require(column, fits, f"a number{advice if is_text(type_) else ''}")
 
     for column, is_amount in _number_columns(declared):
         require_number(column, file_schema.field(column).type, is_amount)
