@@ -54,6 +54,23 @@ def test_a_level_that_stays_where_it_was_ends_with_the_train_rows(tmp_path):
     assert given["clip"] == [None, pytest.approx(last, abs=1)]
 
 
+def test_the_train_rows_of_a_few_minutes_end_at_their_own_second(tmp_path):
+    rng = np.random.default_rng(0)
+    start, num_rows = np.datetime64("2021-01-01T12:00:00.000"), 2000
+    level = 20 * (1 - np.exp(-np.arange(num_rows) / 400))
+    table = {
+        "ts": start + np.arange(num_rows) * np.timedelta64(300, "ms"),
+        "x": rng.normal(size=num_rows),
+        "load": 50 + level + rng.normal(0, 2, num_rows),
+    }
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    given = [str(tmp_path / "x.parquet"), "--label", "load", "--out", str(tmp_path / "x.yaml")]
+    assert schema_verb(given, ()) == 0
+    number = yaml.safe_load((tmp_path / "x.yaml").read_text())["numeric"]["ts_days"]
+    last_days = (table["ts"][1600] - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    assert number["clip"] == [None, pytest.approx(last_days, abs=1e-5)]
+
+
 @pytest.mark.parametrize("level", ["none", "a week", "days of their own"])
 def test_a_level_that_stays_or_returns_needs_no_time(tmp_path, level):
     assert "date_days" not in propose(tmp_path, LEVELS[level])["numeric"]

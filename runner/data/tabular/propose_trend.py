@@ -68,7 +68,7 @@ def propose_trend(
     ends = ""
     if "line" not in by_label.values():
         end = np.nanquantile(seconds_R, TRAIN_SHARE, method="higher") / SECONDS_OF_DAY
-        settings["clip"] = [None, round(float(end), 2)]
+        settings["clip"] = [None, round(float(end), 5)]  # to a second
         ends = ", which end with the train rows (`clip`), since the level of the last of them stays"
     return {f"{time.name}_days": {**settings, "standardise": True}}, [
         f"{time.name}: the level of {', '.join(moving)} moves with the time: its days since 1970 "
