@@ -135,6 +135,26 @@ def test_how_long_it_took_until_an_event_is_no_time_that_splits(tmp_path, capsys
     assert proposed["split"]["time"] == "time"
 
 
+@pytest.mark.parametrize("unit", [30.4, 30], ids=["months with fractions", "few whole months"])
+def test_how_long_it_took_is_no_feature_beside_the_event_either(unit, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    days = rng.integers(1, 1800, ROWS)
+    died = (rng.random(ROWS) < np.where(days < 900, 0.8, 0.3)).astype(int)
+    time = days / unit if unit % 1 else days // unit
+    table = {"time": time, "age": rng.normal(size=ROWS), "status": died}
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table(table), path)
+    proposed = propose(path, tmp_path / "x.yaml", "--label", "status")
+    assert "time" not in {*proposed["numeric"], *proposed.get("categorical", {})}
+    assert "time: may be how long it took until the label" in capsys.readouterr().out
+    proposed = propose(path, tmp_path / "y.yaml", "--label", "status", "--numeric", "time")
+    assert "time" in proposed["numeric"]
+    table["click"] = table.pop("status")
+    pq.write_table(pa.table(table), path)
+    proposed = propose(path, tmp_path / "z.yaml", "--label", "click")
+    assert "time" in {*proposed["numeric"], *proposed.get("categorical", {})}
+
+
 @pytest.mark.parametrize(("spread", "splits"), [(200, False), (5000, True)])
 def test_a_time_with_which_a_number_to_be_predicted_rises_splits_no_rows(spread, splits, tmp_path):
     rng = np.random.default_rng(0)

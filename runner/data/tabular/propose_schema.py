@@ -27,6 +27,7 @@ from runner.data.tabular.propose_interactions import choose_events
 from runner.data.tabular.propose_times import (
     choose_time,
     drop_times_in_disguise,
+    find_times_until_event,
     propose_split,
     split_time_form,
 )
@@ -288,7 +289,9 @@ def _choose_roles(
     known = bool(hints.labels) or any(is_grade(name) for name in roles)
     roles |= feature_roles(features, hints, labels_known=known)
     roles |= query_role(columns, roles, hints)
-    notes += drop_leaks(table, columns, roles, kept={*hints.numeric, *hints.categorical})
+    kept = {*hints.numeric, *hints.categorical}
+    roles |= find_times_until_event(columns, roles, kept)
+    notes += drop_leaks(table, columns, roles, kept)
     if not any(role.name in FEATURES for role in roles.values()):
         told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
         shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)

@@ -171,7 +171,8 @@ def describe_possible_times(
         if is_other and _may_be_until_event(f, sample, roles):
             notes.append(
                 f"{f.name}: may be how long it took until the label, which is not known before, "
-                f"and is left out; if it is when rows came about, --time {f.name} splits them by it"
+                f"and is left out; if it is when rows came about, --time {f.name} splits them by "
+                f"it, and if it is known, --numeric {f.name} makes a feature of it"
             )
         elif is_other and is_start(f.name) and AMBIGUOUS not in f.time_form:
             notes.append(
@@ -213,6 +214,29 @@ def describe_possible_times(
             "does on later rows"
         )
     return notes
+
+
+def find_times_until_event(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], kept: Collection[str]
+) -> dict[str, Role]:
+    """Return the roles of times with fractions, or of few rows, that would be features otherwise.
+
+    Beside a label such as `died`, a number called `time` may be that until it.
+
+    Args:
+        columns: of the table.
+        roles: of the columns.
+        kept: columns that the user has asked for.
+    """
+    if not any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items()):
+        return {}
+    return {
+        f.name: Role("", TIME_REASON)
+        for f in columns
+        if roles[f.name].name in FEATURES and f.name not in kept and TIME.fullmatch(f.name)
+        if f.low is not None and f.low < EARLIEST_S and f.num_distinct > MOST_DAYS
+        if not (f.time_form or f.amounts)
+    }
 
 
 def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[str, Role]) -> bool:
