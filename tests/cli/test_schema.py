@@ -308,6 +308,13 @@ def test_of_a_table_of_sales_the_number_is_the_label_and_not_the_promotion(write
     assert list(proposed["labels"]) == ["promo"]
 
 
+def test_the_positive_number_of_a_label_is_named_by_its_digits(write, propose):
+    kind = np.random.default_rng(0).integers(1, 4, ROWS)
+    for values in (kind, kind.astype(float)):
+        proposed, _ = propose(write(kind=values), "--label", "kind", "--positive", "2.0")
+        assert proposed["labels"] == {"kind": {"positive": ["2"]}}
+
+
 def test_a_label_of_one_value_is_a_class_and_said_to_teach_nothing(write, propose):
     path = write(click=binary(), buy=np.zeros(ROWS, np.int64))
     proposed, shown = propose(path, "--label", "click,buy")

@@ -615,6 +615,15 @@ def test_whole_numbers_of_a_label_that_pandas_has_written_as_fractions_are_named
     assert next(data.batches("train", batch_size=4)).labels_BT.tolist() == expected
 
 
+def test_whole_numbers_of_a_label_may_be_named_as_pandas_shows_them(tmp_path):
+    path = tmp_path / "x.parquet"
+    for values in ([0, 1, 2, 1], [0.0, 1.0, 2.0, 1.0]):
+        pq.write_table(pa.table({"x": [1, 2, 3, 4], "status": values}), path)
+        schema = {"labels": {"status": {"positive": ["1.0"]}}, "numeric": ["x"]}
+        data = open_dataset(path=str(path), schema=schema, mix=False)
+        assert next(data.batches("train", batch_size=4)).labels_BT.tolist() == [[0], [1], [0], [1]]
+
+
 def test_texts_are_grades_by_their_place_in_the_list(tmp_path):
     grades, path = ["Good", "Bad", " Fair", None, "good"], tmp_path / "x.parquet"
     settings = {"type": "regression", "grades": ["Bad", "Fair", "Good"]}

@@ -137,13 +137,18 @@ def _read_texts(
 
 
 def _find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
-    """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`."""
+    """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`.
+
+    So is 1 the name `1.0`, which is what pandas shows of it.
+    """
     known = pa.array([name.strip() for name in names], pa.string())
     places = pc.index_in(texts, known)
-    if not pc.any(pc.ends_with(texts, ".0")).as_py():
+    if not any(pc.any(pc.ends_with(values, ".0")).as_py() for values in (texts, known)):
         return places
-    whole = pc.replace_substring_regex(texts, r"^(-?\d+)\.0$", r"\1")
-    return pc.coalesce(places, pc.index_in(whole, known))
+    whole, whole_known = (
+        pc.replace_substring_regex(values, r"^(-?\d+)\.0$", r"\1") for values in (texts, known)
+    )
+    return pc.coalesce(places, pc.index_in(whole, whole_known))
 
 
 def label_texts(values: pa.Array) -> pa.Array:

@@ -174,6 +174,8 @@ def label_settings(
         if is_number and not _lies_between(positive, f):
             numbers = f"numbers from {f.low:g} to {f.high:g}"
             raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
+        if is_number and float(positive).is_integer():
+            positive = str(int(float(positive)))  # as labels are named that are written as 2.0
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
     if hints.task == "classes" and f.num_distinct > 2:
         if not f.values:

@@ -87,7 +87,8 @@ class TableRecipe(TableFiles, Recipe):
         words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
         words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
         named = {v for spec in self.declared.labels for v in (*spec.positive, *spec.grades)}
-        words += ["numbers"] if any(v.strip().lstrip("-").isdigit() for v in named) else []
+        digits = (v.strip().lstrip("-").removesuffix(".0") for v in named)
+        words += ["numbers"] if any(v.isdigit() for v in digits) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 
