@@ -292,12 +292,22 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
 
 
 def _mean_over_members(ctx: Context, prediction: Prediction) -> Any:
-    """Return the losses of a prediction, or the mean of those of its members, see `members`."""
+    """Return the losses of a prediction, or the mean of those of its members, see `members`.
+
+    What is no mapping of tensors of fractions is returned as it is, for the caller to refuse.
+    """
     members = split_members(prediction.aux)
     found = [ctx.loss(replace(prediction, logits_BT=x_BT, aux={})) for x_BT in members]
-    if not (found and isinstance(found[0], Mapping)):
-        return found[0] if found else ctx.loss(prediction)
+    if not found:
+        return ctx.loss(prediction)
+    for losses in found:
+        if not isinstance(losses, Mapping) or not all(map(_has_fractions, losses.values())):
+            return losses
     return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
+
+
+def _has_fractions(loss: Any) -> bool:
+    return isinstance(loss, Tensor) and loss.is_floating_point()
 
 
 def check_closure_optimizers(ctx: Context) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from runner.batch import TaskSpec, class_columns, log_columns
+from runner.errors import UserError
 from runner.models import WideAndDeep
 from runner.models.layers.members import MEMBERS
 from runner.models.layers.periodic import PeriodicNumbers
@@ -80,6 +81,21 @@ def test_each_member_has_the_loss_of_its_classes_and_of_its_log_link():
         sums = {name: sums.get(name, 0) + loss_B for name, loss_B in own.items()}
     for name, sum_B in sums.items():
         torch.testing.assert_close(found[name], sum_B / 3, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        ({"click": 0.5}, r"returned 'click' of \[\]; it must return tensors of \[24\]"),
+        ({"click": [0.5] * 24}, r"returned 'click' of \[\]; it must return tensors of \[24\]"),
+        ({"click": torch.zeros(24, dtype=torch.int64)}, "returned losses in int64"),
+    ],
+)
+def test_an_unfit_loss_of_ones_own_is_refused_by_its_name_with_members_as_without(losses, message):
+    for model in (make_members(), make_model("wide_and_deep")):
+        context = make_context(model=model, loss=lambda prediction: losses)
+        with pytest.raises(UserError, match=message):
+            train(context, [batch_of(SCHEMA)])
 
 
 def test_micro_batches_equal_one_batch():
