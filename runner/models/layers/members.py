@@ -6,11 +6,14 @@ B rows, C channels of the input, W of the output, K members, T tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from runner.batch import Prediction
 from runner.models.layers.linear import Linear, init_weight
 
 MEMBERS = "members_BKT"  # the logits of each member, which a prediction has in a training
@@ -92,3 +95,24 @@ class MemberLogits(nn.Module):
 def split_members(aux: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Return the logits [B, T] of each member of a prediction; none where there are no members."""
     return aux[MEMBERS].unbind(1) if MEMBERS in aux else ()
+
+
+def mean_over_members(loss: Callable[[Prediction], Any], prediction: Prediction) -> Any:
+    """Return the losses of a prediction, or the mean of those of its members.
+
+    What is no mapping of tensors of fractions is returned as it is, for `row_losses` to refuse.
+    """
+    found = [
+        loss(replace(prediction, logits_BT=logits_BT, aux={}))
+        for logits_BT in split_members(prediction.aux)
+    ]
+    if not found:
+        return loss(prediction)
+    for losses in found:
+        if not isinstance(losses, Mapping) or not all(map(_has_fractions, losses.values())):
+            return losses
+    return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
+
+
+def _has_fractions(loss: Any) -> bool:
+    return isinstance(loss, Tensor) and loss.is_floating_point()

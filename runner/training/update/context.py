@@ -7,18 +7,19 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from runner.batch import Batch, Embeddings, Schema
+from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.distributed.all_reduce import all_reduce_gradients
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.interface import EmbeddingTables
 from runner.errors import ConfigError, UserError
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.members import mean_over_members
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.update_state import UpdateState
 from runner.models.losses import Loss
@@ -186,6 +187,10 @@ class Context:
         """Give the model the weights for evaluations for good, where nothing trains any more."""
         if self.ema is not None and self.ema.use_in_evaluation:
             self.ema.swap()
+
+    def losses(self, prediction: Prediction) -> Any:
+        """Return what `loss` makes of a prediction, or the mean over the members of a model."""
+        return mean_over_members(self.loss, prediction)
 
     def total_weight(self, batch: Batch) -> Tensor:
         """Return the weight of all rows of an update, over micro-batches and ranks; above 0.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from runner.batch import (
     split_micro_batches,
 )
 from runner.errors import ConfigError, UserError
-from runner.models.layers.members import split_members
 from runner.models.layers.part_exchange import PartExchange
 from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.optim.penalties import penalty_values
@@ -275,7 +274,7 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
             f"model.net: dense of {model} returned logits of {list(prediction.logits_BT.shape)}; "
             f"they must be {expected}: the rows of the batch, and a column for each task"
         )
-    losses = _mean_over_members(ctx, prediction)
+    losses = ctx.losses(prediction)
     if not isinstance(losses, Mapping) or not losses:
         what = type(losses).__name__ if losses is None or not isinstance(losses, Mapping) else "{}"
     else:
@@ -289,25 +288,6 @@ def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, 
             f"{expected[:1]}, the loss of each row, by name, and neither their sum nor their mean"
         )
     return dict(losses)
-
-
-def _mean_over_members(ctx: Context, prediction: Prediction) -> Any:
-    """Return the losses of a prediction, or the mean of those of its members, see `members`.
-
-    What is no mapping of tensors of fractions is returned as it is, for the caller to refuse.
-    """
-    members = split_members(prediction.aux)
-    found = [ctx.loss(replace(prediction, logits_BT=x_BT, aux={})) for x_BT in members]
-    if not found:
-        return ctx.loss(prediction)
-    for losses in found:
-        if not isinstance(losses, Mapping) or not all(map(_has_fractions, losses.values())):
-            return losses
-    return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
-
-
-def _has_fractions(loss: Any) -> bool:
-    return isinstance(loss, Tensor) and loss.is_floating_point()
 
 
 def check_closure_optimizers(ctx: Context) -> None:

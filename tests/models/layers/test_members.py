@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,6 +82,17 @@ def test_each_member_has_the_loss_of_its_classes_and_of_its_log_link():
         sums = {name: sums.get(name, 0) + loss_B for name, loss_B in own.items()}
     for name, sum_B in sums.items():
         torch.testing.assert_close(found[name], sum_B / 3, rtol=1e-4, atol=1e-5)
+
+
+def test_the_step_of_ones_own_of_the_docs_has_the_mean_of_the_losses_of_the_members():
+    page = Path("docs/own_model.md").read_text()
+    names = {"__name__": "shifted"}
+    exec(page[page.index("import torch\n\nfrom runner import Emb") :].partition("```")[0], names)
+    batch, model = batch_of(SCHEMA), make_members()
+    context = make_context(model=model)
+    expected = row_losses(context, model(batch), batch)
+    output = names["Shifted"](distance=0.1).train_step(context, iter([batch]))
+    torch.testing.assert_close(output.losses[0]["click"], expected["click"].detach())
 
 
 @pytest.mark.parametrize(
