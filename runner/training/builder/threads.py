@@ -16,6 +16,7 @@ from runner.machine.cores import usable_cores
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.members import MemberLinear
 from runner.models.layers.mlp import RowSequential
+from runner.models.layers.periodic import PeriodicNumbers
 from runner.models.row_scope import UPDATE_SCOPE, loss_row_scope
 from runner.training.update.context import Context
 from runner.training.update.determinism import is_of_own_class
@@ -156,16 +157,19 @@ def count_products(
 ) -> int:
     """Return the multiplications of a row by the weights of the dense half, rather too many.
 
-    Each weight of an MLP counts once, or for each member that shares it; every other one for each
-    feature, as an attention over features has it, or each column of the widest table, as a CIN has
-    it, whichever are more; and all of them for each event of the longest sequence.
+    Each weight of an MLP counts once, or for each of the members that share it, and those of the
+    waves of a number once; every other one for each feature, as an attention over features has it,
+    or each column of the widest table, as a CIN has it, whichever are more; and all of them for
+    each event of the longest sequence.
     """
-    mlps = [module for module in model.modules() if isinstance(module, RowSequential)]
-    counts: dict[Tensor, int] = {w: 1 for module in mlps for w in module.parameters()}
-    shared = [module for module in model.modules() if isinstance(module, MemberLinear)]
-    counts |= {module.shared.weight: module.num_members for module in shared}
+    times: dict[Tensor, int] = {}
+    for module in model.modules():  # a module comes before those that it holds
+        if isinstance(module, RowSequential | PeriodicNumbers):
+            times |= dict.fromkeys(module.parameters(), 1)
+        elif isinstance(module, MemberLinear):
+            times[module.shared.weight] = module.num_members
     places = max(len(schema.dense) + len(schema.sparse), width)
     events = max((sequence.max_length for sequence in schema.sequences), default=1)
     return events * sum(
-        weight.numel() * counts.get(weight, places) for weight in weights if weight.dim() > 1
+        weight.numel() * times.get(weight, places) for weight in weights if weight.dim() > 1
     )

@@ -1,6 +1,7 @@
 """A small update takes one thread, a large one all, and a number that is asked for stays."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +48,15 @@ def test_no_product_is_left_out(name):
     counts = counter.get_flop_counts()["Global"]
     counted = sum(counts.get(op, 0) for op in (aten.mm, aten.addmm)) / 2  # it counts additions, too
     assert ROWS * count_products(model, weights_of(model), SCHEMA, 4) >= counted
+
+
+def test_shared_matrices_count_for_each_member_and_waves_for_their_number_alone():
+    schema = replace(SCHEMA, dense=tuple(f"n{n}" for n in range(40)))
+    settings = {"pairs": False, "deep": [64, 64], "members": 8, "periodic": True}
+    model = make_model("wide_and_deep members", schema, **settings)
+    products = 8 * (4 * len(schema.sparse) + 4 * 40 + 64) * 64 + 40 * 16 * 4  # of the deep half
+    counted = count_products(model, weights_of(model), schema, 4)
+    assert products < counted < 1.2 * products
 
 
 @pytest.mark.parametrize(
