@@ -111,7 +111,9 @@ def _make_numbers(schema: Schema) -> PeriodicNumbers:
         ValueError: if there are none.
     """
     if not schema.dense:
-        raise ValueError("periodic=true: the dataset has no numbers of which waves are made; false")
+        raise ValueError(
+            "periodic=true: the dataset has no numbers of which waves are made; set periodic=false"
+        )
     return PeriodicNumbers(len(schema.dense))
 
 

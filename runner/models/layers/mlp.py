@@ -181,7 +181,9 @@ def mlp(
     dropouts = hidden.dropouts(len(widths) - (last != "hidden"))
     check_value("members", members, Members)
     if members is not None and not dropouts:
-        raise ValueError(f"members={members}: they share hidden layers, and there are none")
+        raise ValueError(
+            f"members={members}: they share hidden layers, and there are none; set members=null"
+        )
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
         is_hidden = depth < len(dropouts)

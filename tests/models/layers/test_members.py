@@ -157,7 +157,7 @@ def test_the_maps_of_members_are_initialised_each_for_itself(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"deep": []}, "members=3: they share hidden layers, and there are none"),
+        ({"deep": []}, "members=3: they share hidden layers, and there are none; set members=null"),
         ({"members": 1}, "members=1: must be"),
         ({"members": 65}, "members=65: must be"),
     ],
@@ -204,5 +204,6 @@ def test_a_model_learns_a_wave_of_a_number_which_it_sees_in_waves():
 
 
 def test_waves_of_no_number_are_refused():
-    with pytest.raises(ValueError, match="periodic=true: the dataset has no numbers"):
+    message = "periodic=true: the dataset has no numbers of which waves .*; set periodic=false"
+    with pytest.raises(ValueError, match=message):
         WideAndDeep(replace(SCHEMA, dense=()), embedding_dim=4, deep=[8], periodic=True)
