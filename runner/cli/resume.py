@@ -43,8 +43,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
     _check_flags(folder, flags)
     composed = compose(flags.overrides[1:], config_dirs=flags.config_dirs, from_run=folder)
-    steps = saved_steps(folder / "checkpoints")
-    composed = replace(composed, has_begun=bool(steps))
+    composed = replace(composed, has_begun=bool(saved_steps(folder / "checkpoints")))
     if composed.was_sent:
         check_sent_places(composed.config, flags.overrides)
     changes = diff_settings(composed.source_config, composed.saved_config)

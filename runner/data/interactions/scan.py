@@ -41,7 +41,10 @@ class RawEvents:
     target_R: np.ndarray  # bool: of a type that rows are made of
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return those that an event's history depends on, flags as a byte each."""
+        """Return those that an event's history depends on.
+
+        Flags are a byte each, so that they are read back from a file without a copy.
+        """
         flags = {"positive": self.positive_R, "target": self.target_R}
         return {"time": self.times_R, **{n: flag_R.astype(np.int8) for n, flag_R in flags.items()}}
 

@@ -46,6 +46,7 @@ from runner.errors import UserError, nearest_hint
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
 MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
 FEWEST_VALUES, MOST_BACK = 10, 0.001  # of a number that goes with the time; steps against it
+TRAIN_SHARE = 0.8  # of the rows, the first ones, where a split by time is proposed
 MEASURED_CORRELATION = 0.9  # of the ranks of a time and of a number to be predicted
 MOST_AFTER = 0.01  # of the rows with a time after that of the row
 
@@ -320,6 +321,7 @@ def drop_times_in_disguise(
         A note if there are any, and other features.
     """
     seconds_R = time.read_seconds(sample)
+    is_train_R = seconds_R < np.nanquantile(seconds_R, TRAIN_SHARE)
     found = []
     for name, role in roles.items():
         is_id = is_single_id(role) and pt.is_primitive(sample[name].type)
@@ -330,7 +332,6 @@ def drop_times_in_disguise(
         known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
         if len(np.unique(x_R[known_R])) < FEWEST_VALUES:
             continue
-        is_train_R = seconds_R < np.nanquantile(seconds_R, 0.8)
         is_seen_K = np.isin(x_R[known_R & ~is_train_R], x_R[is_train_R])
         if is_id and is_seen_K.sum() > len(is_seen_K) / 2:
             continue  # such as a year, if the last one began long ago

@@ -19,13 +19,12 @@ from runner.data.tabular.judging_sample import (
 )
 from runner.data.tabular.propose_buckets import standardise
 from runner.data.tabular.propose_links import predict_additively, read_features
-from runner.data.tabular.propose_times import SplitTime, form_settings
+from runner.data.tabular.propose_times import TRAIN_SHARE, SplitTime, form_settings
 from runner.data.tabular.times import DAYS, SECONDS_OF_DAY
 
 # Shares of the rows in the order of their times: a model learns from those before a cut, and is
 # judged by a tenth that begins a tenth later, as the test follows validation; never by test rows.
 CUTS, LATER, JUDGED = (0.4, 0.5, 0.6, 0.7), 0.1, 0.1
-TRAIN_SHARE = 0.8  # of the rows, the first ones
 LAST_ROWS = 0.9  # of the rows to learn from: those behind it tell the level at their end
 LEAST_GAIN = 0.05  # of the squared error
 FEWEST_GAINS = 2  # of the cuts, the last one among them
