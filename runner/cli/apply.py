@@ -42,12 +42,12 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `apply`."""
     parser = VerbParser(
         "apply",
-        "Write an exported model with the weights that deltas bring, in their order. Each must be\n"
-        "on the version of the one before. The weights are those of the last delta's checkpoint\n"
-        "exported whole, to the last bit; nothing is compiled again.",
+        "Write a new exported model: MODEL with the changes of the deltas, which are applied in\n"
+        "the given order. Each must start from the version before it. The result equals a full\n"
+        "export of the last delta's checkpoint, to the last bit; nothing is compiled again.",
         examples=("apply model delta-1 delta-2 --out newer",),
     )
-    parser.add_words("folders", "MODEL DELTA...", "in their order")
+    parser.add_words("folders", "MODEL DELTA...", "an exported model, then deltas in their order")
     parser.add_value("--out", "NEW", "the folder to write; must not exist")
     parser.add_switch(
         "--trust-native-code", "run the model's machine code (aoti) for its example rows"

@@ -15,37 +15,37 @@ from runner.errors import UserError, nearest_hint
 # verb -> what it does. A function of its name, in a module of its name, takes the words after the
 # verb and the allowed packages, and returns the exit code.
 VERBS = {
-    "init": "NAME: make a project with a table and a model of its own",
-    "resume": "DIR [overrides]: continue a run, or a sweep, where it stopped",
-    "predict": "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
-    "histories": "DIR EVENTS... --out FILE: make a row for each user of raw events, for `predict`",
+    "ls": "[GROUP[=OPTION]]: list groups, options and keys",
+    "explain": "KEY [overrides]: describe a key, its value, and the file that set it",
+    "doctor": "check this machine and this installation",
+    "init": "NAME: make a project folder with a table, a model, a task and a test",
     "schema": "PATH [--out FILE] [--label NAMES] ...: propose the YAML that declares a table",
     "prepare": "--schema FILE [--workers N] [--memory SIZE]: prepare data ahead of trainings",
-    "schedule": (
-        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates"
-    ),
-    "report": "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
-    "board": "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
-    "diff": "A B: compare the settings and results of two runs",
-    "refit": "DIR [overrides]: train a run's model anew for use, on the rows of all its splits",
-    "reproduce": "DIR: repeat a run, and say whether the result is the same",
-    "export": "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
-    "serve": "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",
     "data-serve": (
         "--schema FILE [--host ADDRESS] [--port N]: stream batches to trainings on other machines"
     ),
-    "apply": "MODEL DELTA... --out NEW: update an exported model with deltas of `export --since`",
-    "index": (
-        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: index a retrieval model's items for search"
+    "schedule": (
+        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates"
     ),
+    "resume": "DIR [overrides]: continue a run, or a sweep, where it stopped",
+    "report": "DIR... [--sort KEY] [--html FILE]: show the results of runs and sweeps",
+    "board": "[DIR] [--port N]: show all runs and sweeps below a folder on a live page",
+    "diff": "A B: compare the settings and results of two runs",
+    "reproduce": "DIR: repeat a run, and say whether the result is the same",
     "importance": (
         "DIR [--method METHOD] [--keep N --out FILE]: measure how much each feature matters"
     ),
     "clean": "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",
-    "explain": "KEY [overrides]: say what a key is, who set its value, what it changes",
-    "doctor": "check what this machine and installation offer",
+    "predict": "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
+    "histories": "DIR EVENTS... --out FILE: make a row for each user of raw events, for `predict`",
+    "refit": "DIR [overrides]: train the model of a run again on the rows of all its splits",
+    "export": "DIR --out MODEL [--format NAME]: write the model as a folder that scores raw rows",
+    "index": (
+        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: index a retrieval model's items for search"
+    ),
+    "serve": "MODEL [--host ADDRESS] [--port N]: answer HTTP requests with an exported model",
+    "apply": "MODEL DELTA... --out NEW: update an exported model with deltas of `export --since`",
     "completion": "bash|zsh: print the script that completes words in a shell",
-    "ls": "[GROUP[=OPTION]]: list groups, options and keys",
 }
 
 

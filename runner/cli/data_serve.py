@@ -171,9 +171,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `data-serve`."""
     parser = VerbParser(
         "data-serve",
-        "Read and encode the rows of a dataset, and stream its batches to trainings, here or on\n"
-        "other machines, which use dataset=flight. Several servers of the same files share the\n"
-        "work; they keep nothing, so that each may be killed and restarted at any time.",
+        "Read and encode the rows of a dataset, and send its batches to trainings with\n"
+        "dataset=flight, on this machine or others. Several servers of the same files share the\n"
+        "work. They have no state, so each may be killed and restarted at any time.",
         examples=(
             "data-serve --schema clicks.yaml",
             "data-serve dataset=csv --schema clicks.yaml dataset.path=data/clicks.csv",

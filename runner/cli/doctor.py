@@ -56,7 +56,7 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `doctor`."""
     return VerbParser(
         "doctor",
-        "Show what this machine and this installation offer to a run, and what is slow here.",
+        "Show versions, cores, memory, disk, cache and extras, and what is missing or slow here.",
         examples=("doctor",),
     )
 

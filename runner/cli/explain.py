@@ -100,8 +100,8 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `explain`."""
     parser = VerbParser(
         "explain",
-        "Show what a key of the configuration is, its value with these overrides, the file and "
-        "line that set it, and whether another value is another run.",
+        "Describe a key of the configuration, its value with these overrides, the file and "
+        "line that set it, and whether another value makes another run.",
         examples=("explain trainer.accumulate", "explain model.net.dropout model=dcn recipe=bars"),
     )
     parser.add_words("words", "KEY [OVERRIDE]", "a dotted key, and overrides of the job")

@@ -32,7 +32,7 @@ Flags
   -m, --multirun          key=a,b: a job for each; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
-  --version               of runner, and of what it stands on
+  --version               the versions of runner and of its main packages
   --info, --hydra-help, --shell-completion    Hydra's own
 
 Groups
@@ -40,7 +40,7 @@ Groups
 
 Where to look next
   python -m runner ls model                      options of a group, their keys
-  python -m runner explain trainer.batch_size    what a key is, who set it
+  python -m runner explain trainer.batch_size    a key, and which file set it
   python -m runner --cfg job                     every key with its value
 """
 

@@ -75,9 +75,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `importance`."""
     parser = VerbParser(
         "importance",
-        "Measure how much each feature matters to a run's best checkpoint: by SHARK's first-order\n"
-        "effect of the mean in place of a look-up, from one backward pass, and by permutation.\n"
-        "The table goes into importance.json and the report of the run.",
+        "Measure how much each feature matters to a run's best checkpoint: by SHARK, which\n"
+        "estimates the effect of replacing an embedding by its mean in one backward pass, and by\n"
+        "permutation. The table goes into importance.json and the report of the run.",
         examples=(
             "importance outputs/mine",
             "importance outputs/mine --method shark --keep 20 --out best20.yaml",

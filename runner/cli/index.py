@@ -74,9 +74,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `index`."""
     parser = VerbParser(
         "index",
-        "Make an index of the items of an exported retrieval model, in which the best items of a\n"
-        "query are found. What it finds is measured against an exact search, with queries of the\n"
-        "model's test split.",
+        "Make an index of the items of an exported retrieval model, to search the best items of a\n"
+        "query. Its recall against an exact search is measured, with queries of the model's test\n"
+        "split.",
         examples=(
             "index exported/sasrec",
             "index exported/sasrec --kind hnsw --recall 0.99 --evaluate outputs/sasrec",

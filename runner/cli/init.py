@@ -65,11 +65,11 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `init`."""
     parser = VerbParser(
         "init",
-        "Make the folder of a project of your own: a table with its declaration, a model, a task "
-        "and a test, which train at once.",
+        "Make a project folder with a small table and its schema, a model, a task and a test, all "
+        "for you to change. It trains as it is.",
         examples=("init my_project",),
     )
-    parser.add_words("name", "NAME", "the folder, and its package")
+    parser.add_words("name", "NAME", "the new folder, and the name of its package")
     return parser
 
 

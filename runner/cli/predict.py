@@ -51,9 +51,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `predict`."""
     parser = VerbParser(
         "predict",
-        "Score the rows of files with a run's best checkpoint, into Parquet files with the rows\n"
-        "in their order. The files have the columns of the training; labels are not read.\n"
-        "Killed and started again, with any number of ranks, it goes on with the parts left.",
+        "Score the rows of files with a run's best checkpoint, and write Parquet files with the\n"
+        "rows in the same order. The files have the columns of the training; labels are not read.\n"
+        "After a kill the same command makes the missing parts, on any number of ranks.",
         examples=(
             "predict outputs/latest data/new.parquet --keep user,item",
             "predict outputs/mine 'data/day=*/*.csv' --out scores checkpoint.step=last",

@@ -152,7 +152,8 @@ def make_parser() -> VerbParser:
         "prepare",
         "Make the files that a first training makes of a dataset: statistics, vocabularies and\n"
         "encoded rows, in the cache, where trainings find them. Several processes or a Ray\n"
-        "cluster share the work, with the same files to the bit. Killed, the same command goes on.",
+        "cluster share the work; the files are the same to the bit. After a kill the same\n"
+        "command continues.",
         examples=(
             "prepare --schema clicks.yaml dataset.rewrite=always",
             "prepare --schema clicks.yaml --workers 8 --memory 16GB",

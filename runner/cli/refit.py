@@ -88,10 +88,10 @@ def make_parser() -> VerbParser:
     """Return the parser that shows what `refit` takes."""
     parser = VerbParser(
         "refit",
-        "Train the model of a run anew for use, on the rows of all splits of its table: those\n"
-        "that were held out are often the newest. It learns as many updates for each row as the\n"
-        "run had when it was best. Nothing is left to measure it on: what the run reached on its\n"
-        "test split is what to expect.",
+        "Train the model of a run again from scratch on the rows of all splits of its table,\n"
+        "since those that were held out are often the newest. It makes as many updates for each\n"
+        "row as the run had at its best step. No rows are left for a test: expect what the run\n"
+        "reached on its test split.",
         examples=("refit outputs/latest", "refit outputs/clicks hydra.run.dir=outputs/final"),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")

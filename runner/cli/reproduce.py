@@ -79,13 +79,13 @@ def make_parser() -> VerbParser:
     """Return the parser that shows what `reproduce` takes."""
     parser = VerbParser(
         "reproduce",
-        "Repeat a run in a directory of its own and compare the results bit for bit. What has\n"
-        "changed since (code, versions, data, machine) is listed first. The exit code is 1 if the\n"
-        "result is not the same.",
+        "Repeat a run in a new directory and compare the results bit for bit. Changes since the\n"
+        "run (code, versions, data, machine) are listed first. The exit code is 1 if the result\n"
+        "is not the same.",
         examples=("reproduce outputs/dlrm", "reproduce outputs/dlrm trainer.num_threads=1"),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
-    parser.add_words("overrides", "KEY=VALUE", "settings that are not signed")
+    parser.add_words("overrides", "KEY=VALUE", "settings that are no part of the signature")
     return parser
 
 

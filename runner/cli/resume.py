@@ -65,8 +65,8 @@ def make_parser() -> VerbParser:
     """Return the parser that shows what `resume` takes."""
     parser = VerbParser(
         "resume",
-        "Continue a run in its own directory from its newest whole checkpoint, or a sweep with\n"
-        "the jobs that are not done. Only the overrides change the run's own configuration.",
+        "Continue a run in its directory from its newest complete checkpoint, or a sweep with\n"
+        "the jobs that are not done. The configuration is that of the run, with the overrides.",
         examples=("resume outputs/dlrm", "resume outputs/dlrm trainer.max_steps=20000"),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run or sweep")

@@ -109,9 +109,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `schema`."""
     parser = VerbParser(
         "schema",
-        "Read a table and propose the YAML that declares its columns. What you know of the\n"
-        "columns goes before what their names and values suggest. NAMES are separated by commas;\n"
-        "C{1..26} stands for several.",
+        "Read a table and propose the YAML that declares its columns. Flags override what the\n"
+        "names and values of columns suggest. NAMES are separated by commas; C{1..26} stands for\n"
+        "C1 to C26.",
         examples=(
             "schema clicks.parquet --out clicks.yaml",
             "schema log.csv.gz --label click,buy --time ts --categorical 'C{1..26}'",
@@ -125,24 +125,28 @@ def make_parser() -> VerbParser:
         ("out", "FILE", "where to write the YAML; it must not exist"),
         ("positive", "VALUE", "the text of the label that counts as 1"),
         ("weight", "NAME", "the weight of a row"),
-        ("time", "NAME[=FORM]", "the time that splits or histories follow; its form, such as dmy"),
-        ("user", "NAME", "who acts, in a table of interactions"),
-        ("item", "NAME", "what they act on, in a table of interactions"),
+        (
+            "time",
+            "NAME[=FORM]",
+            "the time by which rows are split and histories are ordered; its form, such as dmy",
+        ),
+        ("user", "NAME", "the column of the user, in a table of interactions"),
+        ("item", "NAME", "the column of the item, in a table of interactions"),
         (
             "task",
             "TASK",
-            "next_item: histories and the next item; label: a column; regression: its number; "
-            "classes: its values, which have no order",
+            "what is predicted. next_item: the next item of a history; label: a column; "
+            "regression: a column as a number; classes: a column as classes without an order",
         ),
         ("delimiter", "CHARACTER", "what separates the columns of a text file"),
     ):
         parser.add_value(f"--{name}", value, about)
     for name, about in (
-        ("label", "what is predicted"),
-        ("numeric", "quantities"),
-        ("categorical", "ids"),
+        ("label", "the columns to predict"),
+        ("numeric", "columns that are numbers"),
+        ("categorical", "columns that are ids"),
         ("drop", "columns that are not read"),
-        ("columns", "the names of the columns of a file without a line of names"),
+        ("columns", "the names of the columns, for a text file without a header line"),
     ):
         parser.add_argument(f"--{name}", metavar="NAMES", action="append", default=[], help=about)
     return parser

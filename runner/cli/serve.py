@@ -47,8 +47,8 @@ def make_parser() -> VerbParser:
         "serve",
         "Serve an exported model over HTTP, by the Open Inference Protocol v2 (that of Triton and\n"
         "KServe), in JSON or binary, with raw columns or prepared ids. Requests that wait are\n"
-        "scored together. SIGTERM, SIGHUP and Ctrl-C answer what has come, and end. Whoever\n"
-        "reaches the address can ask: there is no encryption, and no password.",
+        "scored together. At SIGTERM, SIGHUP and Ctrl-C it answers the requests that have come,\n"
+        "and ends. There is no encryption and no password: anyone who reaches the address can ask.",
         examples=(
             "serve exported/clicks",
             "serve exported/clicks --host 0.0.0.0 --port 9000 --workers 4",
