@@ -15,21 +15,21 @@ from tests.reliability.rows import ROWS, Part, Row
 NUM_OUTCOMES = 5  # that a row of the page names
 HEAD = """# Reliability
 
-What must survive, and how often it did. Faults are real ones: signals from outside, small file
-systems, errors that strace injects, memory limits. Two runs are the same if the tensors of their
-checkpoints, their metrics, their results and the examples of every update are.
+These are the faults that a run has to survive, and how often each was tried. Faults are real ones:
+signals from outside, small file systems, errors that strace injects, memory limits. Two runs are
+the same if the tensors of their checkpoints, their metrics, their results and the examples of every
+update are the same.
 
-`python -m tests.reliability --full` runs all cases and writes this page; `--rows 3,7` runs some
-rows, `--share 0.05` an even part of the cases of each, `--count 20` about so many, and `--resume`
-goes on where a matrix ended or was killed, also with a larger share. Results are kept line by line
-in `outputs/reliability.jsonl`. A few cases of each row run with the fast tests. A part that you
-try replaces this page as well, with nothing in the rows that were not run: add `--to FILE` to
-write its page elsewhere.
+`python -m tests.reliability --full` runs all cases and writes this page. `--rows 3,7` runs some
+rows, `--share 0.05` a share of the cases of each row, and `--count 20` about so many cases.
+`--resume` continues after an end or a kill, also with a larger share. `outputs/reliability.jsonl`
+keeps the results. A few cases of each row run with the fast tests. A run of some rows replaces this
+page, too, and leaves the other rows empty: add `--to FILE` to write its page elsewhere.
 
 """
 FOOT = """
-"Asked" is the least that the row must have. "Full" counts all of its cases, some of which are
-several kills, and "run" those that were run. Seconds are those of the cases alone.
+"Asked" is the least number of cases that the row needs. "Full" counts all of its cases, some of
+which are several kills, and "run" those that were run. Column "s" has the seconds of the cases.
 """
 COLUMNS = ("#", "fault", "asked", "full", "run", "failed", "s", "result", "outcomes", "commit")
 
