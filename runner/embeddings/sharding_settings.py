@@ -39,9 +39,7 @@ class ShardingSettings:
     """The `sharding` group. A single process has all tables whole, in memory or on disk."""
 
     plan: str = setting("auto", ", ".join(PLANS), choices=PLANS)
-    tables: dict[str, str] = setting(
-        dict, "a plan of its own for a table, by name: {user: table_wise}"
-    )
+    tables: dict[str, str] = setting(dict, "separate plans for tables, by name: {user: table_wise}")
     min_columns: int = setting(16, "of a column-wise shard; a multiple of 4", ge=4, unit="columns")
     storage_reserve: float = setting(
         0.15, "share of a device's memory that tables leave free", ge=0, lt=1

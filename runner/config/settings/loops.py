@@ -68,8 +68,8 @@ class OnlineLoopSettings:
 
     score: str = setting(
         "auto",
-        "before: by a forward of its own before the update; auto: by the update's own forward "
-        "where that is exact, else as before",
+        "before: by a separate forward pass before the update; auto: by that of the update "
+        "where it gives the same scores, else as before",
         choices=("auto", "before"),
     )
 

@@ -23,9 +23,7 @@ class SearchSettings:
         "key: choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)), tag(int, "
         "interval(8, 64))",
     )
-    sampler: str = setting(
-        "tpe", "one of the samplers, of which each has an option of its own", choices=SAMPLERS
-    )
+    sampler: str = setting("tpe", "one of the samplers; each has its own option", choices=SAMPLERS)
     pruner: str = setting(
         "none",
         "none, asha, or median: stops a job that is worse than the median of the others at the "

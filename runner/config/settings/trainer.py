@@ -54,7 +54,7 @@ class TrainerSettings:
 
     max_steps: int | None = setting(
         None,
-        "updates; exactly one of max_steps and max_epochs is set, the command line's one wins",
+        "updates; exactly one of max_steps and max_epochs is set; the command line overrides",
         ge=1,
         unit="updates",
     )
