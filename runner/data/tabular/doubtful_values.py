@@ -156,7 +156,8 @@ def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatisti
         module, read = ("json", "json.loads") if is_json else ("ast", "ast.literal_eval")
         code = (
             f"import {module}; keys = t.pop({column!r}).fillna('{{}}').map({read}).tolist(); "
-            "t.join(pandas.json_normalize(keys), rsuffix='_').to_parquet('rows.parquet')"
+            "t.merge(pandas.json_normalize(keys), 'left', left_index=True, right_index=True, "
+            "suffixes=('', '_')).to_parquet('rows.parquet')"
         )
         notes.append(
             f"{column}: has objects in texts, whose keys are no columns. With pandas, `{code}` "
