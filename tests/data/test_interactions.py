@@ -474,7 +474,7 @@ def test_a_label_of_the_files_is_that_of_the_rows_even_if_it_has_the_usual_name(
 @pytest.mark.parametrize("unit", ["milliseconds", "microseconds", "yyyymmdd", "dmy"])
 def test_times_of_any_form_split_by_dates_and_make_the_rows_of_seconds(tmp_path, unit):
     table, day = events(), np.datetime64("2024-04-20", "D")
-    days = [(day + int(ts)).astype(object) for ts in table["ts"].to_pylist()]
+    days = [(day + np.timedelta64(ts, "D")).astype(object) for ts in table["ts"].to_pylist()]
     seconds = np.array(days, "M8[s]").astype(np.int64)
     forms = {
         "milliseconds": seconds * 1000,

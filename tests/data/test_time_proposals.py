@@ -375,7 +375,7 @@ def test_the_time_of_a_customer_is_not_that_of_a_row(tmp_path):
     months = np.datetime64("2015-01", "M") + month
     rows = {
         "ncodpers": customer * 17 + 15_889,
-        "fecha_dato": months.astype("M8[D]") + 27,
+        "fecha_dato": months.astype("M8[D]") + np.timedelta64(27, "D"),
         "fecha_alta": day,
         "click": rng.integers(0, 2, ROWS),
     }

@@ -268,7 +268,8 @@ def _count_seconds(
     """Return the seconds since 1970; NaN where a date is not in the calendar, or does not fit."""
     fits_R = fits_R & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
     months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
-    lengths_R = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
+    month = np.timedelta64(1, "M")  # NumPy 2.5 deprecates bare numbers beside dates
+    lengths_R = ((months + month).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
     fits_R &= (days_R >= 1) & (days_R <= lengths_R)
     day_starts_R = months.astype("M8[s]").astype(np.int64) + (days_R - 1) * SECONDS_OF_DAY
     return np.where(fits_R, day_starts_R + clock_R, np.nan)
