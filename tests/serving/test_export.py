@@ -190,7 +190,7 @@ def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
     run_it = f"runpy.run_path({str(out / 'score.py')!r}, run_name='__main__')"
     code = f"import sys, runpy; {blocked}; {run_it}"
     done = python("-c", code)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not done.stderr, done.stderr
     assert done.stdout.count("model.click") == 2
 
 
