@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,9 @@ from runner.rundir.masked_streams import (
 )
 from runner.rundir.secrets import note_references
 
+# a name with bytes that are no text in the encoding of this process, which no file can record
+_UNREADABLE = re.compile(r"""[^\s"']*[\udc80-\udcff][^\s"']*""")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
@@ -39,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
             stop_with_terminal()
+        if any(map(_UNREADABLE.search, words)):
+            return _tell(_unreadable_name(" ".join(words)), with_traceback=False)
         words, allow = extract_allow(words)
         verb = words and is_verb(words[0])
         code = run_verb(words, allow) if verb else _run_overrides(words, allow)
@@ -58,6 +64,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
+    if isinstance(error, UnicodeEncodeError) and _UNREADABLE.search(error.object):
+        error = _unreadable_name(error.object)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         error = UserError(f"{error.filename}: no file or folder may have a name this long")
     if isinstance(error, FileNotFoundError) and _is_folder_gone():
@@ -78,6 +86,15 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     else:
         print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
     return 2 if is_users else 1
+
+
+def _unreadable_name(text: str) -> UserError:
+    found = _UNREADABLE.search(text)
+    name, encoding = found[0] if found else text, sys.getfilesystemencoding()
+    hint = "rename it" if encoding == "utf-8" else "PYTHONUTF8=1 reads UTF-8, whatever the locale"
+    return UserError(
+        f"{name}: this name is no {encoding} text, so that no file can name it; {hint}"
+    )
 
 
 def _is_folder_gone() -> bool:

@@ -179,6 +179,26 @@ def test_a_character_that_a_plain_locale_lacks_is_printed_otherwise():
     assert python("-c", code, **plain).stdout == "\\xfc\n"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_name_that_is_no_text_is_told_before_anything_is_written(encoding, tmp_path):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0"} if encoding == "ascii" else {}
+    run_dir = os.fsencode(tmp_path) + b"/gr\xf6"
+    command = [sys.executable, "-m", "runner", b"hydra.run.dir='" + run_dir + b"'"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | plain, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"gr\\udcf6: this name is no {encoding} text" in done.stderr
+    assert ("PYTHONUTF8=1" in done.stderr) == bool(plain) and not list(tmp_path.iterdir())
+
+
+def test_a_name_in_the_data_that_is_no_text_is_told_without_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr("runner.rundir.find_run.read_meta", lambda run: "a/gr\udcf6/x".encode())
+    assert main(["export", "locked", "--out", "model"]) == 2
+    told = (
+        "error: a/gr\\udcf6/x: this name is no utf-8 text, so that no file can name it; rename it\n"
+    )
+    assert capsys.readouterr().err.encode(errors="backslashreplace").decode() == told
+
+
 def test_a_folder_that_is_gone_is_told_without_a_traceback(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
