@@ -9,6 +9,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, TextIO
 
+from runner.errors import NO_ROOM
 from runner.reporting.console.format import TextTable, fit_to_width
 
 if TYPE_CHECKING:
@@ -147,11 +148,19 @@ class TerminalSurface:
         ignore_closed_stream(self._stream, draw)
 
 
-def ignore_closed_stream(stream: TextIO, draw: Callable[[], object]) -> None:
-    """Draw, and go on without output if the reader is gone, as with `| head` or a lost terminal."""
+def ignore_closed_stream(
+    stream: TextIO, draw: Callable[[], object], *, may_be_full: bool = True
+) -> None:
+    """Draw, and go on without output if the reader is gone, as with `| head` or a lost terminal.
+
+    Raises:
+        OSError: if the disk is full, and it may not be.
+    """
     try:
         draw()
-    except OSError:
+    except OSError as error:
+        if not may_be_full and error.errno in NO_ROOM:
+            raise
         # buffered output goes there too; otherwise the interpreter would fail on exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -180,7 +180,7 @@ def folder_num_bytes(folder: Path) -> int:
 
 def show_cleanup(plan: CleanupPlan) -> None:
     """Print what would be deleted, and what must stay."""
-    out = make_console()
+    out = make_console(is_asked=True)
     if plan.removable:
         rows = [
             (_relative(r.folder), r.reason, format_duration(r.age_s), f"{r.num_bytes / 1e6:,.1f}")

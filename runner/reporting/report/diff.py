@@ -42,7 +42,7 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
         folders: of the runs.
         changes: key and both values of what differs, by heading.
     """
-    out = make_console()
+    out = make_console(is_asked=True)
     names = [f.resolve().name for f in folders]
     if names[0] == names[1]:
         names = [str(f) for f in folders]

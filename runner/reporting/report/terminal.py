@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO, cast
 
@@ -38,32 +38,36 @@ _STYLES = {
 }
 
 
-def make_console(*, draws: bool = False) -> Console:
+def make_console(*, draws: bool = False, is_asked: bool = False) -> Console:
     """Return a console of the terminal's width, and a wide one for files and pipes.
 
     Args:
         draws: whether a view that moves the cursor is drawn on it.
+        is_asked: whether what is shown is all that was asked for: a full disk then is an error.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    file = cast(TextIO, _LastingOutput(draws))
+    file = cast(TextIO, _LastingOutput(draws, is_asked))
     return Console(file=file, highlight=False, width=_FILE_WIDTH if is_free else None)
 
 
 class _LastingOutput:
     """Standard output, and nothing once its reader is gone: a sweep goes on, as a run does."""
 
-    def __init__(self, draws: bool) -> None:
-        self._draws = draws
+    def __init__(self, draws: bool, is_asked: bool) -> None:
+        self._draws, self._may_be_full = draws, not is_asked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)
 
     def write(self, text: str) -> None:
         shown = text if self._draws else replace_controls(text, colours=True)
-        ignore_closed_stream(sys.stdout, lambda: sys.stdout.write(shown))
+        self._do(lambda: sys.stdout.write(shown))
 
     def flush(self) -> None:
-        ignore_closed_stream(sys.stdout, lambda: sys.stdout.flush())
+        self._do(lambda: sys.stdout.flush())
+
+    def _do(self, act: Callable[[], object]) -> None:
+        ignore_closed_stream(sys.stdout, act, may_be_full=self._may_be_full)
 
 
 def show_overview(out: Console, overview: Overview) -> None:

@@ -35,7 +35,7 @@ def make_report(
     Raises:
         UserError: if there is nothing to show, or the page cannot be written.
     """
-    selection, out = find_runs(folders), make_console()
+    selection, out = find_runs(folders), make_console(is_asked=True)
     overview = _overview(folders, selection, sort)
     if overview is None:
         show_run(out, selection.runs[0], selection.problems)
