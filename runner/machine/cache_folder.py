@@ -15,7 +15,7 @@ def cache_root() -> Path:
         DataError: if the user has no home, such as one without an entry in /etc/passwd.
     """
     if root := os.environ.get("RUNNER_CACHE"):
-        return Path(os.path.expanduser(root))
+        return Path(os.path.expanduser(root)).absolute()  # see runner/serving/write_aside.py
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if user_cache.startswith("~"):
         raise DataError(

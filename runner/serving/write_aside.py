@@ -63,7 +63,8 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
         for stale in out.parent.glob(".*.tmp-*"):
             if _is_abandoned(stale, is_ours=stale.name.startswith(prefix)):
                 shutil.rmtree(stale, ignore_errors=True)
-        private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent))
+        # absolute, since pyarrow takes what begins with `runs_10:00/` for the address of a store
+        private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent.absolute()))
         lock = FolderLock(private)
     except OSError as error:
         if private is not None:  # on a full disk; without a lock's text nobody would ever remove it

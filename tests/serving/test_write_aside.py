@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.machine.cache_folder import cache_root
 from runner.rundir.lock import LOCK_FILE, FolderLock
 from runner.serving.write_aside import write_aside
 
@@ -41,3 +45,13 @@ def test_what_killed_commands_left_is_removed_and_nothing_else(tmp_path):
     assert not any(path.exists() for path in dead)
     assert all(path.exists() for path in (*kept, running))
     assert (tmp_path / "model" / "file").read_text() == "whole"
+
+
+def test_a_colon_in_the_name_of_a_folder_makes_no_address_of_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_CACHE", "at_10:00")
+    cache_root().mkdir()
+    pq.write_table(pa.table({"id": [1]}), cache_root() / "ids.parquet")
+    with write_aside(Path("at_10:00/model")) as folder:
+        pq.write_table(pa.table({"id": [1]}), folder / "ids.parquet")
+    assert len(list(tmp_path.glob("at_10:00/**/ids.parquet"))) == 2
