@@ -173,6 +173,7 @@ def test_periodic_embeddings_are_those_of_the_paper():
     numbers = PeriodicNumbers(2)
     x_BD = torch.tensor([[0.0, 1.0], [-2.0, 100.0], [0.3, -1e30]])
     frequencies_DF, phases_DF = numbers.frequencies.detach(), numbers.phases.detach()
+    weight, bias = numbers.weight.detach(), numbers.bias.detach()
     found_BDW = numbers(x_BD).unflatten(1, (2, 4)).double()
     for row, column in ((r, c) for r in range(3) for c in range(2)):
         x = float(x_BD[row, column])
@@ -182,8 +183,8 @@ def test_periodic_embeddings_are_those_of_the_paper():
             for w, b in zip(frequencies_DF[column].tolist(), phases_DF[column].tolist())
         ]
         expected = [
-            sum(wave * float(v) for wave, v in zip(waves, numbers.weight[column, :, n]))
-            + float(numbers.bias[column, n])
+            sum(wave * float(v) for wave, v in zip(waves, weight[column, :, n]))
+            + float(bias[column, n])
             for n in range(3)
         ]
         assert found_BDW[row, column].tolist() == pytest.approx([x, *expected], abs=1e-5)
