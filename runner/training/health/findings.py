@@ -32,7 +32,7 @@ def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
     drawn = "" if train.num_rows >= train.split_rows else f" of {train.num_rows:,} rows drawn"
     return [
         *_dead_features(schema, train, drawn),
-        *_ids_seen_once(train, drawn),
+        *_ids_seen_once(train),
         *_unknown_ids(train, others),
         *_label_rates(schema, train, others),
         *_few_labels(schema, others),
@@ -98,36 +98,53 @@ def _dead_features(schema: Schema, train: Sample, drawn: str) -> Iterator[str]:
         )
 
 
-def _ids_seen_once(train: Sample, drawn: str) -> Iterator[str]:
+def _ids_seen_once(train: Sample) -> Iterator[str]:
     shares = {}
+    is_drawn = train.num_rows < train.split_rows
     for name, ids in train.ids.items():
         counts = np.unique(ids.ids_V, return_counts=True)[1]
-        if len(counts) and (share := float((counts == 1).sum() / counts.sum())) > ONCE_SHARE:
+        share = _share_of_single(counts)
+        if is_drawn:  # at least: each other look-up shares its id with one or more of all rows
+            pairs = float(counts @ (counts - 1)) / max(counts.sum(), 1)
+            share = 1 - pairs * train.split_rows / train.num_rows
+        if len(counts) and share > ONCE_SHARE:
             shares[name] = share
     if shares:
+        least = "at least " if is_drawn else ""
+        partial = f", by {train.num_rows:,} of these" if is_drawn else ""
         yield (
-            f"columns most of whose ids occur in a single train row{drawn}, so that what is learnt "
-            f"of them helps no other row: "
-            f"{_listed([f'{n} ({s:.0%} of its rows)' for n, s in _sorted(shares)])}; "
+            f"columns most of whose ids occur in a single train row{partial}, so that what is "
+            f"learnt of them helps no other row: "
+            f"{_listed([f'{n} ({least}{s:.0%} of its rows)' for n, s in _sorted(shares)])}; "
             "`encode: vocabulary` with a `min_count` in the schema gives all rare ids one row"
         )
 
 
 def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
+    is_drawn = train.num_rows < train.split_rows
     for split, sample in others.items():
         shares = {}
         for name, ids in sample.ids.items():
             if len(ids.ids_V):
-                known = np.isin(ids.ids_V, np.unique(train.ids[name].ids_V))
-                if (share := 1 - float(known.mean())) > NEW_SHARE:
-                    shares[name] = share
+                known, counts = np.unique(train.ids[name].ids_V, return_counts=True)
+                share = 1 - float(np.isin(ids.ids_V, known).mean())
+                # As many of the train rows themselves have ids that the drawn ones lack (Good 1953)
+                missed = _share_of_single(counts) if is_drawn else 0.0
+                if missed < 1 and (share - missed) / (1 - missed) > NEW_SHARE:
+                    shares[name] = (share - missed) / (1 - missed)
         if shares:
-            listed = _listed([f"{n} ({s:.0%})" for n, s in _sorted(shares)])
-            partial = " that were drawn" if train.num_rows < train.split_rows else ""
+            about = "about " if is_drawn else ""
+            listed = _listed([f"{n} ({about}{s:.0%})" for n, s in _sorted(shares)])
+            partial = f", by {train.num_rows:,} of these," if is_drawn else ""
             yield (
                 f"ids of {split} that the train rows{partial} lack, of which the model has learnt "
                 f"nothing: {listed}"
             )
+
+
+def _share_of_single(counts_I: Ints) -> float:
+    """Return the share of look-ups whose id, of these counts, has no other one."""
+    return float((counts_I == 1).sum() / max(counts_I.sum(), 1))
 
 
 def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:

@@ -372,6 +372,36 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
     assert not [f for f in find_in_data(SCHEMA, train, {}) if "act like ids" in f]
 
 
+def test_of_drawn_rows_ids_that_other_train_rows_have_are_not_said_to_be_unknown_or_seen_once():
+    rng = np.random.default_rng(3)
+    train_rows, drawn = 400_000, 20_000
+
+    def draw(count: int, split_rows: int, ids_V: np.ndarray) -> Sample:
+        rows = np.arange(count)
+        return Sample(
+            {"item": Ids(rows, ids_V[rows], np.ones(count))},
+            rng.normal(size=(count, 2)),
+            (rows % 2).astype(float)[:, None],
+            np.ones(count),
+            split_rows,
+        )
+
+    def find(train_V: np.ndarray, test_V: np.ndarray) -> list[str]:
+        train = draw(drawn, train_rows, rng.permutation(train_V))
+        found = find_in_data(SCHEMA, train, {"test": draw(drawn, drawn, test_V)})
+        return [f for f in found if "ids" in f]
+
+    known_V = rng.integers(0, 50_000, train_rows)  # each has 8 of the rows, and 0.4 of the drawn
+    assert find(known_V, rng.integers(0, 50_000, drawn)) == []
+    [new] = find(known_V, rng.integers(25_000, 75_000, drawn))
+    assert "ids of test that the train rows, by 20,000 of these, lack" in new
+    assert 0.45 < int(new.partition("item (about ")[2].partition("%")[0]) / 100 < 0.55
+    once_V = np.concatenate([np.arange(300_000), np.repeat(np.arange(10**6, 10**6 + 50_000), 2)])
+    [once] = find(once_V, once_V)
+    assert "occur in a single train row, by 20,000 of these" in once
+    assert 0.6 < int(once.partition("item (at least ")[2].partition("%")[0]) / 100 < 0.9
+
+
 def job(rows: int = 8000, *, batch_size: int = 4000, **length: int):
     return SimpleNamespace(
         dataset=SimpleNamespace(num_rows={"train": rows}, schema=SCHEMA),
