@@ -42,6 +42,34 @@ def test_an_update_gets_the_memory_of_the_last_one_without_page_faults():
     assert page_faults("keep") < page_faults("default") / 10
 
 
+def test_freed_blocks_between_kept_ones_are_handed_back():
+    code = """
+import ctypes, sys
+from pathlib import Path
+from runner.machine.memory import keep_freed_memory, release_freed_memory
+if not keep_freed_memory():
+    sys.exit(3)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def resident(): return 4 * int(Path("/proc/self/statm").read_text().split()[1])
+large = []
+for _ in range(50):
+    large.append(libc.malloc(4 << 20))
+    ctypes.memset(large[-1], 1, 4 << 20)
+    libc.malloc(64)
+for block in large:
+    libc.free(block)
+kept = resident()
+release_freed_memory()
+print(kept - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 3:
+        pytest.skip("not glibc")
+    assert int(done.stdout) > 150 << 10  # of 200 MB
+
+
 def test_arrow_takes_its_memory_from_the_same_place():
     code = "import pyarrow as pa; from runner.machine.memory import keep_freed_memory as k; " + (
         "print(k(), pa.default_memory_pool().backend_name)"

@@ -8,12 +8,15 @@ import threading
 import pytest
 import torch
 
+from runner.batch import Prediction
 from runner.config.compose import compose_job
 from runner.config.targets import allowed_packages
 from runner.errors import ConfigError
+from runner.models.layers.retrieval import RetrievalModel
 from runner.reporting.console import View
 from runner.training.builder import build_job, device
 from runner.training.builder import threads as policy
+from runner.training.loops import evaluate_split as module
 from runner.training.loops.evaluate_split import evaluate_batches, evaluate_split
 from runner.training.stop_signal import StopSignal
 from runner.training.update.task import Supervised
@@ -100,3 +103,22 @@ def test_an_eval_step_that_returns_something_else_is_told(returned, kind):
     said = f"^task: eval_step of Other returned {kind}; it must return a runner.Prediction and the "
     with pytest.raises(ConfigError, match=said):
         list(evaluate_batches(make_context(), Other(), iter([random_batch(8)])))
+
+
+def test_ranking_all_items_hands_memory_back_after_so_many_scores(monkeypatch):
+    context, model, released = make_context(), RetrievalModel.__new__(RetrievalModel), []
+    model.items_ID = torch.zeros(100, 4)
+
+    class Known(Supervised):
+        def eval_step(self, ctx, batch):
+            return Prediction.of(torch.zeros(batch.size, 1), batch), {}
+
+    monkeypatch.setattr(module, "RANKED_BYTES", 4 * 8 * 100)  # of the scores of a batch
+    monkeypatch.setattr(module, "release_freed_memory", lambda: released.append(1))
+    monkeypatch.setattr(context, "model", model)
+    batches = [random_batch(8, seed) for seed in range(5)]
+    found = list(evaluate_batches(context, Known(), iter(batches)))
+    assert [batch for batch, *_ in found] == batches and len(released) == 2
+    model.items_ID = None  # no catalogue is open
+    list(evaluate_batches(context, Known(), iter(batches)))
+    assert len(released) == 2
