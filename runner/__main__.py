@@ -21,7 +21,7 @@ from runner.cli.flags import Flags, extract_allow
 from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.world_size import launched_rank
 from runner.errors import NO_ROOM, UserError, describe_raised_warning, is_interruption, wrap_words
-from runner.machine.imports import postpone_full_collections
+from runner.machine.imports import postpone_full_collections, shadowed_modules_hint
 from runner.rundir.masked_streams import (
     mask_standard_streams,
     open_closed_streams,
@@ -84,7 +84,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if isinstance(error, Warning):
         print_error(describe_raised_warning(error))
     else:
-        print_error(str(error) if is_users else f"{type(error).__name__}: {error}")
+        other = f"{type(error).__name__}: {error}{shadowed_modules_hint()}"
+        print_error(str(error) if is_users else other)
     return 2 if is_users else 1
 
 
@@ -168,6 +169,8 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.flags.safe_path:  # by -P, which processes that this one starts would not know
+        os.environ["PYTHONSAFEPATH"] = "1"
     postpone_full_collections()
     open_closed_streams()
     mask_standard_streams()  # also what the interpreter prints after the end of main

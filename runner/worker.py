@@ -27,6 +27,7 @@ from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError, describe_raised_warning, is_interruption
 from runner.machine.free_memory import is_out_of_memory
+from runner.machine.imports import shadowed_modules_hint
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
@@ -309,7 +310,8 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
     if isinstance(error, Warning):
         return mask_secrets(describe_raised_warning(error))
     name = type(error).__name__
-    return (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
+    told = (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
+    return told + shadowed_modules_hint()
 
 
 def _place_in_own_code(error: BaseException, allowed: Sequence[str]) -> str:

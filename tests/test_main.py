@@ -13,7 +13,7 @@ import pytest
 
 from runner.__main__ import main
 from runner.errors import ConfigError
-from tests.conftest import ROOT, python
+from tests.conftest import ROOT, TINY, python
 
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
 
@@ -197,6 +197,24 @@ def test_a_name_in_the_data_that_is_no_text_is_told_without_a_traceback(monkeypa
         "error: a/gr\\udcf6/x: this name is no utf-8 text, so that no file can name it; rename it\n"
     )
     assert capsys.readouterr().err.encode(errors="backslashreplace").decode() == told
+
+
+def test_a_file_that_is_named_like_a_module_of_others_is_told(tmp_path):
+    (tmp_path / "yaml.py").touch()
+    (tmp_path / "own.py").touch()
+    done = python("-m", "runner", "ls", "model", cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"imported from {tmp_path} in place of Python's or a library's: yaml.py; rename" in last
+    assert python("-P", "-m", "runner", "ls", "model", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.long
+def test_processes_that_a_command_starts_import_nothing_from_its_folder_either(tmp_path):
+    (tmp_path / "numpy.py").touch()
+    words = ("-m", "seed=1", *TINY, "trainer.max_steps=1", "hydra.sweep.dir=sweep")
+    done = python("-P", "-m", "runner", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_that_is_gone_is_told_without_a_traceback(tmp_path, monkeypatch, capsys):

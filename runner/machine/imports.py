@@ -116,6 +116,34 @@ class _LoaderOfRest(Loader):
         self._loader.exec_module(module)
 
 
+def shadowed_modules_hint() -> str:
+    """Return what to do about the user's files that were imported as others' modules; "" for none.
+
+    `python -m` looks for modules in the current folder first: a `queue.py` there is what libraries
+    get for Python's own. Asked once there is an error, which need not name it.
+    """
+    if sys.flags.safe_path or not sys.path or not sys.path[0]:
+        return ""
+    here = os.path.realpath(sys.path[0])
+    others = [path for path in sys.path if path and os.path.realpath(path) != here]
+    own = __name__.partition(".")[0]  # which a checkout may have beside an installed one
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or "." in name or name in (own, "__main__"):
+            continue
+        path = Path(file).parent if Path(file).stem == "__init__" else Path(file)
+        is_here = os.path.realpath(path.parent) == here
+        if is_here and (name in sys.stdlib_module_names or PathFinder.find_spec(name, others)):
+            found.append(path.name)
+    if not found:
+        return ""
+    return (
+        f"; imported from {here} in place of Python's or a library's: {', '.join(found)}; rename "
+        "it, or start with `python -P -m runner`, which imports nothing from the current folder"
+    )
+
+
 def child_import_path() -> str:
     """Return the PYTHONPATH with which a new process imports this package."""
     root = str(Path(__file__).resolve().parents[2])
