@@ -64,8 +64,9 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
-    if isinstance(error, UnicodeEncodeError) and _UNREADABLE.search(error.object):
-        error = _unreadable_name(error.object)
+    cause = error.__cause__ if isinstance(error, UserError) else error  # told as one of a file
+    if isinstance(cause, UnicodeEncodeError) and _UNREADABLE.search(cause.object):
+        error = _unreadable_name(cause.object)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         error = UserError(f"{error.filename}: no file or folder may have a name this long")
     if isinstance(error, FileNotFoundError) and _is_folder_gone():

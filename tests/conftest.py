@@ -226,7 +226,7 @@ def command(monkeypatch, capsys, tmp_path):
     return fake_command(monkeypatch, capsys, tmp_path)
 
 
-def python(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+def python(*words: str, cwd: Path | bytes = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a process that starts afresh."""
     return subprocess.run(
         [sys.executable, *words],

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from runner.__main__ import main
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from tests.conftest import ROOT, TINY, python
 
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
@@ -197,6 +197,29 @@ def test_a_name_in_the_data_that_is_no_text_is_told_without_a_traceback(monkeypa
         "error: a/gr\\udcf6/x: this name is no utf-8 text, so that no file can name it; rename it\n"
     )
     assert capsys.readouterr().err.encode(errors="backslashreplace").decode() == told
+
+
+@pytest.mark.long
+def test_a_run_in_a_folder_whose_name_is_no_text_is_refused_before_anything_is_written(tmp_path):
+    here = os.fsencode(tmp_path) + b"/gr\xf6"
+    os.mkdir(here)
+    done = python("-m", "runner", *TINY, "hydra.run.dir=run", cwd=here)
+    assert done.returncode == 2
+    assert "gr\\udcf6: this name is no utf-8 text" in done.stderr and not os.listdir(here)
+
+
+def test_a_record_that_cannot_be_reached_is_told_by_the_folder_whose_name_is_no_text(
+    monkeypatch, capsys
+):
+    def read(run):
+        try:
+            "/gr\udcf6/a.parquet".encode()
+        except ValueError as error:
+            raise DataError(f"the fitted transforms cannot be read: {error}") from error
+
+    monkeypatch.setattr("runner.rundir.find_run.read_meta", read)
+    assert main(["export", "locked", "--out", "model"]) == 2
+    assert "a.parquet: this name is no utf-8 text" in capsys.readouterr().err
 
 
 def test_a_file_that_is_named_like_a_module_of_others_is_told(tmp_path):

@@ -135,7 +135,9 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
     Raises:
         UserError: if the directory cannot be written, belongs to another run, or is being written
             by another process.
+        UnicodeEncodeError: if the current folder's name is no text.
     """
+    os.getcwd().encode()  # the record names it; if it cannot, no folder is made
     folder, lock = create_and_lock(template, name=spec.name, signature=spec.signature)
     with _release_on_error(folder, lock):
         if not (folder / "meta.json").exists():
