@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words, allow = extract_allow(words)
         verb = words and is_verb(words[0])
         code = run_verb(words, allow) if verb else _run_overrides(words, allow)
-        sys.stdout.flush()  # here, where a closed pipe is expected, and not at the end of Python
-        return code
+        return _flush_output(code)
     except BrokenPipeError:  # `... ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -57,6 +56,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _tell(error, with_traceback="trainer.traceback=true" in words)
     finally:
         restore_streams()
+
+
+def _flush_output(code: int) -> int:
+    """Write what is left of a finished command's output; return its exit code, or 1 if it is lost.
+
+    Here, where a closed pipe is expected, and not at the end of Python.
+
+    Raises:
+        OSError: if it cannot be written for another reason than a lack of room.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print_error(
+            f"{error.strerror}: the output of this command, which else is done: files that it had "
+            "to write are whole"
+        )
+        return code or 1
+    return code
 
 
 def _tell(error: BaseException, *, with_traceback: bool) -> int:

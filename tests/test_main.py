@@ -158,6 +158,16 @@ def test_a_file_without_room_is_told_without_a_traceback(monkeypatch, capsys, nu
     assert capsys.readouterr().err == told
 
 
+def test_a_lost_output_of_a_command_that_is_done_is_told_as_such():
+    shown = f"{sys.executable} -m runner ls model > /dev/full"
+    done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: No space left on device: the output of this command, which else is done: files "
+        "that it had to write are whole\n"
+    )
+
+
 def test_a_rank_that_no_launcher_has_set_hides_no_message(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     assert main(["resume", "nowhere"]) == 2
