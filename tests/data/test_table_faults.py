@@ -244,7 +244,7 @@ def test_a_file_of_another_format_is_named_with_the_option_that_reads_it(tmp_pat
     path = tmp_path / "x.csv"
     path.write_text("user,click\n1,0\n")
     with pytest.raises(DataError, match=r"x\.csv: not a readable Parquet file .*dataset=csv"):
-        open_parquet_file(DataFile(str(path)))
+        open_parquet_file(DataFile(str(path))).__enter__()
 
 
 def test_a_missing_column_is_named_with_the_file_that_declares_it(tmp_path):
@@ -369,3 +369,12 @@ def test_a_file_that_is_no_text_is_told_in_our_own_words(tmp_path, content, told
         TableRecipe(format="csv", path=str(path), schema=schema).check()
     assert str(refused.value).startswith(f"{path}: ") and told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_parquet_file_is_closed_once_it_is_read(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    handle = (tmp_path / "a.parquet").open("rb")
+    monkeypatch.setattr(DataFile, "open", lambda self: handle)
+    with open_parquet_file(DataFile("a.parquet")) as opened:
+        assert opened.read().num_rows == 1
+    assert handle.closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -54,28 +55,31 @@ class RowChunk:
         return f"{self.file}: {part}row {self.first_row + row}"
 
 
-def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file; reading it verifies page checksums.
+@contextmanager
+def open_parquet_file(
+    file: DataFile, dictionary_columns: Sequence[str] = ()
+) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file for the block; reading it verifies page checksums.
 
     Raises:
         DataError: naming a file that is missing, cut off or not Parquet.
     """
-    handle = file.open()
-    try:
-        return pq.ParquetFile(
-            handle,
-            pre_buffer=file.remote is not None,
-            page_checksum_verification=True,
-            read_dictionary=list(dictionary_columns),
-        )
-    except READ_ERRORS as error:
-        handle.close()
-        others = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
-        is_other = others and "parquet" not in others
-        hint = f"; by its name it is one for dataset={others[0]}" if is_other else ""
-        raise DataError(
-            f"{file}: not a readable Parquet file ({first_line(error)}){hint}"
-        ) from error
+    with file.open() as handle:  # which a ParquetFile leaves open
+        try:
+            opened = pq.ParquetFile(
+                handle,
+                pre_buffer=file.remote is not None,
+                page_checksum_verification=True,
+                read_dictionary=list(dictionary_columns),
+            )
+        except READ_ERRORS as error:
+            others = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
+            is_other = others and "parquet" not in others
+            hint = f"; by its name it is one for dataset={others[0]}" if is_other else ""
+            raise DataError(
+                f"{file}: not a readable Parquet file ({first_line(error)}){hint}"
+            ) from error
+        yield opened
 
 
 def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
