@@ -122,6 +122,9 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     """
     given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
     raise_combined(find_empty_paths(given, ["run"]))
+    for key in ("run", "checkpoint.path"):  # not resolved as yet, and so not unescaped
+        if isinstance(given.get(key), str):
+            given[key] = given[key].replace("\\${", "${")
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)

@@ -22,6 +22,7 @@ def quote_hydra_value(text: str) -> str:
     is_text = is_word or "/" in text or text.endswith(".yaml")
     if is_text and re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text):
         return text
+    text = text.replace("${", "\\${")  # which OmegaConf would look up
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 

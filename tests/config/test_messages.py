@@ -126,6 +126,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["callbacks=activations", "callbacks.activations.statistics=[]"],
          ["callbacks.activations.statistics=[]: needs at least 1 item"]),
         (["loop=eval", "run=nowhere"], ["nowhere: no such run directory"]),
+        (["loop=eval", r"run='/\${x}/y'"], ["/${x}/y: no such run directory"]),
         (["loop=eval", "checkpoint.path=nowhere"], ["checkpoint.path=nowhere: no such folder"]),
         (["checkpoint.init_from=nowhere"], ["nowhere: no such folder"]),
         *((["callbacks=time_limit", f"callbacks.time_limit.limit={value}", "seed=-1"],

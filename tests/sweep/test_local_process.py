@@ -2,14 +2,16 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from omegaconf import OmegaConf
 
-from runner.config.hydra_text import quote_hydra_value
+from runner.config.hydra_text import quote_hydra_value, shell_override
 from runner.config.overrides import parse_job_overrides
 from runner.distributed import parent_death
 from runner.sweep.local_process import (
@@ -52,6 +54,12 @@ def test_a_jobs_command_is_one_that_a_person_could_give(tmp_path):
 def test_a_path_survives_hydras_grammar(path):
     (found,) = parse_job_overrides([f"hydra.run.dir={quote_hydra_value(path)}"])
     assert found.value() == path
+
+
+def test_a_path_in_a_command_is_no_reference_to_another_key():
+    [word] = shlex.split(shell_override("path", "/a/${x}/b"))
+    [found] = parse_job_overrides([word])
+    assert OmegaConf.create({"path": found.value()}).path == "/a/${x}/b"
 
 
 def test_each_slot_gets_several_gpus_or_several_slots_share_one(monkeypatch):
