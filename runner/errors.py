@@ -130,11 +130,17 @@ def unknown_keys(given: Iterable[object], known: Iterable[str], where: str) -> I
             yield f"{where}.{key}: there is no such key{near}; known: {', '.join(known)}"
 
 
+def shell_path(path: object) -> str:
+    """Return a path as a word of a shell that no command takes for a flag."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
 def already_exists(flag: str, path: object) -> str:
     """Return the message for a file or folder that is to be written, but is there already."""
     return (
         f"{flag} {path}: exists already; nothing was written. Name another, or remove it first: "
-        f"rm -r {shlex.quote(str(path))}"
+        f"rm -r {shell_path(path)}"
     )
 
 

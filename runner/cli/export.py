@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.errors import shell_path
 
 
 def export(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -55,11 +55,11 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
     if tracked is not None:
         tracked.log(out, read_json(out / "manifest.json")["checkpoint"]["step"], print)
-    words = ["python", str(out / "score.py")]
+    command = f"python {shell_path(out / 'score.py')}"
     if given.since is not None:
-        words = ["python", "-m", "runner", "apply", given.since, str(out), "--out", "NEW"]
+        command = f"python -m runner apply {shell_path(given.since)} {shell_path(out)} --out NEW"
     use = "shows how it is loaded" if given.since is None else "brings the model on"
-    print_status(f"wrote {out}; `{shlex.join(words)}` {use}")
+    print_status(f"wrote {out}; `{command}` {use}")
     return 0
 
 

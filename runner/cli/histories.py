@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser, split_run_words
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 
 
 def histories(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -29,7 +28,7 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
         )
     count = write_histories(run, inputs, given.out, overrides=overrides, allow=allow)
     print(f"{count:,} users")
-    command = shlex.join(["predict", run, str(given.out), "--top-k", "10"])
+    command = f"predict {shell_path(run)} {shell_path(given.out)} --top-k 10"
     print_status(f"wrote {given.out}; `python -m runner {command}` recommends")
     return 0
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 
 if TYPE_CHECKING:
     from runner.serving.item_index import ItemIndex
@@ -58,7 +57,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     facts = make_index(artifact, out, settings, evaluate)
     for line in describe_index(facts, given.recall):
         print(line)
-    print_status(f"wrote {out}; predict --top-k K --index {shlex.quote(str(out))} searches it")
+    print_status(f"wrote {out}; predict --top-k K --index {shell_path(out)} searches it")
     return 0
 
 

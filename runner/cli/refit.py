@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import is_override
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_json
 from runner.rundir.run_files import read_config, read_result
@@ -166,7 +165,7 @@ def _find_length(
     result = read_result(folder) or {}
     if result.get("status") != "completed":
         status = f"is {result['status']}" if result.get("status") else "has no result yet"
-        command = f"`python -m runner resume {shlex.quote(str(folder))}`"
+        command = f"`python -m runner resume {shell_path(folder)}`"
         raise UserError(f"refit: {folder} {status}; {command} goes on with it, and refit after")
     best = (result.get("best") or {}).get("step")
     if best is None:

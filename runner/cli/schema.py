@@ -27,7 +27,7 @@ from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.propose_uses import NUMBERS
 from runner.data.tabular.schema_file import expand_pattern
 from runner.data.tabular.schema_hints import Hints
-from runner.errors import UserError, already_exists, nearest_hint
+from runner.errors import UserError, already_exists, nearest_hint, shell_path
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
@@ -229,7 +229,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
-        again = f"rm {shlex.quote(out)} && python -m runner {command} --label {shlex.quote(name)}"
+        again = f"rm {shell_path(out)} && python -m runner {command} --label {shlex.quote(name)}"
         return f"it has no label yet: write one into it, or propose anew: {again}"
     more = START
     ids = {f.name for f, _ in proposal.with_role("categorical")}

@@ -7,7 +7,6 @@ run and a resume start from the configuration of that run, never from today's de
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,7 +48,7 @@ from runner.config.rules.keys import get_key
 from runner.config.sent_runs import find_sent_reads
 from runner.config.settings import TUNE_BATCH_SIZE_LOOP
 from runner.distributed.world_size import launched_world_size, resolve_world_size
-from runner.errors import ConfigError, raise_combined
+from runner.errors import ConfigError, raise_combined, shell_path
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.diff import diff_settings, format_changes
@@ -123,8 +122,8 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
     raise_combined(find_empty_paths(given, ["run"]))
     for key in ("run", "checkpoint.path"):  # not resolved as yet, and so not unescaped
-        if isinstance(given.get(key), str):
-            given[key] = given[key].replace("\\${", "${")
+        if isinstance(text := given.get(key), str):
+            given[key] = text.replace("\\${", "${")
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
@@ -132,7 +131,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         raise ConfigError(
             f"run={run}: is for loops that start from a run: "
             f"loop=eval {shell_override('run', run)}. "
-            f"`python -m runner resume {shlex.quote(str(run))}` continues it, "
+            f"`python -m runner resume {shell_path(run)}` continues it, "
             f"{shell_override('checkpoint.init_from', run)} starts a new run from its weights"
         )
     source = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size, may_restart
-from runner.errors import ConfigError, UserError
+from runner.errors import ConfigError, UserError, shell_path
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
 from runner.launch.mirror import mirror_of, mirrored
 from runner.launch.spec import changed_data_note, run_spec, with_kept_schema
@@ -184,7 +183,7 @@ def _write_report(folder: Path) -> None:
         write_report(folder)
     except Exception as error:
         log.warning("no report.html: %s", error, exc_info=not isinstance(error, UserError))
-        again = f"`python -m runner report {shlex.quote(str(folder))}` tries again"
+        again = f"`python -m runner report {shell_path(folder)}` tries again"
         print_status(f"report.html could not be written: {error}; {again}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.identity import check_not_lost, draw_run_id, why_not_done
 from runner.rundir.json_files import JsonlFile, write_json, write_text
@@ -153,7 +152,7 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
                 f"{folder} holds another run ({meta.get('signature')}, not {spec.signature}); "
                 f"nothing was changed. It differs in{what}\n"
                 "Another hydra.run.dir starts a new run; "
-                f"`python -m runner resume {shlex.quote(str(folder))} ...` changes this one"
+                f"`python -m runner resume {shell_path(folder)} ...` changes this one"
             )
         return _continue_run(folder, lock, meta, spec)
 

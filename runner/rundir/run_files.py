@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, nearest_hint, shell_path
 from runner.rundir.json_files import dumps, read_json
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
@@ -55,12 +54,12 @@ def read_meta(folder: Path) -> dict[str, Any]:
         elif (folder / "study.db").exists():
             hint = (
                 f"; this is a sweep, whose jobs are runs; `python -m runner resume "
-                f"{shlex.quote(str(folder))}` continues the whole sweep"
+                f"{shell_path(folder)}` continues the whole sweep"
             )
         elif runs := runs_below(folder):
             hint = (
                 f"; it is a folder of runs, of which {runs[0]} is the newest; "
-                f"`python -m runner report {shlex.quote(str(folder))}` lists them"
+                f"`python -m runner report {shell_path(folder)}` lists them"
             )
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     check_run_files(folder)
@@ -79,7 +78,7 @@ def _runs_nearby(folder: Path) -> str:
     if not names:
         return ""
     near = nearest_hint(folder.name, names, 3)
-    return f"{near}; `python -m runner report {shlex.quote(str(place))}` lists those of {place}"
+    return f"{near}; `python -m runner report {shell_path(place)}` lists those of {place}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -129,7 +128,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except UserError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        again = f"after `rm {shlex.quote(str(path))}` a resume writes it anew from the checkpoints"
+        again = f"after `rm {shell_path(path)}` a resume writes it anew from the checkpoints"
         raise UserError(f"{error}; {again}") from error
     return result
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import dumps, write_json, write_text
 from runner.rundir.moved_targets import with_current_targets
@@ -93,7 +92,7 @@ def unedited_config(
     raise UserError(
         f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(others)}\n"
         "Nothing was changed. Put the old values back, or give the new ones on the command line, "
-        f"as in: resume {shlex.quote(str(folder))} {key}={'null' if now is None else now}"
+        f"as in: resume {shell_path(folder)} {key}={'null' if now is None else now}"
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import shlex
 from itertools import groupby
 from pathlib import Path
 
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.rundir.readers import parse_number
 from runner.rundir.regular_files import read_bytes
 
@@ -43,7 +42,7 @@ def find_best_job(folder: Path) -> tuple[Path, str]:
     named = ", ".join(str(job) for job in list(jobs.values())[:_NAMED])
     more = f" and {len(jobs) - _NAMED:,} more" if len(jobs) > _NAMED else ""
     other = f"; to take the run of one job, name its folder: {named}{more}" if named else ""
-    quoted = shlex.quote(str(folder))
+    quoted = shell_path(folder)
     if not rows and any((job / "result.json").exists() for job in jobs.values()):
         raise UserError(
             f"{folder}: a sweep whose {LEADERBOARD_FILE} is gone, or cannot be read; "

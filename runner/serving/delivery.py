@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import torch
 from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.growing.id_map import sort_held_rows
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.errors import UserError, describe_error, system_errors
+from runner.errors import UserError, describe_error, shell_path, system_errors
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
@@ -174,7 +173,7 @@ class FolderDelivery:
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
         except Exception as error:  # of any kind: the run has ended well
-            run = shlex.quote(str(self._run.dir))
+            run = shell_path(self._run.dir)
             view.warn(
                 f"the last weights were not delivered: {describe_error(error)}; "
                 f"`python -m runner export {run} --out MODEL` exports them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.machine.imports import end_imports
 from runner.reporting.report.leaderboard import Leaderboard
 from runner.reporting.report.terminal import make_console, print_line, show_leaderboard
@@ -195,7 +194,7 @@ def _write_page(console: Console, directory: Path) -> None:
     try:
         print_line(console, f"report: {write_report(directory)}")
     except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
-        again = f"`python -m runner report {shlex.quote(str(directory))}` tries again"
+        again = f"`python -m runner report {shell_path(directory)}` tries again"
         _warn(f"report.html could not be written: {error}; {again}")
 
 

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from runner.errors import already_exists, shell_path
 from tests.fake_job import fake_command
 from tests.reporting.report.run_directories import make_run
 
@@ -42,3 +43,8 @@ def test_a_mistake_leads_on_to_a_command(command, words, expected):
 )
 def test_the_command_works(command, words):
     assert command(*shlex.split(words))[0] == 0
+
+
+def test_a_path_with_a_dash_in_front_is_no_flag_in_a_printed_command():
+    assert shell_path("-a/run 1") == "'./-a/run 1'" and shell_path("a-b") == "a-b"
+    assert already_exists("--out", "-a").endswith("rm -r ./-a")

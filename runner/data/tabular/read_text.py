@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -40,7 +39,7 @@ from runner.data.tabular.text_lines import (
     mask_line_breaks,
 )
 from runner.data.tabular.text_values import MISSING_NUMBERS, cast_texts
-from runner.errors import DataError, first_line
+from runner.errors import DataError, first_line, shell_path
 
 INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
 MAX_COLUMNS = 100_000
@@ -143,7 +142,7 @@ def _explain_conversion(content: bytes, file: DataFile) -> str:
     first, second = ("cp1252", "cp1250") if is_latin else ("cp1251", "gb18030")
     of_first, of_second = ("Western", "Central European") if is_latin else ("Russian", "Chinese")
     return (
-        f"its encoding is not known: iconv -f {first} -t utf-8 {shlex.quote(str(file))} > "
+        f"its encoding is not known: iconv -f {first} -t utf-8 {shell_path(file)} > "
         f"{new_name(file, 'utf8.csv')} is often right for {of_first}, and -f {second} for "
         f"{of_second} texts"
     )

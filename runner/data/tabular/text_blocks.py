@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.text_lines import is_outside_quotes, mask_line_breaks
-from runner.errors import DataError
+from runner.errors import DataError, shell_path
 
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
@@ -49,7 +49,7 @@ TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 def unpack_command(file: DataFile) -> str:
     """Return the words of a shell that write the plain content of a file."""
     packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
-    return f"{packer.get(os.path.splitext(file.name)[1], 'cat')} {shlex.quote(str(file))}"
+    return f"{packer.get(os.path.splitext(file.name)[1], 'cat')} {shell_path(file)}"
 
 
 def new_name(file: DataFile, name: str) -> str:
@@ -190,7 +190,7 @@ def _check_text(start: bytes, file: DataFile) -> None:
         # every second byte of Latin letters, digits and delimiters in UTF-16
         fix = "write its table as Parquet or CSV"
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) > len(start) // 3:
-            name = shlex.quote(str(file))
+            name = shell_path(file)
             made = new_name(file, "utf8.csv")
             fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > {made} converts it"
         raise DataError(f"{file}: is no text in UTF-8: it has bytes of value 0; {fix}")

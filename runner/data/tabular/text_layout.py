@@ -27,7 +27,7 @@ from runner.data.tabular.schema_file import is_delimiter
 from runner.data.tabular.text_blocks import MAX_LINE_BYTES, new_name, unpack_command
 from runner.data.tabular.text_values import MISSING_NUMBERS
 from runner.data.tabular.times import guess_time_form
-from runner.errors import DataError, UserError
+from runner.errors import DataError, UserError, shell_path
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of the others is one
@@ -87,7 +87,7 @@ def find_layout(
             notes.append(
                 f"{', '.join(commas)}: numbers with a decimal comma are texts here, since those of "
                 rf"{', '.join(points)} have a point; sed -E 's/([0-9]),([0-9])/\1.\2/g' "
-                f"{shlex.quote(str(file))} > {new_name(file, 'points.csv')} makes points of them"
+                f"{shell_path(file)} > {new_name(file, 'points.csv')} makes points of them"
             )
         else:
             notes.append(f"{', '.join(commas)}: numbers with a decimal comma")
@@ -283,7 +283,7 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
                 raise DataError(
                     f"{file}: lines such as {rows[0]!r} are headings of the lines below them: awk "
                     f'-F{shlex.quote(delimiter)} \'NF == 1 {{h = $1; sub(/:$/, "", h); next}} '
-                    f"{{print h FS $0}}' {shlex.quote(str(file))} > "
+                    f"{{print h FS $0}}' {shell_path(file)} > "
                     f"{new_name(file, 'table.csv')} makes a column of them"
                 )
             _refuse_first_lines(file, rows, count, delimiter)
@@ -319,7 +319,7 @@ def _refuse_first_lines(
     raise DataError(
         f"{file}: its first {first} no part of the table ({shown!r}), whose lines have "
         f"{rows[count].count(delimiter) + 1} columns between {DELIMITERS[delimiter]}: "
-        f"tail -n +{count + 1} {shlex.quote(str(file))} > {new_name(file, 'table.csv')} leaves "
+        f"tail -n +{count + 1} {shell_path(file)} > {new_name(file, 'table.csv')} leaves "
         "them out"
     )
 

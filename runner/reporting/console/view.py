@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from runner.errors import shell_path
 from runner.reporting.console.format import (
     evaluation_table,
     fit_to_width,
@@ -201,7 +201,7 @@ class View:
             self._surface.write_line(f"run directory: {directory}")
             if status != "completed":
                 self._surface.write_line(
-                    f"go on with: python -m runner resume {shlex.quote(str(directory))}"
+                    f"go on with: python -m runner resume {shell_path(directory)}"
                 )
 
     @contextmanager

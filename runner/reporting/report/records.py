@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
-from runner.errors import UserError
+from runner.errors import UserError, shell_path
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.lock import is_locked
@@ -198,7 +197,7 @@ def _status(
         return "running", None
     line = reason or last_error(folder / "job.log") or last_error(folder / "log.txt")
     status = ended if ended in ("failed", "interrupted", "pruned") else "incomplete"
-    go_on = f"`python -m runner resume {shlex.quote(str(folder))}` goes on"
+    go_on = f"`python -m runner resume {shell_path(folder)}` goes on"
     return status, line or f"it was killed: there is no result; {go_on}"
 
 
