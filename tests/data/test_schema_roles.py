@@ -228,3 +228,17 @@ def test_columns_called_as_a_pattern_are_declared_by_another_name(tmp_path):
     assert set(declared.columns) == {"click", "a{1..3}", "x{2..1} z"}
     names = {spec.name for spec in (*declared.ids, *declared.numeric)}
     assert names >= {"a(1..3)", "x(2..1) z"}
+
+
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_users_of_whom_most_are_seen_once_are_ids_and_titles_are_none(tmp_path, as_texts):
+    """So looks a sample of 200,000 rows of a log of a million users."""
+    rng = np.random.default_rng(0)
+    who_R = rng.integers(0, 10_000, 2_000)
+    assert 0.9 < len(np.unique(who_R)) / len(who_R) < 0.95
+    texts = [f"u{n:x}" for n in who_R]
+    columns = {"user_id": texts if as_texts else who_R, "title": texts}
+    table = pa.table(columns | {"click": rng.integers(0, 2, len(who_R))})
+    pq.write_table(table, tmp_path / "x.parquet")
+    roles = roles_of(propose(str(tmp_path / "x.parquet")))
+    assert (roles["user_id"], roles["title"]) == ("categorical", "carried")

@@ -181,16 +181,18 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("weight", "named like the weight of a row")
     if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:
         return Role("", "a chance that rows to come lack; a column of 1 / it may be the --weight")
-    present = f.num_rows * (1 - f.missing_share)
+    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
+    # a sample of a large table has most of its users once
+    most_distinct = (0.99 if named else 0.9) * f.num_rows * (1 - f.missing_share)
     if is_text(f.type):
         are_ids = all(any(map(str.isdigit, text)) for text in f.examples) or HISTORY.search(f.name)
         if f.separator == " " and f.mean_length > 12 and not are_ids:
             return Role("carried", FREE_TEXT)
         if f.separator:
             return _as_ids(f, _list_reason(f))
-        if f.num_distinct > 0.9 * present and f.num_rows > 100:
+        if f.num_distinct > most_distinct and f.num_rows > 100:
             return Role("carried", UNIQUE_REASON)
-        if f.mean_chars > 100 and f.num_distinct > 0.5 * present:
+        if f.mean_chars > 100 and f.num_distinct > 0.5 * f.num_rows * (1 - f.missing_share):
             return Role("carried", FREE_TEXT)
         return _as_ids(f, "text")
     if pt.is_boolean(f.type):
@@ -204,8 +206,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("numeric", reason, propose_numeric(f))
     if _numbers_rows(f):
         return Role("carried", "numbers the rows")
-    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
-    if f.num_distinct > (0.99 if named else 0.9) * present:
+    if f.num_distinct > most_distinct:
         if f.num_rows > MANY_ROWS:
             return Role("carried", UNIQUE_REASON)
         if reason == DOUBT_REASON and not named:  # as an id it would tell nothing of other rows
