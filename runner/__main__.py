@@ -72,8 +72,8 @@ def _flush_output(code: int) -> int:
         if error.errno not in NO_ROOM:
             raise
         print_error(
-            f"{error.strerror}: the output of this command, which else is done: files that it had "
-            "to write are whole"
+            f"{error.strerror}: what this command prints is not complete. The command itself is "
+            "done, and the files that it wrote are whole"
         )
         return code or 1
     return code
@@ -84,7 +84,7 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
-    cause = error.__cause__ if isinstance(error, UserError) else error  # told as one of a file
+    cause = error.__cause__ if isinstance(error, UserError) else error  # of a file that is read
     if isinstance(cause, UnicodeEncodeError) and _UNREADABLE.search(cause.object):
         error = _unreadable_name(cause.object)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

@@ -163,8 +163,8 @@ def test_a_lost_output_of_a_command_that_is_done_is_told_as_such():
     done = subprocess.run(shown, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
-        "error: No space left on device: the output of this command, which else is done: files "
-        "that it had to write are whole\n"
+        "error: No space left on device: what this command prints is not complete. The command "
+        "itself is done, and the files that it wrote are whole\n"
     )
 
 
