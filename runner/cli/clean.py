@@ -25,11 +25,13 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     folders = [Path(w) for w in given.folders] or [Path("outputs")]
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"clean {folder}: no such folder; clean [DIR...], outputs by default")
+            raise UserError(
+                f"clean {folder}: no such folder; name one that holds runs, as in clean outputs"
+            )
     age_s = parse_duration(given.older_than) if given.older_than else None
     if given.older_than and age_s is None:
         raise UserError(
-            f"clean --older-than {given.older_than}: an age such as 30min, 12h, 7d or 4w"
+            f"clean --older-than {given.older_than}: must be an age such as 30min, 12h, 7d or 4w"
         )
     plan = plan_cleanup(folders, interrupted=given.interrupted, older_than_s=age_s)
     show_cleanup(plan)

@@ -88,7 +88,7 @@ def completion(words: Sequence[str], allow: Sequence[str]) -> int:
     if len(words) != 1 or words[0] not in SCRIPTS:
         given = words[0] if words else ""
         hint = nearest_hint(given, SCRIPTS) if given else ""
-        raise UserError(f"completion {given}: completion bash, or completion zsh{hint}")
+        raise UserError(f"completion {given}: must be completion bash or completion zsh{hint}")
     print(SCRIPTS[words[0]], end="")
     return 0
 

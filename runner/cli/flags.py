@@ -22,7 +22,7 @@ class Flags:
     resolve: bool
     help: bool
     dry_run: bool  # ours: list the jobs of a sweep, and which are done
-    rerun: bool  # ours: `--rerun changed` repeats jobs that other code has run
+    rerun: bool  # ours: `--rerun changed` repeats the jobs that ran with other code
     is_hydra_only: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
     argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
 
@@ -166,7 +166,10 @@ def extract_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
     place = words.index("--rerun")
     what = words[place + 1] if place + 1 < len(words) else ""
     if what != "changed":
-        raise UserError(f"--rerun {what}: --rerun changed repeats jobs that other code has run")
+        raise UserError(
+            f"--rerun {what}: must be changed: --rerun changed repeats the jobs that ran "
+            "with other code"
+        )
     return [*words[:place], *words[place + 2 :]], True
 
 

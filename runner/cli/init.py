@@ -40,7 +40,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     given = make_parser().parse(words)
     if len(given.name) != 1:
-        raise UserError("init: one name: init NAME, such as init my_project")
+        raise UserError("init: give one name, as in init my_project")
     folder = Path(given.name[0])
     name = folder.name
     _check(folder, name)
@@ -93,7 +93,8 @@ def _check(folder: Path, name: str) -> None:
     is_name = name.isascii() and name.isidentifier()  # as --allow takes one
     if not is_name or keyword.iskeyword(name) or name in ("conf", "data", "tests"):
         raise UserError(
-            f"init {folder}: {name!r} cannot name a package; plain letters, digits and _ can"
+            f"init {folder}: {name!r} cannot be the name of a package; take another name, of "
+            "plain letters, digits and _"
         )
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"init {folder}: there is a package {name} already; take another name")

@@ -27,7 +27,7 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     words = given.group
     groups = dict(list_groups(given.config_dir))
     if len(words) > 1:
-        raise UserError("ls: one group at most: ls [GROUP]")
+        raise UserError("ls: name one group at most, as in ls optimizer")
     group, equals, option = words[0].partition("=") if words else ("", "", "")
     if words and group not in groups:
         raise UserError(

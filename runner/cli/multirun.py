@@ -174,7 +174,9 @@ def _split_search(
             problems.append(f"{o.input_line}: holds for the whole sweep; give it one value")
         else:
             text = f"{key}={o.get_value_string()}"
-            problems.append(f"{o.input_line}: what is searched is the key itself: {text}")
+            problems.append(
+                f"{o.input_line}: write the key that is searched without search.space: {text}"
+            )
     raise_combined(problems)
     check_composed(with_row_count(base), allowed)
     parsed = name_hidden_widths(base.unresolved_config, parsed, problems)

@@ -23,7 +23,8 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     run, inputs, overrides = split_run_words(given.words)
     if inputs and given.split is not None:
         raise UserError(
-            f"--split {given.split}: is scored in place of files: drop it, or {inputs[0]}"
+            f"--split {given.split}: and files cannot be scored together; leave out --split, or "
+            f"{inputs[0]}"
         )
     if not run or not (inputs or given.split):
         raise UserError(

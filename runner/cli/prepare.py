@@ -69,7 +69,7 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(MB|GB|TB)", text.upper())
     if not match:
-        raise UserError(f"--memory {text}: a number with a unit, such as 500MB or 4GB")
+        raise UserError(f"--memory {text}: must be a number with a unit, such as 500MB or 4GB")
     return int(float(match[1]) * UNITS[match[2]])
 
 

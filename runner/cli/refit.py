@@ -57,7 +57,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     composed = compose(overrides, config_dirs=flags.config_dirs, from_run=folder)
     if get_key(composed.config, "loop._target_") in (EVALUATE_LOOP, *TUNING_LOOPS):
         loop = composed.choices.get("loop")
-        raise UserError(f"refit: loop={loop} trains no model to be used; leave it out")
+        raise UserError(f"refit: loop={loop} makes no model to use; leave it out")
     check_composed(composed, allowed)
     composed = with_kept_schema(composed)
     dataset = composed.config["dataset"]
@@ -110,17 +110,19 @@ def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
 
     if str(dataset["_target_"]).startswith(STREAM_DATASETS):
         raise UserError(
-            f"refit: {folder} has learnt all rows of its stream: it held out none, and goes on "
-            "with newer ones by the command that began it"
+            f"refit: {folder} trained on all rows of a stream, so no rows were held out; give "
+            "the command of that run again to train it on newer rows"
         )
     recipe = build_recipe(dict(dataset))
     if not isinstance(recipe, TableRecipe):
         raise UserError(
-            f"refit: {folder} has learnt from {dataset['_target_']}, whose splits are its own; "
-            "a table (dataset=parquet, csv and the like) can be learnt whole"
+            f"refit: {folder} trained on {dataset['_target_']}, whose splits are fixed; only a "
+            "run on a table (dataset=parquet, csv and the like) can be trained again on all rows"
         )
     if set(recipe.splits) == {"train"}:
-        raise UserError(f"refit: {folder} held out no rows: it has learnt all of them")
+        raise UserError(
+            f"refit: {folder} held out no rows, so it was trained on all of them already"
+        )
     return recipe
 
 
@@ -166,10 +168,12 @@ def _find_length(
     if result.get("status") != "completed":
         status = f"is {result['status']}" if result.get("status") else "has no result yet"
         command = f"`python -m runner resume {shell_path(folder)}`"
-        raise UserError(f"refit: {folder} {status}; {command} goes on with it, and refit after")
+        raise UserError(f"refit: {folder} {status}; finish it first by {command}")
     best = (result.get("best") or {}).get("step")
     if best is None:
-        raise UserError(f"refit: {folder} has no best step: it was not evaluated while it learnt")
+        raise UserError(
+            f"refit: {folder} has no best step, since it was not evaluated during training"
+        )
     num_rows = read_json(folder / "data.json")["num_rows"]
     events = recipe.declared.interactions
     if events is not None and events.train_on == "windows":  # of which there are about as many

@@ -110,7 +110,10 @@ def _compose(
     if meta.get("kind") != "eval" or source is None:
         return composed
     if not Path(source).exists():
-        raise UserError(f"{folder}: an evaluation of {source}, which is gone; put that folder back")
+        raise UserError(
+            f"{folder}: is an evaluation of {source}, which is not there any more; put "
+            "that folder back"
+        )
     run = Path(source) if (Path(source) / "meta.json").exists() else None
     return replace(composed, source_run=run)
 
@@ -192,14 +195,14 @@ def list_stream_drift(
         return
     names = [name for name in list_names(stream) if name <= last]
     if len(names) != place.get("files", len(names)):
-        yield f"the stream: {place['files']} files up to {last} then, {len(names)} now"
+        yield f"the stream: had {place['files']} files up to {last}, and has {len(names)} now"
     ended = (folder / "result.json").stat().st_mtime
     changed = [name for name in names if (stream / name).stat().st_mtime > ended]
     if last in names and last not in changed and "xxh3" in place:
         changed += [last] * (hash_file_anew(stream / last) != place["xxh3"])
     if changed:
         more = f" and {len(changed) - 3:,} more" * (len(changed) > 3)
-        yield f"the stream: {', '.join(changed[:3])}{more} changed since the run had read it"
+        yield f"the stream: {', '.join(changed[:3])}{more} changed after the run had read it"
 
 
 def _list_code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

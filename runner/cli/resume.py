@@ -76,7 +76,7 @@ def make_parser() -> VerbParser:
         "settings to change; of a sweep launcher.KEY and search.num_trials",
     )
     parser.add_switch("--dry-run", "of a sweep: only list its jobs")
-    parser.add_value("--rerun", "changed", "of a sweep: repeat jobs that other code has run")
+    parser.add_value("--rerun", "changed", "of a sweep: repeat the jobs that ran with other code")
     return parser
 
 
@@ -104,14 +104,15 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     given = [w for w in flags.overrides[1:] if w not in elsewhere]
     if missing := [w for w in elsewhere if w not in flags.overrides[1:]]:
         raise UserError(
-            f"{folder}: was started with {' '.join(missing)}, which a directory alone may not ask "
-            "for; add these words to `resume` if they are yours"
+            f"{folder}: was started with {' '.join(missing)}, which is not taken from a "
+            "folder that others may have written; add these words to `resume` if they are yours"
         )
     others = [w for w in given if not re.match(r"launcher\.|search\.num_trials=", w)]
     if others:
         raise UserError(
-            f"{others[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
-            "the command of a grid with more values runs only the new jobs"
+            f"{others[0]}: would make another sweep; `resume` can change only launcher.KEY and "
+            "search.num_trials; to add values to a grid, give its command with more values, which "
+            "runs only the new jobs"
         )
     original = parse_flags([w for w in recorded if override_key(w) != "hydra.sweep.dir"])
     cwd = facts.get("cwd")
@@ -139,13 +140,13 @@ def _check_sent_folders(
     for place in named:
         if os.path.abspath(place) not in known:
             raise UserError(
-                f"{folder}: was started with --config-dir {place}, which a directory alone may not "
-                "ask for; add it to `resume` if it is yours"
+                f"{folder}: was started with --config-dir {place}, which is not taken from "
+                "a folder that others may have written; add it to `resume` if it is yours"
             )
     if isinstance(cwd, str) and os.path.isdir(cwd) and not os.path.samefile(cwd, os.curdir):
         raise UserError(
-            f"{folder}: was started in {cwd}, where a directory alone may not lead; if the sweep "
-            "is yours, resume it in that folder"
+            f"{folder}: was started in {cwd}, and a folder that others may have written does not "
+            f"choose where jobs run; if the sweep is yours, give this command in {cwd}"
         )
 
 

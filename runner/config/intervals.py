@@ -75,8 +75,10 @@ def parse_interval(
     unit, factor = _UNITS[match[2]]
     count = int(match[1]) * factor
     if unit == "seconds" and not allow_time:
-        why = why_no_time or "a time is for saving and logging only; this key changes the result"
-        raise ConfigError(f"{key}={value}: no time: {why}; write updates, '5000ex' or '2ep'")
+        why = why_no_time or "this key changes the result, which must not depend on speed"
+        raise ConfigError(
+            f"{key}={value}: must not be a time: {why}; write updates, '5000ex' or '2ep'"
+        )
     if count < 1:
         never = "; null means never" * allow_null
         raise ConfigError(f"{key}={value}: an interval is at least 1{never}")

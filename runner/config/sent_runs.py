@@ -1,4 +1,6 @@
-"""What a run directory alone may not ask for, unless this user's own runner wrote it.
+"""What is not taken from a run directory that others may have written.
+
+This is one that this user's own runner did not write.
 
 Its configuration names variables of the environment, files and places. A directory that was sent
 could read a password into a URL, or write wherever its user may. So a run that another user, or
@@ -64,8 +66,9 @@ def _is_local_path(key: str, value: Any) -> bool:
 def check_sent_reads(reads: Iterable[tuple[str, str]], allowed: Sequence[str]) -> list[str]:
     """Return a message for each variable that `--allow` does not name."""
     return [
-        f"{key}: reads the variable {variable}, which a run directory alone may not ask for; if "
-        f"the run is yours or you trust it, --allow {variable} or RUNNER_ALLOW={variable} lets it"
+        f"{key}: reads the variable {variable}, which is not done for a run directory that "
+        f"others may have written; if you trust the run, --allow {variable} or "
+        f"RUNNER_ALLOW={variable} permits it"
         for key, variable in reads
         if variable not in allowed
     ]
@@ -77,7 +80,10 @@ def check_sent_files(config: Mapping[str, Any], words: Sequence[str]) -> list[st
     if file is None or any(_SENT_FILE in word for word in words):
         return []
     key = f"dataset.client.{_SENT_FILE}"
-    return [f"{key}={file}: sends a file, which a run directory alone may not ask for; {_AGAIN}"]
+    return [
+        f"{key}={file}: sends a file, which is not done for a run directory that others may have "
+        f"written; {_AGAIN}"
+    ]
 
 
 def asks_of_machine(word: str) -> bool:
@@ -103,6 +109,6 @@ def check_sent_places(config: Mapping[str, Any], words: Sequence[str]) -> None:
         key = f"{group}.{name}"
         if place is not None and key not in keys and str(place).rstrip("/") not in given:
             raise UserError(
-                f"{key}={place}: a place outside the run, which a run directory alone may not "
-                f"ask for; {_AGAIN}, or {without}"
+                f"{key}={place}: is a place outside the run, which is not taken from a run "
+                f"directory that others may have written; {_AGAIN}, or {without}"
             )

@@ -104,9 +104,9 @@ def check_reserved_keys(node: Any, key: str = "") -> list[str]:
 def misplaced_target(key: str, path: object) -> str:
     """Return the message for a `_target_` where no part is built."""
     return (
-        f"{key}={path}: no part is built here; a _target_ stands directly in dataset, task, loop, "
-        "scheduler, model.net, model.loss, optimizer.dense, optimizer.schedules.dense and sparse, "
-        "the dense and schedule of optimizer.parts, tracker.NAME, callbacks.NAME or "
+        f"{key}={path}: nothing is built here; a _target_ is allowed directly in dataset, task, "
+        "loop, scheduler, model.net, model.loss, optimizer.dense, optimizer.schedules.dense and "
+        "sparse, the dense and schedule of optimizer.parts, tracker.NAME, callbacks.NAME or "
         "metrics.own.NAME"
     )
 

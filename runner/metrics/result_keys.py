@@ -107,10 +107,12 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
         if names_for_task([name], units[task]):
             continue
         if (label := units[task].one_of) and base in JOINT_METRICS:
-            raise ConfigError(f"{key}: {name!r}: is of all classes together: {base}/{label}")
+            raise ConfigError(
+                f"{key}: {name!r}: is measured over all classes together: write {base}/{label}"
+            )
         if isinstance(units[task], ClassLabel):
             classes = ", ".join(f"{base}/{t.name}" for t in tasks if t.one_of == task)
-            raise ConfigError(f"{key}: {name!r}: {task} has classes, each a task: {classes}")
+            raise ConfigError(f"{key}: {name!r}: each class of {task} is a task: write {classes}")
         raise ConfigError(f"{key}: {name!r}: {task} is a {units[task].kind} task")
 
 

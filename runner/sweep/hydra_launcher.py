@@ -56,7 +56,10 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
     settings = tuple(o for o in overrides if override_key(o).startswith("hydra.launcher"))
     for setting in settings:
         if "_target_" in setting:
-            raise ConfigError(f"{setting}: no part is built here; a launcher's settings are values")
+            raise ConfigError(
+                f"{setting}: _target_ is not allowed here; give the launcher's settings "
+                "plain values"
+            )
     given = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
     name = given[-1] if given else "basic"
     if name == "basic":

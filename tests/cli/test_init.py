@@ -56,10 +56,10 @@ def test_every_template_belongs_to_a_file_and_no_name_is_left_open():
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("my-shop", "cannot name a package"),
-        ("class", "cannot name a package"),
-        ("kläng", "cannot name a package"),
-        ("conf", "cannot name a package"),
+        ("my-shop", "cannot be the name of a package"),
+        ("class", "cannot be the name of a package"),
+        ("kläng", "cannot be the name of a package"),
+        ("conf", "cannot be the name of a package"),
         ("torch", "there is a package torch already"),
         ("full", "not an empty folder"),
         ("nowhere/shop", "is no folder that can be written"),

@@ -76,7 +76,7 @@ def test_another_loop_is_refused(trained):
     """`loop=eval` ended in a TypeError."""
     write_rows("rows.csv")
     command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}})
-    assert "loop=eval trains no model to be used" in command.refused("refit", "run", "loop=eval")
+    assert "loop=eval makes no model to use" in command.refused("refit", "run", "loop=eval")
 
 
 def test_a_start_that_was_best_is_not_changed(trained):
@@ -129,7 +129,10 @@ def test_what_is_set_on_the_command_line_wins(trained):
     ("given", "said"),
     [
         ({"best": None}, "run has no best step"),
-        ({"status": "interrupted"}, "run is interrupted; `python -m runner resume"),
+        (
+            {"status": "interrupted"},
+            "run is interrupted; finish it first by `python -m runner resume",
+        ),
     ],
 )
 def test_a_run_that_does_not_say_how_long_to_learn_is_refused(trained, given, said):
@@ -141,13 +144,15 @@ def test_a_run_that_does_not_say_how_long_to_learn_is_refused(trained, given, sa
 
 def test_a_dataset_with_splits_of_its_own_is_refused(command):
     assert command("hydra.run.dir=run")[0] == 0
-    assert "whose splits are its own; a table" in command.refused("refit", "run")
+    assert "whose splits are fixed; only a run on a table" in command.refused("refit", "run")
 
 
 def test_a_run_of_a_stream_is_refused_as_one_that_held_out_nothing():
     """It said that the splits of the stream were its own."""
     dataset = {"_target_": "runner.data.streaming.folder.folder", "path": "x"}
-    with pytest.raises(UserError, match="has learnt all rows of its stream: it held out none"):
+    with pytest.raises(
+        UserError, match="trained on all rows of a stream, so no rows were held out"
+    ):
         _find_table(Path("run"), dataset)
 
 

@@ -144,7 +144,7 @@ def test_every_key_is_described():
         (Key("", ge=0, le=1), 1.5, "must be at least 0 and at most 1"),
         (Key("", ge=0, lt=2**63), 2**63, "must be at least 0 and below 2**63"),
         (Key("", choices=("auto", "cpu")), "cpus", "one of auto, cpu; nearest: 'cpu'"),
-        (Key("", interval="progress"), "30min", "no time: a time is for saving and logging only"),
+        (Key("", interval="progress"), "30min", "must not be a time: this key changes the result"),
         (Key("", interval="progress or time"), "often", "not an interval"),
     ],
 )

@@ -28,7 +28,7 @@ def test_what_is_no_interval_is_refused_by_key_and_value(text):
 
 
 def test_the_clock_never_decides_when_to_evaluate():
-    with pytest.raises(ConfigError, match="a time is for saving and logging only"):
+    with pytest.raises(ConfigError, match="must not be a time: this key changes the result"):
         parse_interval("30min", key="trainer.eval_every")
 
 

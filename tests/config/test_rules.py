@@ -61,7 +61,7 @@ MISTAKES: list[tuple[Changes, str]] = [
         {"trainer.early_stop.patience": 2, "trainer.early_stop.metric": "tset/auc"},
         "there is no split tset.*: validation/auc",
     ),
-    ({"optimizer.dense._target_": None}, "dense._target_: is missing; a class of torch.optim"),
+    ({"optimizer.dense._target_": None}, "dense._target_: is missing; name a class of torch.optim"),
     (
         {
             "trainer.early_stop.patience": 2,

@@ -245,7 +245,7 @@ def test_how_much_memory_is_needed_is_said(tmp_path, monkeypatch, small_parts):
     ("words", "problem"),
     [
         ([], "name the data: --schema FILE"),
-        (["dataset=parquet", "--memory", "4"], "--memory 4: a number with a unit"),
+        (["dataset=parquet", "--memory", "4"], "--memory 4: must be a number with a unit"),
         (["dataset=parquet", "--workers", "0"], "--workers 0: must be at least 1"),
         (["--schema", "no.yaml"], "no.yaml"),
     ],

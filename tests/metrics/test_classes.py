@@ -82,8 +82,11 @@ def test_rows_of_one_class_leave_the_entropy_undefined_with_a_reason():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("log_loss/colour.r", "is of all classes together: log_loss/colour"),
-        ("auc/colour", "colour has classes, each a task: auc/colour.r, auc/colour.g, auc/colour.b"),
+        ("log_loss/colour.r", "is measured over all classes together: write log_loss/colour"),
+        (
+            "auc/colour",
+            "each class of colour is a task: write auc/colour.r, auc/colour.g, auc/colour.b",
+        ),
         ("auc/color", "no task 'color'; nearest: 'colour'"),
         ("mae/colour.r", "colour.r is a binary task"),
     ],

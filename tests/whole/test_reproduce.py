@@ -230,12 +230,12 @@ def test_files_of_a_stream_that_were_replaced_or_are_gone_are_told(tmp_path):
     write_later("d.parquet", 60)  # which the run had not come to
     assert drift() == []
     write_later("c.parquet", -60)  # with an old time, and told by its content
-    assert drift() == ["the stream: c.parquet changed since the run had read it"]
+    assert drift() == ["the stream: c.parquet changed after the run had read it"]
     write_later("a.parquet", 60)
-    assert drift() == ["the stream: a.parquet, c.parquet changed since the run had read it"]
+    assert drift() == ["the stream: a.parquet, c.parquet changed after the run had read it"]
     (stream / "c.parquet").unlink()
     assert drift() == [
-        "the stream: 3 files up to c.parquet then, 2 now",
-        "the stream: a.parquet changed since the run had read it",
+        "the stream: had 3 files up to c.parquet, and has 2 now",
+        "the stream: a.parquet changed after the run had read it",
     ]
     assert list(list_stream_drift({}, run, {"path": str(stream)})) == []

@@ -154,7 +154,10 @@ def _check_dense_lr(config: Config) -> Iterator[str]:
 def _check_length(config: Config) -> Iterator[str]:
     steps, epochs = get_key(config, "trainer.max_steps"), get_key(config, "trainer.max_epochs")
     if steps is None and epochs is None:
-        yield "trainer.max_steps=null: exactly one of trainer.max_steps and trainer.max_epochs"
+        yield (
+            "trainer.max_steps=null: set trainer.max_steps or trainer.max_epochs, which say how "
+            "long the run is"
+        )
     elif steps is not None and epochs is not None:
         yield (
             f"trainer.max_steps={steps} and trainer.max_epochs={epochs}: exactly one may hold; "
@@ -233,25 +236,31 @@ def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[s
     if isinstance(target, str) and is_in_packages(target, allowed):
         ours = ("torch.nn", "torchmetrics", "runner")
         if is_in_packages(target, ours) and not is_in_packages(target, ("runner.optim",)):
-            yield f"optimizer.dense._target_={target}: not an optimizer; a class of torch.optim"
+            yield (
+                f"optimizer.dense._target_={target}: is not an optimizer; name a class of "
+                "torch.optim"
+            )
         elif target == "torch.optim.SparseAdam":
             yield (
                 f"optimizer.dense._target_={target}: takes sparse gradients only, and the dense "
                 "half has none; optimizer=adam updates only the rows of the batch in tables"
             )
     elif target is None:
-        yield "optimizer.dense._target_: is missing; a class of torch.optim"
+        yield "optimizer.dense._target_: is missing; name a class of torch.optim"
     if get_key(config, "optimizer.dense.differentiable"):
         yield (
-            "optimizer.dense.differentiable=true: is for gradients of an update itself, which no "
-            "loop takes; leave it out"
+            "optimizer.dense.differentiable=true: is for gradients through the optimizer's update, "
+            "which no loop computes; leave it out"
         )
 
 
 def _check_warmup(config: Config) -> Iterator[str]:
     warmup, steps = get_key(config, "scheduler.warmup"), get_key(config, "trainer.max_steps")
     if steps is not None and isinstance(warmup, int) and warmup > steps:
-        yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
+        yield (
+            f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps}); give "
+            "fewer updates, or a fraction of the run such as 0.1"
+        )
     elif (
         steps is not None
         and "kind" in config["scheduler"]
@@ -263,7 +272,10 @@ def _check_warmup(config: Config) -> Iterator[str]:
 def _check_name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
-        yield f"name={name}: names a folder: letters, digits and . _ + - only"
+        yield (
+            f"name={name}: becomes a part of a folder's name, so it may have only letters, "
+            "digits and . _ + -"
+        )
 
 
 CONFIG_RULES: tuple[Rule, ...] = (

@@ -34,8 +34,8 @@ def check_delivery(config: Config) -> Iterator[str]:
     dataset, rows = str(get_key(config, "dataset._target_")), get_key(config, "delivery.rows_from")
     if rows is None and dataset.startswith(STREAM_DATASETS):
         yield (
-            f"delivery.every={every}: a stream has no test split that the first artifact could be "
-            "held against: delivery.rows_from=FILE names labelled rows"
+            f"delivery.every={every}: a stream has no test split on which the first artifact could "
+            "be compared with the model; name a file of labelled rows by delivery.rows_from=FILE"
         )
     if rows is not None and "://" not in str(rows) and not glob(os.path.expanduser(str(rows))):
         yield f"delivery.rows_from={rows}: no such path"

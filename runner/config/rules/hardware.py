@@ -98,7 +98,10 @@ def check_pipeline(config: Config) -> Iterator[str]:
 def check_tf32(config: Config, from_run: bool) -> Iterator[str]:
     """Check that a new run that asks for TF32 does not train on a CPU, which has none."""
     if not from_run and get_key(config, "trainer.tf32") and runs_on_cpu(config):
-        yield "trainer.tf32=true: is of CUDA devices, and this job runs on CPU"
+        yield (
+            "trainer.tf32=true: is a setting for CUDA devices, and this job runs on CPU; "
+            "leave it out"
+        )
 
 
 def runs_on_cpu(config: Config) -> bool:

@@ -56,14 +56,15 @@ def preflight_warnings(
     if skips_events:
         yield (
             f"interactions.train_on=windows makes {length.rows_per_epoch:,} train rows, for models "
-            "that learn at every place of a history, and this model learns from the item of each "
-            "row alone: train_on: every, in the schema, makes a row for each event"
+            "that learn at every place of a history, and this model learns only from the last "
+            "item of each row; write `train_on: every` in the schema, which makes a row "
+            "of each event"
         )
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
         words = " ".join(proposed.overrides(length.rows_per_update // trainer.batch_size or 1))
-        words += " (auto in place of a number takes what is proposed)"
+        words += "; the value auto for these settings takes what is proposed"
         advice = f"; try {NEXT_ITEM_LENGTH if is_next_item else words}"
         if not is_next_item and proposed.is_met(length.rows_per_update, trainer.max_epochs):
             advice = ", and as many as are proposed for so few rows: more rows would help"
@@ -87,7 +88,8 @@ def preflight_warnings(
         patience = getattr(trainer, name).patience
         if patience is not None and patience >= evaluations:  # the first is always the best so far
             yield (
-                f"trainer.{name}.patience={patience}: can never run out: there are {evaluations} "
+                f"trainer.{name}.patience={patience}: has no effect: there are {evaluations} "
                 f"evaluations before the end (trainer.eval_every={trainer.eval_every}, "
-                f"{length.steps:,} updates), and the first is the best so far"
+                f"{length.steps:,} updates), and the first is the best so far; set a smaller "
+                "patience or trainer.eval_every, or train longer"
             )

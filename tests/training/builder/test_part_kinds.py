@@ -110,7 +110,9 @@ def test_keys_of_hydras_instantiate_are_unknown(key, where):
 def test_a_target_inside_a_parts_settings_is_refused():
     inner = {"_target_": "runner.training.update.task.Supervised"}
     node = {"_target_": "runner.training.update.task.Supervised", "hooks": [{"a": inner}]}
-    with pytest.raises(ConfigError, match=r"^task\.hooks\[0\]\.a\._target_=.*no part is built"):
+    with pytest.raises(
+        ConfigError, match=r"^task\.hooks\[0\]\.a\._target_=.*nothing is built here"
+    ):
         instantiate(node, KINDS["task"], key="task", allowed=ALLOWED_PACKAGES)
 
 
@@ -316,7 +318,7 @@ def test_all_parts_are_judged_at_once():
     assert message.startswith("7 mistakes")
     for key in ("optimizer.parts[1].dense", "tracker.a", "callbacks.b", "loop", "task"):
         assert f"{key}._target_=runner.remote.train_on_cluster: not a part" in message
-    assert "scheduler.of._target_=runner.remote.train_on_cluster: no part is built here" in message
+    assert "scheduler.of._target_=runner.remote.train_on_cluster: nothing is built here" in message
     assert "task._partial_: there is no such key" in message
 
 

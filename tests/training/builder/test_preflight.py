@@ -44,7 +44,7 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     assert " ".join(propose_length(8087).overrides()) in said
     # 64 updates an epoch: a tenth of 1,280 is more than an epoch
     assert "trainer.batch_size=128 trainer.max_epochs=20 scheduler.warmup=64" in said
-    assert said.endswith("(auto in place of a number takes what is proposed)")
+    assert said.endswith("; the value auto for these settings takes what is proposed")
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
     (said,) = preflight_warnings(cadence, TrainerSettings(batch_size=512), short)  # on 8 ranks
     assert "trainer.batch_size=16 trainer.max_epochs=20 scheduler.warmup=64" in said
@@ -58,7 +58,7 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
 def test_windows_of_events_are_no_data_for_a_model_that_learns_from_the_item_of_a_row():
     cadence = Cadence(None, None, None)
     (said,) = preflight_warnings(cadence, TrainerSettings(), RUN, skips_events=True)
-    assert said.endswith("train_on: every, in the schema, makes a row for each event")
+    assert said.endswith("which makes a row of each event")
     events = {"user": "user", "item": "item", "time": "time"}
     option = "runner.data.tabular.table.table"
     for train_on in ("windows", "every"):
@@ -123,7 +123,8 @@ def test_a_patience_that_cannot_run_out_is_a_warning(rule, evaluate, patience, w
     found = warnings(evaluate=evaluate, **{name: rule(patience=patience)})
     assert bool(found) is warned
     if warned:
-        assert f"trainer.{name}.patience={patience}: can never run out" in found[0]
+        assert f"trainer.{name}.patience={patience}: has no effect" in found[0]
+        assert found[0].endswith("set a smaller patience or trainer.eval_every, or train longer")
 
 
 def test_learning_online_is_told_nothing_of_evaluations_which_it_has_not():

@@ -163,9 +163,9 @@ def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
             lambda: Throughput(warn_below=2.0),
             "warn_below=2.0: must be at least 0 and at most 1; 0: never",
         ),
-        (lambda: Memory(every="30s"), "every=30s: no time: a time is for saving and logging only"),
-        (lambda: TimeLimit(limit="100"), "limit=100: a time, such as"),
-        (lambda: TimeLimit(limit="1ep"), "limit=1ep: a time, such as"),
+        (lambda: Memory(every="30s"), "every=30s: must not be a time: this key changes the result"),
+        (lambda: TimeLimit(limit="100"), "limit=100: must be a time, such as"),
+        (lambda: TimeLimit(limit="1ep"), "limit=1ep: must be a time, such as"),
         (lambda: TimeLimit(limit="1min", margin="1min"), "margin=1min: must be less than limit"),
         (lambda: Weights(sample_rows=0), "sample_rows=0: must be at least 1; null: all rows"),
         (

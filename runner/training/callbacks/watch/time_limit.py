@@ -66,5 +66,5 @@ def parse_seconds(key: str, value: int | str) -> int:
     """
     duration = parse_interval(value, key=key, allow_time=True)
     if duration is None or duration.unit != "seconds":
-        raise ConfigError(f"{key}={value}: a time, such as '90s', '30min' or '6h'")
+        raise ConfigError(f"{key}={value}: must be a time, such as '90s', '30min' or '6h'")
     return duration.count
