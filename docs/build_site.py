@@ -130,7 +130,7 @@ def write_keys(text: str, source: Path) -> None:
 
 
 def write_api(source: Path) -> None:
-    """Write a page for the public names of `runner`, and of each room what it adds."""
+    """Write a page for the public names of `runner`, and of each subpackage what it adds."""
     seen: set[int] = set()
     pages = []
     for module in ("runner", *(f"runner.{room}" for room in ROOMS)):
@@ -140,7 +140,7 @@ def write_api(source: Path) -> None:
     tree = "\n".join(["```{toctree}", ":maxdepth: 1", "", *pages, "```"])
     about = (
         "Made from the docstrings. `import runner` imports no torch: a name is imported when it is "
-        "first used. Import from `runner` and from its rooms only; the modules below them may move."
+        "first used. Import from `runner` and its subpackages only; the modules below them may move."
     )
     (source / "api.md").write_text(f"# Python API\n\n{about}\n\n{tree}\n")
 

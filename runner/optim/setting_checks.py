@@ -1,4 +1,4 @@
-"""Checks of settings that the settings of this room share. This module imports no torch."""
+"""Checks of settings that the settings of this subpackage share. This module imports no torch."""
 
 from __future__ import annotations
 

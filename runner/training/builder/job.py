@@ -226,7 +226,7 @@ def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | 
 def make_delivery(inputs: JobInputs, settings: DeliverySettings) -> Delivery | None:
     """Build what delivers the model of a training; None if nothing does.
 
-    It stands above this room, so that its name is resolved like that of a part.
+    It is a module of `runner` itself, so that its name is resolved like that of a part.
     """
     if inputs.run is None or settings.every is None:
         return None
