@@ -164,10 +164,9 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
     if settings.every_row and largest.num_rows > EVERY_ROW_LIMIT:
         raise ConfigError(
             f"{where}.every_row=true: every update would pass over the {largest.num_rows:,} rows "
-            f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}; a part of "
-            f"optimizer.parts can have other settings for it, or {where}.every_row=false "
-            f"{where}.l2_tables=0 does without, where {where}.l2_lookups penalises what is "
-            "looked up"
+            f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}. Give "
+            f"this table a part of optimizer.parts with other settings, or set {where}.every_row="
+            f"false {where}.l2_tables=0; {where}.l2_lookups penalises only rows that are looked up"
         )
 
 

@@ -44,9 +44,9 @@ def check_step_counts(groups: Mapping[str, EmbeddingTables], counts: Mapping[str
         table_counts = {spec.name: counts.get(spec.name, 0) for spec in tables.layout.tables}
         if uses_step_count(tables) and len(set(table_counts.values())) > 1:
             raise ConfigError(
-                "optimizer.parts: tables of one rate have moments with different numbers of "
-                f"updates from a warm start: {describe_counts(table_counts)}; give the "
-                "tables of each number a part, and so a rate, of their own"
+                "optimizer.parts: after the warm start, the moments of tables that share a rate "
+                f"have had different numbers of updates: {describe_counts(table_counts)}; put the "
+                "tables with equal numbers into a part of optimizer.parts of their own"
             )
 
 

@@ -110,4 +110,4 @@ def describe_holder(folder: Path) -> str:
         holder: dict[str, Any] = json.loads(read_bytes(folder / LOCK_FILE))
         return f"process {holder['pid']} on {holder['host']}, since {holder['start']}"
     except (OSError, ValueError, KeyError):
-        return "its lock does not say which"
+        return "which process is not known"

@@ -92,12 +92,12 @@ def check_same_model(base: Artifact, new: ModelVersion) -> None:
         before, now = base.manifest.get(name, "not recorded"), new.facts[name]
         if before != now:
             raise UserError(
-                f"{base.path}: cannot be brought on by a delta: its {name} is {before}, and that "
+                f"{base.path}: cannot be updated by a delta: its {name} is {before}, and that "
                 f"of the new version is {now}: {EXPORT_WHOLE}"
             )
     if base.graphs != new.graphs or base.tasks != new.tasks:
         raise UserError(
-            f"{base.path}: cannot be brought on by a delta: it reads other features or predicts "
+            f"{base.path}: cannot be updated by a delta: it reads other features or predicts "
             f"other tasks than the new version: {EXPORT_WHOLE}"
         )
 

@@ -184,12 +184,17 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
     if problems:
         finer = {"int4": "--quantise int8, fp16 or none", "int8": "--quantise fp16 or none"}
         cause = (
-            f"tables in {kind} round too much for it: {finer.get(kind, 'leave out --quantise')}"
+            f"tables in {kind} are too coarse for this model: "
+            f"{finer.get(kind, 'leave out --quantise')}"
             if (kind := measured["quantise"])
             else "if the data or the code of the model were changed since the training, train again"
         )
         listed = "\n  ".join(problems)
-        raise UserError(f"not written, since it is not what was evaluated; {cause}:\n  {listed}")
+        raise UserError(
+            "not written: the artifact predicts other values than the evaluated model; "
+            f"{cause}:\n"
+            f"  {listed}"
+        )
 
 
 def describe(measured: Mapping[str, Any]) -> list[str]:

@@ -86,8 +86,9 @@ def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) 
         raise UserError("--since: a delta has no format: leave out --format and --portable")
     if base.formats == ("aoti",) and not settings.trust_native_code:
         raise UserError(
-            f"--since {settings.since}: holds machine code alone, which is run to hold the delta "
-            "against the evaluation; --trust-native-code allows it for an artifact of your own"
+            f"--since {settings.since}: has only machine code, which would run to "
+            "compare the delta "
+            "with the evaluation; --trust-native-code allows it for an artifact of your own"
         )
     return replace(
         settings, formats=base.formats, quantise=kind["quantise"], weights=kind["weights"]
@@ -191,7 +192,7 @@ def _rows_without_split(
     places = recipe.declared.places
     paths = recipe.path if recipe.path is not None else recipe.resolve_path(places["path"])
     print_status(
-        f"{run} has held out no rows: the artifact is held against the rows of its training"
+        f"{run} has held out no rows: the artifact is compared with the model on train rows"
     )
     return [paths] if isinstance(paths, str) else list(paths)
 

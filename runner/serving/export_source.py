@@ -94,9 +94,9 @@ def open_source(
     inputs = find_run_inputs(config, job.dataset, run_dir)
     if split == "train" and inputs.table is not None and not inputs.table.is_direct:
         raise UserError(
-            "loop.split=train: the artifact is held against the model row by row, and the rows of "
-            "this split were stored in random order; leave it out, or name files of labelled rows "
-            "by --rows-from"
+            "loop.split=train: the artifact is compared with the model row by row, and the rows "
+            "of this split were stored in random order; leave it out, or name files of labelled "
+            "rows by --rows-from"
         )
     restore_weights(job.context, job.source_checkpoint)
     if settings.weights == "ema" and job.context.ema is None:

@@ -165,7 +165,9 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
         )
     if not num_rows:
         left_out = explain_left_out(table.events)
-        raise DataError(f"no event is left of a {item} that the run knows{left_out}")
+        raise DataError(
+            f"no event has a {item} that the run knows{left_out}, so there are no histories"
+        )
 
 
 def _write_events(

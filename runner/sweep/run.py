@@ -184,7 +184,7 @@ def _show_summary(console: Console, board: Leaderboard, directory: Path) -> None
         _warn(f"{run.status}: {job}: {run.error}  ({run.folder / JOB_LOG_FILE}){others}")
     if len(firsts) > _MAX_FAILURES_SHOWN:
         num_hidden = len(firsts) - _MAX_FAILURES_SHOWN
-        _warn(f"and {_count(num_hidden, 'other error')}; {LEADERBOARD_FILE} has them all")
+        _warn(f"and {_count(num_hidden, 'other error')}; {LEADERBOARD_FILE} lists all")
 
 
 def _write_page(console: Console, directory: Path) -> None:

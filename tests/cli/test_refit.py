@@ -173,7 +173,7 @@ def test_a_refitted_model_has_seen_the_newest_items_and_is_exported(runner, tmp_
     done = runner.run("refit", "run", "hydra.run.dir=final", cwd=tmp_path).check()
     assert "starts as the logistic regression of 4,000 of 4,000 train rows" in done.text
     exported = runner.run("export", "final", "--out", "model", cwd=tmp_path).check()
-    assert "held against the rows of its training" in exported.text
+    assert "compared with the model on train rows" in exported.text
     assert "pt2: rows of rows.csv: loss" in exported.text  # no test: it has learnt from them
     measured = json.loads(Path("model/metrics.json").read_text())
     assert (measured["rows_from"], measured["rows"]) == (["rows.csv"], 4000)

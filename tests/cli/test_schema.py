@@ -993,7 +993,7 @@ def test_of_two_columns_of_0_and_1_the_last_one_may_be_the_label_though_it_is_a_
 
 def test_a_label_of_lists_is_refused(write, propose):
     path = write(click=binary(), tags=[[1, 2]] * ROWS)
-    with pytest.raises(UserError, match=r"--label tags: type list<\w+: int64> can be no label"):
+    with pytest.raises(UserError, match=r"--label tags: type list<\w+: int64> cannot be a label"):
         propose(path, "--label", "tags")
 
 

@@ -139,7 +139,8 @@ def test_a_target_stands_only_where_a_part_is_built(key):
     for word in reversed(key.replace("[0]", "").split(".")):
         config = {word: [config] if key.endswith(f"{word}[0]") else config}
     (message,) = check_target_names(config, ALLOWED_PACKAGES)
-    assert message.startswith(f"{key}._target_=runner.training.update.task.Supervised: nothing is built here")
+    target = "runner.training.update.task.Supervised"
+    assert message.startswith(f"{key}._target_={target}: nothing is built here")
 
 
 PLACES = (

@@ -101,10 +101,10 @@ def test_draws_depend_on_seed_user_and_row_and_not_on_partitions(recipe, tmp_pat
             {"interactions": {"negatives": {"train": -1}}},
             "negatives.train=-1: must not be negative",
         ),
-        ({"labels": {"buy": {}}}, "makes the label, which the schema declares"),
+        ({"labels": {"buy": {}}}, "makes the label, so the schema must declare no label"),
         (
             {"interactions": {"sequences": ["kind"]}, "categorical": {"kind": {"num_rows": 9}}},
-            "would have the kind of another",
+            "kind is in sequences and in categorical, and a drawn item would",
         ),
     ],
 )

@@ -433,7 +433,7 @@ def test_a_line_that_cannot_be_read_shifts_no_split(tmp_path, monkeypatch, more)
         ({"below": "negativ"}, "below=negativ: must be one of drop, negative"),
         ({"below": "negative"}, "needs rating and positive"),
         ({"events": ["buy"]}, "events=.*expected {column: NAME"),
-        ({"sequences": ["item"]}, "names the item"),
+        ({"sequences": ["item"]}, "must not name the item"),
         ({"sequences": "action"}, "expected a list of columns"),
     ],
 )

@@ -56,7 +56,7 @@ def growing(**settings):
         ({"numeric": ["x", "x"]}, "s.yaml.numeric: 'x' is declared twice"),
         (
             {"categorical": ["a", {"name": "c", "encode": "hash"}]},
-            "categorical: {'name': 'c', 'encode': 'hash'} in its list is no name of a column; with",
+            "categorical: its list holds {'name': 'c', 'encode': 'hash'}, which is not the name of",
         ),
         ({"numeric": {"y": {}}}, "'y' is declared twice; give one of them another name"),
         ({"categorical": {"c": {"max_length": 3}}}, "c.max_length: only sequences have a length"),
@@ -79,11 +79,11 @@ def growing(**settings):
         ),
         (
             {"interactions": {**USER_ITEM_TIME, **RATED, "train_on": "windows"}},
-            "train_on=windows: trains on every event, so it does not go with events.predict and be",
+            "train_on=windows: trains on every event, so it cannot be used with events.predict or",
         ),
         (
             {"interactions": USER_ITEM_TIME, "categorical": {"i": {"list": True}}},
-            "s.yaml.interactions.item: i must have one id an event, and no list",
+            "s.yaml.interactions.item: i must have one id for each event, not a list",
         ),
         ({"groups": 7}, "s.yaml.groups=7: expected a list of columns"),
         ({"path": 7}, "s.yaml.path=7: expected a path"),

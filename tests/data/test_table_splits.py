@@ -371,7 +371,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path, monkeypatch):
             "has 3 texts .*--positive VALUE says which is 1.*for classes, ",
         ),
         (["x.parquet", "--label", "none"], "none of the rows that were read has a value"),
-        (["x.parquet", "--label", "pair"], "can be no label; numbers and texts can"),
+        (["x.parquet", "--label", "pair"], "cannot be a label; name a column of numbers or texts"),
         (["x.csv", "--out", "x.csv/s.yaml"], "--out x.csv/s.yaml: cannot be written: "),
     ],
 )
@@ -446,8 +446,8 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     assert "dataset.split: null -> {}" in done.text
     moved = f"dataset.path={new}/*.parquet"  # and here a part of them, or none, as of the training
     done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env).check(2)
-    assert "these are other data than the run was trained on" in done.text
-    assert "dataset.test_path=FILE judges all rows" in done.text
+    assert "these are not the data of the training" in done.text
+    assert "dataset.test_path=FILE evaluates all rows" in done.text
 
 
 @pytest.mark.long

@@ -277,7 +277,7 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
         monkeypatch.setattr("runner.serving.export.build_graphs", with_other_weights)
     else:
         monkeypatch.setattr("runner.serving.export.write_schema", with_other_transforms)
-    with pytest.raises(UserError, match="not written, since it is not what was evaluated"):
+    with pytest.raises(UserError, match="not written: the artifact predicts other values than"):
         export_verb([str(table_run), "--out", str(tmp_path / "out")], [])
     assert not list(tmp_path.iterdir())
 

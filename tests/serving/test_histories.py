@@ -159,7 +159,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_no_file(runner, run, tmp_path
     unknown = table.set_column(1, "what", pa.array(["never seen"] * table.num_rows))
     text = refused(unknown, *place)
     assert "events of items that the run does not know, which are left out: " in text
-    assert "no event is left of a what that the run knows" in text and "stars from 3" in text
+    assert "no event has a what that the run knows" in text and "stars from 3" in text
     text = refused(table, *place, "dataset.on_bad_rows=error")
     assert "column 'who': is missing" in text and "dataset.on_bad_rows=skip leaves such" in text
     assert not out.exists()

@@ -234,10 +234,14 @@ def measure_nothing(folder: Path) -> None:
 
 WARNINGS: list[tuple[Callable[[Path], object], str]] = [
     (lack_the_best, "the best weights are gone, the last are used instead: "),
-    (accept_damage, "metrics.jsonl: cut; accepted: it keeps the rows that are left of them"),
+    (accept_damage, "metrics.jsonl: cut; accepted: the rows that are left in them are kept"),
     (pin_what_goes, "step-4 was removed before it could be read, so it is left out; a larger"),
     (suggest_nothing, "tune_lr: the loss never fell, so no rate is suggested; try another loop.lo"),
-    (measure_nothing, "no yardstick was measured: ValueError: no rows; trainer.yardstick=false"),
+    (
+        measure_nothing,
+        "the regression for comparison was not trained: ValueError: no rows; "
+        "trainer.yardstick=false",
+    ),
     (measure_nothing, "drift of features is not measured: ValueError: no rows; trainer.yardstick"),
     (
         lambda p: report_overfit(make_job(make_context()), [0.7]),

@@ -105,5 +105,5 @@ class DeliverySettings:
         None, "the folder: full, a whole artifact, and a delta-STEP for each delivery"
     )
     rows_from: str | None = setting(
-        None, "labelled rows that full is held against; null: the test split"
+        None, "labelled rows on which full is compared with the model; null: the test split"
     )

@@ -140,8 +140,9 @@ def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> No
             if recorded in (fitted.digest(), replace(fitted, id_types={}).digest()):
                 return
     raise DataError(
-        f"{folder / FITTED_FILE} is missing, and the transforms fitted to the data as they are "
-        "now are others, which the weights do not fit: put the file and its vocabularies back"
+        f"{folder / FITTED_FILE} is missing, and transforms fitted to the present data differ "
+        "from those of the training, so the weights do not fit them: put the file and its "
+        "vocabularies back"
     )
 
 
@@ -197,7 +198,7 @@ def with_fitted_transforms(
     if exists and recorded is not None and saved_digest(folder) != recorded:
         raise DataError(
             f"{folder / FITTED_FILE} is damaged, or of another run. Put the right one back, or "
-            "remove it: it is fitted anew then, and taken if it comes out as it was"
+            "remove it: the transforms are then fitted again, and used if they equal the old ones"
         )
     if "learnt" not in dataset or not (folder / FITTED_FILE).exists():
         return dict(dataset)

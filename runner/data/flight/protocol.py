@@ -109,7 +109,7 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
         values = json.loads(text)
         version = values.pop("version")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError("no request of a training, which dataset=flight makes") from error
+        raise DataError("this is not a request of a training with dataset=flight") from error
     if version != PROTOCOL_VERSION:
         raise DataError(
             f"the trainer speaks version {version!r} of the protocol, and this server version "
@@ -120,14 +120,16 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
     try:
         claim = kind(**values)
     except TypeError as error:
-        raise DataError(f"no request of a training, which dataset=flight makes: {error}") from error
+        raise DataError(
+            f"this is not a request of a training with dataset=flight: {error}"
+        ) from error
     for name, default in vars(kind("")).items():
         value = getattr(claim, name)
         is_of_type = type(value) is type(default) or (name == "seed" and type(value) is int)
         low, stop = ranges.get(name, (0, 0))
         if not is_of_type or (value is not None and name in ranges and not low <= value < stop):
             raise DataError(
-                f"no request of a training, which dataset=flight makes: {name}={value!r}"
+                f"this is not a request of a training with dataset=flight: {name}={value!r}"
             )
     return claim
 

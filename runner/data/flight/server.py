@@ -240,7 +240,10 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
 
     def _name_values(self, asked: NamesRequest) -> Iterator[bytes]:
         if len(asked.values) > MAX_SEEN_ROWS or any(type(v) is not int for v in asked.values):
-            raise DataError(f"{asked.column}: no values that could have names")
+            raise DataError(
+                f"{asked.column}: the request holds no list of at most {MAX_SEEN_ROWS:,} "
+                "whole numbers"
+            )
         with self._reading_seen:
             names = self.dataset.name_values(asked.column, asked.values)
         return iter([json.dumps(list(names.items())).encode()])

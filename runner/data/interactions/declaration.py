@@ -142,7 +142,7 @@ def expand_schema(
         if {"list", "separator", "weights", "cross", "pooling"} & set(settings):
             key = "item" if own == HISTORY else "sequences"
             problems.append(
-                f"{where}.{INTERACTIONS}.{key}: {name} must have one id an event, and no list"
+                f"{where}.{INTERACTIONS}.{key}: {name} must have one id for each event, not a list"
             )
             continue
         table = settings.get("table") or name
@@ -226,19 +226,24 @@ def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:
 def _contradictions(given: Interactions, where: str) -> Iterator[str]:
     if (given.rating is None) != (given.positive is None):
         missing = "positive" if given.positive is None else "rating"
-        yield f"{where}.{missing} is not set: rating and positive need each other"
+        yield f"{where}.{missing} is not set: rating and positive are set together or not at all"
     if given.below == "negative" and given.rating is None:
-        yield f"{where}.below=negative: needs rating and positive, which say what is negative"
+        yield (
+            f"{where}.below=negative: needs rating and positive, which say which events are "
+            "negative"
+        )
     if given.train_on == "windows" and (given.predict or given.below == "negative"):
         yield (
-            f"{where}.train_on=windows: trains on every event, so it does not go with "
-            "events.predict and below: negative; train_on: every does"
+            f"{where}.train_on=windows: trains on every event, so it cannot be used with "
+            "events.predict or below: negative; write `train_on: every`"
         )
     columns = [given.user, given.item, given.time]
     if len(set(columns)) < len(columns):
         yield f"{where}: user, item and time must be different columns, not {', '.join(columns)}"
     if given.item in given.sequences or len(set(given.sequences)) < len(given.sequences):
-        yield f"{where}.sequences={list(given.sequences)}: names the item, or a column twice"
+        yield (
+            f"{where}.sequences={list(given.sequences)}: must not name the item, nor a column twice"
+        )
 
 
 def _wrong_negatives(given: Interactions, schema: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -246,7 +251,10 @@ def _wrong_negatives(given: Interactions, schema: Mapping[str, Any], where: str)
     if not any(given.negatives.values()):
         return
     if not given.makes_label:
-        yield f"{where}: makes the label, which the schema declares as well"
+        yield f"{where}: makes the label, so the schema must declare no label of its own"
     for name in given.sequences:
         if name in _as_mapping(schema.get("categorical")):
-            yield f"{where}: a drawn item would have the {name} of another: it is in categorical"
+            yield (
+                f"{where}: {name} is in sequences and in categorical, and a drawn item would get "
+                "the value of another item; take it out of categorical, or leave out negatives"
+            )

@@ -135,7 +135,10 @@ def scan_events(
         first = (
             f"; {bad.count:,} bad rows are skipped, first {bad.examples[0]}" if bad.count else ""
         )
-        raise DataError(f"no event is left{explain_left_out(settings)}{first}")
+        raise DataError(
+            f"no event is left{explain_left_out(settings)}{first}; change the settings that leave "
+            "events out, or give more events"
+        )
     return split_N
 
 

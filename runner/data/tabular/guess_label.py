@@ -228,7 +228,9 @@ def _refuse_type(f: ColumnStatistics) -> NoReturn:
     Raises:
         UserError: that says so.
     """
-    raise UserError(f"--label {f.name}: type {f.type} can be no label; numbers and texts can")
+    raise UserError(
+        f"--label {f.name}: type {f.type} cannot be a label; name a column of numbers or texts"
+    )
 
 
 def _may_be_classes(f: ColumnStatistics) -> bool:

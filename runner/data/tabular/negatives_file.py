@@ -116,13 +116,15 @@ def _find_key(file: str, columns: Sequence[str], specs: Sequence[IdSpec]) -> IdS
         known = sorted({spec.column for spec in specs})
         hint = nearest_hint(others[0], known) if others and not found else ""
         raise DataError(
-            f"{file}: needs, besides {NEGATIVES!r}, one column whose ids have these negatives, of "
-            f"{', '.join(known)}; it has {', '.join(others) or 'none'}{hint}"
+            f"{file}: needs, besides {NEGATIVES!r}, exactly one of the columns "
+            f"{', '.join(known)}, for whose ids these negatives are; it has "
+            f"{', '.join(others) or 'none'}{hint}"
         )
     if found[0].growth:
         raise DataError(
-            f"{file}: {found[0].column} is `encode: growing`, so its ids have no rows before the "
-            "training; per-item negatives, or a vocabulary, have"
+            f"{file}: {found[0].column} is `encode: growing`, so its ids get their rows "
+            "only in the "
+            "training; use negatives for each item, or `encode: vocabulary`"
         )
     return found[0]
 

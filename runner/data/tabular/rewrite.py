@@ -250,9 +250,10 @@ def _describe_empty_split(
             for name, start in sorted(starts.items(), key=lambda item: item[1])
         )
         return (
-            f"{table.files['train'][0]}: has no rows of the {split} split, since these are other "
-            f"data than the run was trained on: {listed} began by {table.row_split.column}; "
-            "dataset.test_path=FILE judges all rows of a file"
+            f"{table.files['train'][0]}: has no rows of the {split} split: these are not "
+            "the data of "
+            f"the training, in which the splits began by {table.row_split.column}: {listed}; "
+            "dataset.test_path=FILE evaluates all rows of a file"
         )
     if others:
         listed = ", ".join(map(repr, others))

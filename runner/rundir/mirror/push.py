@@ -200,8 +200,8 @@ def check_mirror(folder: Path, url: str) -> Index | None:
     newest = max(saved_steps(folder / "checkpoints"), default=-1)
     if newest < index.step:
         raise UserError(
-            f"checkpoint.mirror={url}: has step {index.step:,}, and {folder} only step "
-            f"{max(newest, 0):,}; `python -m runner resume {url}` goes on from the later one"
+            f"checkpoint.mirror={url}: has step {index.step:,}, which is later than step "
+            f"{max(newest, 0):,} of {folder}; `python -m runner resume {url}` continues from there"
         )
     return index
 

@@ -53,7 +53,10 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     try:
         measured = _get_or_measure(job, splits)
     except Exception as error:
-        job.view.warn(f"no yardstick was measured: {type(error).__name__}: {error}; {_OFF}")
+        job.view.warn(
+            f"the regression for comparison was not trained: {type(error).__name__}: "
+            f"{error}; {_OFF}"
+        )
         return
     if not measured:
         return

@@ -162,7 +162,8 @@ def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
             if high > RATE_RATIO * low and abs(other - rate) > RATE_DEVIATIONS * error:
                 yield (
                     f"{task.name}: the rate of positives is {rate:.2%} in train and {other:.2%} "
-                    f"in {split}, which predictions do not follow"
+                    f"in {split}; the model has learnt the rate of train, so its predicted "
+                    f"probabilities do not fit {split}"
                 )
 
 
@@ -202,9 +203,9 @@ def auc_error(auc: float, ones: int, zeros: int) -> float:
 
 def _numbers_like_ids(schema: Schema, train: Sample) -> Iterator[str]:
     if found := numbers_like_ids(schema, train):
-        listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} by its values)" for n, a, b in found]
+        listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} as an id)" for n, a, b in found]
         yield (
-            f"numbers that act like ids: {_listed(listed)}; they are ids if they stand under "
+            f"numbers that predict better as ids: {_listed(listed)}; declare them under "
             "`categorical` in the schema (`schema --categorical NAME`)"
         )
 

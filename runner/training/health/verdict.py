@@ -31,7 +31,7 @@ MEASURED = ("auc", "log_loss", "pr_auc", "normalized_entropy", "rce", "accuracy"
 MEASURED_OF_NUMBERS = ("mse", "mae", "rmse", "r2")
 MEASURED_OF_LOGS = ("mae", "mse", "rmse", "r2")  # whose squared errors are those of a few rows
 _USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown where a run has none of these
-IDS_FINDING = "numbers that act like ids"
+IDS_FINDING = "numbers that predict better as ids"
 
 
 def name_regression(tasks: Sequence[TaskSpec]) -> str:
@@ -60,8 +60,8 @@ def find_overfitting(
         scale = getattr(job.context.model, "pair_scale", None)
         factors = " and its factors" if scale is not None and bool((scale != 1).any()) else ""
         yield (
-            "the linear start was best on validation: the network found nothing beyond it, and "
-            f"the best weights are those of the regression{factors}"
+            "the linear start was best on validation: training the network did not improve it, and "
+            f"the best weights are those of the logistic regression{factors}"
         )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))
@@ -212,4 +212,4 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
         yield "it was best when first evaluated: try a smaller trainer.eval_every"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):
-        yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"
+        yield "model=wide_and_deep checkpoint.init_linear=true starts from that regression"

@@ -146,7 +146,7 @@ def check_metrics(job: Job, saved: Checkpoint) -> None:
     if damage is None:
         return
     if job.checkpoint.accept_damaged_metrics:
-        job.view.warn(f"{damage}; accepted: it keeps the rows that are left of them")
+        job.view.warn(f"{damage}; accepted: the rows that are left in them are kept")
         return
     reason = (
         f"{damage}, at step {saved.step:,}. The weights are whole; with "

@@ -40,10 +40,9 @@ def describe_other_columns(schema: object, source: Path, taken: Collection[str])
                 if pair[0] != pair[1]
             )
             yield (
-                f"{role} are others from place {at + 1} on ({one} there, {other} here): weights "
-                "that know them by place alone, as a layer does, are taken place by place; the "
-                "same order in both schemas matches them, checkpoint.init_names={NAME: null} "
-                "leaves a weight out"
+                f"{role} differ from place {at + 1} on ({one} there, {other} here), and weights of "
+                "layers are taken over by place, not by name: give both schemas the same order, "
+                "or leave a weight out by checkpoint.init_names={NAME: null}"
             )
 
 

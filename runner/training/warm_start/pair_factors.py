@@ -249,7 +249,9 @@ class _PairFit:
             try:
                 v_MK = eigsh(operator, k=count, v0=start_M, tol=TOLERANCE)[1]
             except ArpackError as error:
-                LOG.warning("no factors of %s and %s are sought: %s", *self.pair, error)
+                LOG.warning(
+                    "factors of the pair %s and %s are left out of the start: %s", *self.pair, error
+                )
         u_CK = np.stack([gradient(v_M) for v_M in v_MK.T], axis=1)
         norms_K = np.linalg.norm(u_CK, axis=0)
         u_CK = u_CK / np.maximum(norms_K, np.finfo(float).tiny)

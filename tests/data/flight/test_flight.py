@@ -183,7 +183,7 @@ def test_names_of_values_come_from_the_server(files, monkeypatch):
     served = connect(server)
     assert [*served.name_values("city", [2, 3]).items()] == [(3, "city 3"), (2, "city 2")]
     request = served.claim(NamesRequest, column="city", values=["2"])
-    with pytest.raises(DataError, match="no values that could have names"):
+    with pytest.raises(DataError, match="the request holds no list of at most"):
         served.act(NAMES, request)
     server.shutdown()
 

@@ -140,7 +140,7 @@ def test_a_server_that_others_reach_needs_tls_and_a_token(words, problem):
     ],
 )
 def test_what_is_no_ticket_is_refused(text):
-    with pytest.raises(DataError, match="no request of a training"):
+    with pytest.raises(DataError, match="not a request of a training"):
         read_claim(text, Ticket)
 
 

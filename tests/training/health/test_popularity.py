@@ -142,7 +142,7 @@ def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
         "model.net.uniform=4",
         f"hydra.run.dir={run}",
     ).check()
-    assert "no yardstick" not in done.text
+    assert "for comparison was not" not in done.text
     assert "recall@5 of popularity" in done.text and "ndcg@5 of popularity" in done.text
     found = json.loads((run / "result.json").read_text())["yardstick"]
     # a row for each item from the second on, in whose histories the items before count no more

@@ -359,17 +359,17 @@ def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
     as_number = replace(
         train, dense_ND=np.stack([number, np.full(ROWS, 3.0)], 1), ids={"item": once.ids["item"]}
     )
-    found = [f for f in find_in_data(SCHEMA, as_number, {}) if "act like ids: x" in f]
+    found = [f for f in find_in_data(SCHEMA, as_number, {}) if "predict better as ids: x" in f]
     assert len(found) == 1
     own = train.ids["item"].ids_V
     shared = own * 2 + (own < 3) * (np.arange(ROWS) % 2)  # as of items of which some have one price
     # values, or buckets
     for ids in (own, np.where(np.arange(ROWS) == 7, 99, own), own // 5, shared):
         beside = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=ids)})
-        assert not [f for f in find_in_data(SCHEMA, beside, {}) if "act like ids" in f]
+        assert not [f for f in find_in_data(SCHEMA, beside, {}) if "predict better as ids" in f]
     few = replace(as_number, ids={"item": replace(train.ids["item"], ids_V=own // 30)})
-    assert [f for f in find_in_data(SCHEMA, few, {}) if "act like ids: x" in f]
-    assert not [f for f in find_in_data(SCHEMA, train, {}) if "act like ids" in f]
+    assert [f for f in find_in_data(SCHEMA, few, {}) if "predict better as ids: x" in f]
+    assert not [f for f in find_in_data(SCHEMA, train, {}) if "predict better as ids" in f]
 
 
 def test_of_drawn_rows_ids_that_other_train_rows_have_are_not_said_to_be_unknown_or_seen_once():
@@ -415,12 +415,12 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     yardstick = {"name": "logistic regression", "metrics": {"test/auc": 0.70}}
     state = TrainState(step=2)
     assert explain_below(job(), state, {"test/auc": 0.699}, yardstick, []) is None
-    findings = ["numbers that act like ids: x", "overfitting: after epoch 1", "another"]
+    findings = ["numbers that predict better as ids: x", "overfitting: after epoch 1", "another"]
     said = explain_below(job(), state, {"test/auc": 0.6}, yardstick, findings)
     assert said is not None
     assert "test/auc 0.6000 is below" in said and "0.7000" in said
     assert "only 2 updates: try trainer.batch_size=128" in said
-    assert "act like ids" in said and "overfitting" in said and "another" not in said
+    assert "predict better as ids" in said and "overfitting" in said and "another" not in said
     said = explain_below(
         job(200, batch_size=64, max_epochs=20), state, {"test/auc": 0.6}, yardstick, []
     )

@@ -29,21 +29,21 @@ def schema(labels: Any = ("click", "buy"), numbers: Any = ("age", "price")) -> d
         (
             schema(["buy", "click"]),
             {LAYER},
-            ["labels are others from place 1 on (click there"],
+            ["labels differ from place 1 on (click there"],
         ),
-        (schema(["click"]), {LINEAR}, ["labels are others from place 2 on (buy there, none here)"]),
+        (schema(["click"]), {LINEAR}, ["labels differ from place 2 on (buy there, none here)"]),
         (schema(["click"]), {LAYER}, []),  # no layer of labels has the same shape
         (schema(["buy", "click"]), {TABLE}, []),
         (
             schema(numbers=["age", "sum"]),
             {LAYER},
-            ["numbers are others from place 2 on (price"],
+            ["numbers differ from place 2 on (price"],
         ),
         (schema(numbers=["age"]), {LAYER}, []),
         (
             schema({"click": {"classes": ["a", "b"]}}),
             {LAYER},
-            ["labels are others from place 1 on (click there, click.a here)"],
+            ["labels differ from place 1 on (click there, click.a here)"],
         ),
         (None, {LAYER}, []),
     ],

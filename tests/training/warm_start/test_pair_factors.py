@@ -111,7 +111,9 @@ def test_a_pair_whose_directions_are_not_found_is_left_out(monkeypatch, caplog):
 
     monkeypatch.setattr(pair_factors, "eigsh", give_up)
     assert find(plant(4_000)[0], 3_500)[1] == []
-    assert "no factors of user and item are sought: ARPACK error" in caplog.text
+    assert (
+        "factors of the pair user and item are left out of the start: ARPACK error" in caplog.text
+    )
 
 
 def test_few_rows_with_both_features_change_no_bit():
