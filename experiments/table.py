@@ -217,7 +217,7 @@ def page(rows: Mapping[tuple[str, str], Sequence[str]], of: Sequence[Experiment]
             "`python -m runner experiments=NAME dataset.path=DIR` runs one of them, with",
             "`model=MODEL` where a model stands beside the name. The time is that of one run's",
             "training, on a machine that also had other work. The logistic regression is the",
-            "yardstick of a run, on about 100,000 of the train rows.",
+            "baseline that a run trains on about 100,000 of its train rows.",
             "",
             table(rows.values()),
             "",
