@@ -105,8 +105,10 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if isinstance(error, Warning):
         print_error(describe_raised_warning(error))
     else:
-        other = f"{type(error).__name__}: {error}{shadowed_modules_hint()}"
-        print_error(str(error) if is_users else other)
+        words = str(error)
+        if not is_users:
+            words = f"{type(error).__name__}: {words}{shadowed_modules_hint()}"
+        print_error(words)
     return 2 if is_users else 1
 
 

@@ -122,10 +122,11 @@ def shadowed_modules_hint() -> str:
     `python -m` looks for modules in the current folder first: a `queue.py` there is what libraries
     get for Python's own. Asked once there is an error, which need not name it.
     """
-    if sys.flags.safe_path or not sys.path or not sys.path[0]:
+    folders = [path for path in sys.path if os.path.isabs(path)]  # and no names of import hooks
+    if sys.flags.safe_path or not folders or folders[0] != sys.path[0]:
         return ""
-    here = os.path.realpath(sys.path[0])
-    others = [path for path in sys.path if path and os.path.realpath(path) != here]
+    here = os.path.realpath(folders[0])
+    others = [path for path in folders if os.path.realpath(path) != here]
     own = __name__.partition(".")[0]  # which a checkout may have beside an installed one
     found = []
     for name, module in list(sys.modules.items()):
