@@ -76,7 +76,7 @@ def test_both_names_of_the_hidden_widths_in_one_search_are_refused():
 
 def test_a_key_of_the_space_is_told_how_it_is_given():
     given = parse_overrides(["search.space.seed=choice(1,2)"])
-    with pytest.raises(ConfigError, match=r"the key itself: seed=choice\(1,2\)"):
+    with pytest.raises(ConfigError, match=r"without search.space: seed=choice\(1,2\)"):
         _split_search(compose(["search=tpe"]), given, ALLOWED_PACKAGES)
 
 

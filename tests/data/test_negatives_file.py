@@ -101,10 +101,10 @@ WRONG = {
         "line 3, column 'shop': value 4: its table has the rows 0 to 3",
     ),
     "no items": ({"user": [103], "negative": ["hat"]}, "has no column 'negatives'.*'negative'"),
-    "no key": ({"usr": [103], "negatives": ["hat"]}, "one column whose ids.*nearest: 'user'"),
+    "no key": ({"usr": [103], "negatives": ["hat"]}, "exactly one of the columns.*nearest: 'user'"),
     "two keys": ({"user": [103], "shop": [1], "negatives": ["hat"]}, "it has user, shop"),
     "no rows": ({"user": pa.array([], pa.int64()), "negatives": []}, "hard.csv: has no rows"),
-    "a growing key": ({"guest": [1], "negatives": ["hat"]}, "no rows before the training"),
+    "a growing key": ({"guest": [1], "negatives": ["hat"]}, "its ids get their rows only in the training"),
 }
 
 

@@ -95,7 +95,7 @@ def test_a_start_is_not_refused_because_another_process_looks_at_the_lock(tmp_pa
 
 def test_a_lock_without_text_still_refuses(tmp_path, other):
     (tmp_path / ".lock").write_text("")
-    with pytest.raises(UserError, match="does not say which"):
+    with pytest.raises(UserError, match="which process is not known"):
         FolderLock(tmp_path)
 
 

@@ -258,7 +258,7 @@ def test_machine_code_is_run_for_nothing_without_a_word(copy, tmp_path):
     with pytest.raises(UserError, match=r"run once for .*--trust-native-code allows it for an art"):
         apply_deltas(folder, [], tmp_path / "new", trust_native_code=False)
     since = ExportSettings(since=str(folder))
-    with pytest.raises(UserError, match=r"machine code alone, .*--trust-native-code allows it"):
+    with pytest.raises(UserError, match=r"only machine code, .*--trust-native-code allows it"):
         settings_of_base(since, None)
     with pytest.raises(UserError, match="--since: a delta has no format: leave out --format"):
         settings_of_base(since, ("pt2",))

@@ -239,7 +239,7 @@ WARNINGS: list[tuple[Callable[[Path], object], str]] = [
     (suggest_nothing, "tune_lr: the loss never fell, so no rate is suggested; try another loop.lo"),
     (
         measure_nothing,
-        "the regression for comparison was not trained: ValueError: no rows; "
+        "the baseline for comparison was not measured: ValueError: no rows; "
         "trainer.yardstick=false",
     ),
     (measure_nothing, "drift of features is not measured: ValueError: no rows; trainer.yardstick"),

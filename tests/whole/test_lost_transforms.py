@@ -70,10 +70,10 @@ def test_transforms_without_types_of_ids_are_those_of_an_earlier_version(tmp_pat
 
     for recorded in (with_types, before):
         check_fitted_transforms(Data(), tmp_path, recorded.digest())
-    with pytest.raises(DataError, match="is missing, and the transforms fitted"):
+    with pytest.raises(DataError, match="is missing, and transforms fitted"):
         check_fitted_transforms(Data(), tmp_path, FittedTransforms(num_rows={"a": 4}).digest())
     other = FittedTransforms(num_rows={"a": 3}, id_types={"a": "string"})
-    with pytest.raises(DataError, match="is missing, and the transforms fitted"):
+    with pytest.raises(DataError, match="is missing, and transforms fitted"):
         check_fitted_transforms(Data(), tmp_path, other.digest())
 
 

@@ -120,7 +120,7 @@ class Servers:
                     f"{self._problems()}; once one runs again, the run can be resumed"
                 )
             time.sleep(POLL_S)
-        raise DataError("the training that asked for these rows has ended")
+        raise DataError("the reader that asked for these rows was stopped")
 
     def _client_of(self, server: _Server) -> flight.FlightClient | None:
         """Return a server's connection, made now if need be; None while it is skipped."""

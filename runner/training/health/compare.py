@@ -54,8 +54,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         measured = _get_or_measure(job, splits)
     except Exception as error:
         job.view.warn(
-            f"the regression for comparison was not trained: {type(error).__name__}: "
-            f"{error}; {_OFF}"
+            f"the baseline for comparison was not measured: {type(error).__name__}: {error}; {_OFF}"
         )
         return
     if not measured:

@@ -162,8 +162,8 @@ def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
             if high > RATE_RATIO * low and abs(other - rate) > RATE_DEVIATIONS * error:
                 yield (
                     f"{task.name}: the rate of positives is {rate:.2%} in train and {other:.2%} "
-                    f"in {split}; the model has learnt the rate of train, so its predicted "
-                    f"probabilities do not fit {split}"
+                    f"in {split}; a model learns the rate of train, so its predicted "
+                    f"probabilities may not fit {split}"
                 )
 
 

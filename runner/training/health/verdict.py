@@ -61,7 +61,7 @@ def find_overfitting(
         factors = " and its factors" if scale is not None and bool((scale != 1).any()) else ""
         yield (
             "the linear start was best on validation: training the network did not improve it, and "
-            f"the best weights are those of the logistic regression{factors}"
+            f"the best weights are those of the regression{factors}"
         )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))
