@@ -140,7 +140,7 @@ def write_api(source: Path) -> None:
     tree = "\n".join(["```{toctree}", ":maxdepth: 1", "", *pages, "```"])
     about = (
         "Made from the docstrings. `import runner` imports no torch: a name is imported when it is "
-        "first used. Import from `runner` and its subpackages only; the modules below them may move."
+        "first used. Import from `runner` and its subpackages only; others may move."
     )
     (source / "api.md").write_text(f"# Python API\n\n{about}\n\n{tree}\n")
 

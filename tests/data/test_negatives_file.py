@@ -104,7 +104,10 @@ WRONG = {
     "no key": ({"usr": [103], "negatives": ["hat"]}, "exactly one of the columns.*nearest: 'user'"),
     "two keys": ({"user": [103], "shop": [1], "negatives": ["hat"]}, "it has user, shop"),
     "no rows": ({"user": pa.array([], pa.int64()), "negatives": []}, "hard.csv: has no rows"),
-    "a growing key": ({"guest": [1], "negatives": ["hat"]}, "its ids get their rows only in the training"),
+    "a growing key": (
+        {"guest": [1], "negatives": ["hat"]},
+        "its ids get their rows only in the training",
+    ),
 }
 
 
