@@ -35,7 +35,8 @@ Every message of the package, by the subpackage that it comes from
 causes, because it takes a full disk, a killed process, several nodes, or a missing package or
 service, is shown with … for names and values. An error of the configuration or of the input begins
 with `error:` and ends with [exit code 2](exit_codes.md); the message says what to do next, by a
-command or a setting wherever there is one. Written by `python -m docs.messages`; do not edit it by hand.
+command or a setting wherever there is one.
+Written by `python -m docs.messages`; do not edit it by hand.
 """
 
 
