@@ -130,11 +130,11 @@ MISTAKES = [
     (compare_other_metrics, r"\n  pt2: test/auc is 0\.510000, and 0\.750000 in the evaluation$"),
     (
         lambda p: compare_other_metrics(p, "int8"),
-        "tables in int8 round too much for it: --quantise fp16 or none:",
+        "tables in int8 are too coarse for this model: --quantise fp16 or none:",
     ),
     (
         lambda p: compare_other_metrics(p, "fp16"),
-        "tables in fp16 round too much for it: leave out --quantise:",
+        "tables in fp16 are too coarse for this model: leave out --quantise:",
     ),
     (lambda p: open_output(p / "file", {}), "--out .*file: cannot be written: "),
     (read_a_foreign_part, r"after `rm .*part-00000\.parquet` the same command writes it anew"),

@@ -243,5 +243,5 @@ def test_each_group_goes_on_from_its_own_count(tmp_path):
         }
         assert numbers == {"sparse": 3 + state.step, "part": 2 + state.step}
     path = save(job, state, tmp_path / "both")
-    with pytest.raises(ConfigError, match="a and 1 other 3, b 2; give the tables"):
+    with pytest.raises(ConfigError, match="a and 1 other 3, b 2; put the tables"):
         restore_checkpoint(job_of("adam"), open_checkpoint(path))
