@@ -195,7 +195,7 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> N
         def __init__(self, *, window: Annotated[int, Key(ge=1)] = 100) -> None:
             check_arguments(LossGuard.__init__, locals())
 
-    A configuration has been held against them before, without the module being imported.
+    A configuration has been checked against them before, without the module being imported.
 
     Args:
         function: whose arguments are annotated.

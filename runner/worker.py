@@ -142,7 +142,7 @@ def judge_parts(
     """Judge every `_target_` before any data is read and before any directory is made.
 
     Those of our options are known. Any other is resolved, which needs torch, and none is called.
-    Patterns of `optimizer.parts` are held against the names of the model's parameters, and the
+    Patterns of `optimizer.parts` are checked against the names of the model's parameters, and the
     checkpoint of an evaluation against the model, where that is not as it was trained.
 
     Args:

@@ -1,6 +1,7 @@
 """Types of the arguments of models and losses, with the values that each may have. No torch here.
 
-A configuration is held against them before torch is imported, see runner/config/part_arguments.py.
+A configuration is checked against them before torch is imported, see
+runner/config/part_arguments.py.
 """
 
 from __future__ import annotations

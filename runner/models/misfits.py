@@ -58,7 +58,7 @@ _BINARY_LOSSES = (
     "BPR",
     "SampledBCE",
 )
-# What a job can be held against before it begins; a constructor may need more than this
+# What a job can be checked against before it begins; a constructor may need more than this
 REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
     **dict.fromkeys(_NEXT_ITEM_NETS, _history_and_item),
     "runner.models.two_tower.TwoTower": _check_two_tower,

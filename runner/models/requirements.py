@@ -1,7 +1,7 @@
 """What models and losses need of a dataset's schema. Imports no torch.
 
-The constructors call these functions with the schema; a job is held against them before it begins,
-with an outline of the schema, as far as that is known from what the dataset declares.
+The constructors call these functions with the schema; a job is checked against them before it
+begins, with an outline of the schema, as far as that is known from what the dataset declares.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def hash_file(path: Path) -> str:
 
 
 def open_artifact(path: Path | str) -> Artifact:
-    """Open an exported model after every file has been held against the manifest's hashes.
+    """Open an exported model after every file has been checked against the manifest's hashes.
 
     The hashes find damage. They do not say who has written the folder.
 

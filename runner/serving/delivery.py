@@ -64,7 +64,7 @@ class FolderDelivery:
 
     Args:
         to: the folder.
-        rows_from: labelled rows that the whole artifact is held against; None: the test split.
+        rows_from: labelled rows that the whole artifact is checked against; None: the test split.
     """
 
     def __init__(self, *, to: str, rows_from: str | None = None) -> None:

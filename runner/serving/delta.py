@@ -167,7 +167,7 @@ def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> 
 
 
 def open_delta(path: Path | str) -> Delta:
-    """Open a delta after every file was held against its manifest.
+    """Open a delta after every file was checked against its manifest.
 
     Raises:
         UserError: for a folder that is no delta, is damaged, or is of a later version.

@@ -102,7 +102,7 @@ def plan_export(
     overrides: Sequence[str],
     allowed: Sequence[str],
 ) -> ComposedConfig:
-    """Check what is asked for, and compose the evaluation that the artifact is held against.
+    """Check what is asked for, and compose the evaluation that the artifact is checked against.
 
     Args:
         folder: the run; None if none was named.

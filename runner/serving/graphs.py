@@ -205,7 +205,7 @@ def build_graphs(
     """Build the graphs of a model: one that scores rows, or query and items.
 
     That `embed` is the look-up of the tables and nothing else is not known of models of users; what
-    they export is held against the evaluation.
+    they export is checked against the evaluation.
 
     Raises:
         UserError: for a model whose look-ups are not ours to write as plain tables.

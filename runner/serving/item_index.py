@@ -164,7 +164,7 @@ def _best_positions(scores_RI: np.ndarray, count: int) -> np.ndarray:
 
 
 def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
-    """Open an index after its files were held against their hashes.
+    """Open an index after its files were checked against their hashes.
 
     Args:
         path: the folder.

@@ -104,7 +104,7 @@ class Scorer:
         num_threads: int = 0,
         index: Path | str | None = None,
     ) -> Scorer:
-        """Load an artifact, after its files were held against the manifest.
+        """Load an artifact, after its files were checked against the manifest.
 
         A `.pt2` and an ONNX file run nothing but their graph, whoever has written them. An
         AOTInductor package is machine code, which runs with all your rights when it is loaded.

@@ -1,4 +1,4 @@
-"""Roles that `schema` proposes, held against tables whose roles are known."""
+"""Roles that `schema` proposes, checked against tables whose roles are known."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_tables_in_memory_have_the_same_scores_whatever_the_type_of_their_ids(
 @pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
 def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, type_):
     run, test = public.load(trained("parquet", type_)), clicks(2)
-    for split in ("train", "validation", "test"):  # the artifact is held against them
+    for split in ("train", "validation", "test"):  # the artifact is checked against them
         table = with_ids(clicks(["train", "validation", "test"].index(split)), type_)
         pq.write_table(table, run.dir.parent / f"{split}.parquet")
     scorer = Scorer.load(run.export(tmp_path / "model").path)

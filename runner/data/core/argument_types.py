@@ -42,7 +42,7 @@ Locations = Annotated[
 def check_settings(recipe: Any) -> None:
     """Check the values of all fields by their types, which may be annotated with a `Key`.
 
-    A job has been held against them before, see `runner.config.part_arguments`; a recipe of code
+    A job has been checked against them before, see `runner.config.part_arguments`; a recipe of code
     has not.
 
     Raises:
