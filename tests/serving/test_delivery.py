@@ -131,7 +131,10 @@ def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tm
             (*DELIVERING, "delivery.rows_from=no.csv"),
             f"delivery.rows_from={tmp_path / 'no.csv'}: no such path",
         ),
-        ((*DELIVERING, "loop=online", "dataset=folder"), "delivery.rows_from=FILE names"),
+        (
+            (*DELIVERING, "loop=online", "dataset=folder"),
+            "name a file of labelled rows by delivery.rows_from=FILE",
+        ),
         ((*TINY, "delivery.every=5", "delivery.to=x", "checkpoint.keep=0"), "from a checkpoint"),
         ((*TINY, "delivery.every=5", "delivery.to=x", "loop=tune_lr"), "only loop=train"),
     ):
