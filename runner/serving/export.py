@@ -192,8 +192,7 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
         listed = "\n  ".join(problems)
         raise UserError(
             "not written: the artifact predicts other values than the evaluated model; "
-            f"{cause}:\n"
-            f"  {listed}"
+            f"{cause}:\n  {listed}"
         )
 
 

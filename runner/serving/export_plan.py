@@ -87,8 +87,8 @@ def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) 
     if base.formats == ("aoti",) and not settings.trust_native_code:
         raise UserError(
             f"--since {settings.since}: has only machine code, which would run to "
-            "compare the delta "
-            "with the evaluation; --trust-native-code allows it for an artifact of your own"
+            "compare the delta with the evaluation; --trust-native-code allows it for an artifact "
+            "of your own"
         )
     return replace(
         settings, formats=base.formats, quantise=kind["quantise"], weights=kind["weights"]

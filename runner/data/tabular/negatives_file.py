@@ -123,8 +123,7 @@ def _find_key(file: str, columns: Sequence[str], specs: Sequence[IdSpec]) -> IdS
     if found[0].growth:
         raise DataError(
             f"{file}: {found[0].column} is `encode: growing`, so its ids get their rows "
-            "only in the "
-            "training; use negatives for each item, or `encode: vocabulary`"
+            "only in the training; use negatives for each item, or `encode: vocabulary`"
         )
     return found[0]
 

@@ -251,8 +251,8 @@ def _describe_empty_split(
         )
         return (
             f"{table.files['train'][0]}: has no rows of the {split} split: these are not "
-            "the data of "
-            f"the training, in which the splits began by {table.row_split.column}: {listed}; "
+            "the data of the training, in "
+            f"which the splits began by {table.row_split.column}: {listed}; "
             "dataset.test_path=FILE evaluates all rows of a file"
         )
     if others:

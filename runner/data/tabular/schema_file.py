@@ -161,9 +161,9 @@ def _parse_specs(
         entries = [entry for entry in declared if not isinstance(entry, str | int)]
         if entries:
             problems.append(
-                f"{where}.{role}: its list holds {entries[0]}, which is not the name of "
-                "a column; to "
-                f"give columns settings, write `name: {{settings}}` for each, without a list"
+                f"{where}.{role}: its list holds {entries[0]}, which is not the name of a "
+                "column; to give columns settings, write `name: {settings}` for each, without a "
+                "list"
             )
             return []
         counts = Counter(map(str, declared))
