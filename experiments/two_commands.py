@@ -1,4 +1,4 @@
-"""Holds the two commands of the README against gradient boosting and a linear model.
+"""Compares the two commands of the README with gradient boosting and a linear model.
 
     python -m experiments.two_commands TABLE.csv:LABEL[:classes|:regression] ...
 

@@ -4,8 +4,8 @@
     def __init__(self, *, num_layers: Annotated[int, Key(ge=1)]) -> None: ...
 
 This is the only place where a key is described: the checks, `ls`, the signature and the reference
-page (docs/reference.md) read it there, and a test holds the YAML against it. `runner.config_value`
-holds values against it. No torch here.
+page (docs/reference.md) read it there, and a test checks the YAML against it. `runner.config_value`
+checks values against it. No torch here.
 """
 
 from __future__ import annotations

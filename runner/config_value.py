@@ -1,4 +1,4 @@
-"""Holds values of a configuration, and arguments of code, against their types and `Key`s.
+"""Checks values of a configuration, and arguments of code, against their types and `Key`s.
 
 And YAML against how many values it stands for. No torch here.
 """

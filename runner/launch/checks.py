@@ -50,7 +50,7 @@ def resolve_automatic(
 
 
 def check_fits_dataset(config: Mapping[str, Any]) -> None:
-    """Hold the configuration against the schema that the dataset declares, before it is read.
+    """Check the configuration against the schema that the dataset declares, before it is read.
 
     Raises:
         ConfigError: with everything that does not fit.

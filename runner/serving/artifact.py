@@ -264,7 +264,7 @@ def open_artifact(path: Path | str) -> Artifact:
 
 
 def verify_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Hold files against their sha256.
+    """Check files against their sha256.
 
     Raises:
         UserError: for a file that is missing, damaged, a link, or does not lie in the folder.
@@ -278,7 +278,7 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
-    """Read `manifest.json`; `verify_files` holds the files that it names against their hashes.
+    """Read `manifest.json`; `verify_files` checks the files that it names against their hashes.
 
     Args:
         folder: of an artifact, of a delta, or of an index.
@@ -307,7 +307,7 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
 
 
 def check_own_hash(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Hold a manifest against the hash of itself, which those of earlier versions do not have.
+    """Check a manifest against the hash of itself, which those of earlier versions do not have.
 
     Raises:
         UserError: if it says anything else than was written.

@@ -59,7 +59,7 @@ _LOG_CHARACTERS = 400
 class FolderDelivery:
     """Delivers into a folder: `full`, then a `delta-STEP` for every delivery.
 
-    The whole artifact is made by `export` in a process of its own, which holds it against the
+    The whole artifact is made by `export` in a process of its own, which checks it against the
     evaluation. A folder that has one already, of another format or quantised, is gone on with.
 
     Args:

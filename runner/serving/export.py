@@ -61,7 +61,7 @@ def export_run(
     allowed: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Export the model of a run, and hold the artifact against the run's evaluation.
+    """Export the model of a run, and check the artifact against the run's evaluation.
 
     Args:
         config: of `loop=eval` over the run, resolved and checked.
@@ -161,7 +161,7 @@ def _measure_format(
 
 
 def judge(source: ExportSource, scorer: Scorer, evaluated: Mapping[str, float]) -> dict[str, Any]:
-    """Score the split from its raw rows, and hold the metrics against the evaluation's."""
+    """Score the split from its raw rows, and check the metrics against the evaluation's."""
     found = promise.compare(source.job, scorer, source.inputs, source.split, evaluated)
     return {
         "metrics": found.metrics,
@@ -226,7 +226,7 @@ def export_delta(
     allowed: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Write a delta on `settings.since`, and hold its result against the run's evaluation.
+    """Write a delta on `settings.since`, and check its result against the run's evaluation.
 
     Arguments and result are those of `export_run`; the formats are those of the base.
 

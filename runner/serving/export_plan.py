@@ -129,7 +129,7 @@ def plan_export(
         has_own = any(word.startswith("dataset=") for word in overrides)
         if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not has_own:
             raise UserError(
-                f"export: {folder} has learnt from a stream, which has no test split to hold the "
+                f"export: {folder} has learnt from a stream, which has no test split to check the "
                 "artifact against: --rows-from FILE names labelled rows"
             )
         composed = with_kept_schema(compose_job(words))

@@ -1,7 +1,7 @@
 """Records what every option and every experiment composes to, and what of it is signed.
 
 `python -m tests.golden.record` writes `signatures.json` anew, and names the signatures that change:
-`tests/config/test_golden.py` holds the file against the code. Parts keep the names that they were
+`tests/config/test_golden.py` checks the file against the code. Parts keep the names that they were
 first recorded under, which old runs have.
 """
 

@@ -51,7 +51,7 @@ VERBS = {
     "schedule": ("schedule", "run", "--rows", "300"),
     "clean": ("clean", ".", "--yes"),
 }
-# Edits of what is only shown, with no other record to hold it against: file, edits, verbs.
+# Edits of what is only shown, with no other record to check it against: file, edits, verbs.
 # Without its newest checkpoint, an evaluation takes the one before, as after a kill.
 UNNOTICED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("result.json", r"change_digit|retype active_s", ("report",)),

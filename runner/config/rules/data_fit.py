@@ -1,4 +1,4 @@
-"""Holds model, loss and metrics against the names of a dataset's columns."""
+"""Checks model, loss and metrics against the names of a dataset's columns."""
 
 from __future__ import annotations
 

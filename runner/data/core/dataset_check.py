@@ -1,4 +1,4 @@
-"""Holds a dataset of a user's own against the interface, before a training begins.
+"""Checks a dataset of a user's own against the interface, before a training begins.
 
 What a dataset lacks would otherwise show at its first use, which may be the end of a training.
 

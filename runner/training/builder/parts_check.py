@@ -1,4 +1,4 @@
-"""Holds settings and checkpoints against the parameters of a model, before any data is read."""
+"""Checks settings and checkpoints against the parameters of a model, before any data is read."""
 
 from __future__ import annotations
 
