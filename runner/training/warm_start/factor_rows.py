@@ -15,6 +15,8 @@ import numpy as np
 
 from runner.training.health.sample import Floats
 
+DECIDED = 0.99  # of the rows in which an id stands again
+
 
 @dataclass(frozen=True)
 class Target:
@@ -88,6 +90,19 @@ class RowIds:
             self.ids_I, self.start_I = np.unique(self.place_N[self.order_N], return_index=True)
         else:
             self.matrix_NC, self.transposed_CN = matrix_NC, matrix_NC.T.tocsr()
+
+    def decides(self, other: RowIds) -> bool:
+        """Return whether nearly every row of an id has the same id of another feature.
+
+        So has a user one zip code, and an item one title; not where rows have lists of ids.
+        """
+        if not (self.is_single and other.is_single):
+            return False
+        last_C = np.zeros(self.size + 1, int)
+        last_C[self.place_N] = other.place_N
+        agrees = np.count_nonzero(last_C[self.place_N] == other.place_N)
+        repeats = len(self.place_N) - len(self.ids_I)  # rows beside the last one of each id
+        return bool(agrees - len(self.ids_I) > DECIDED * repeats)
 
     def pool(self, vectors_CK: Floats) -> Floats:
         """Return the pooled vectors of each row, [N, K] or of numbers [N]."""

@@ -80,7 +80,14 @@ def find_factors(
     )
     sizes = {name: len(columns.ids[columns.tables[name]]) for name in features}
     least = train[0].num_rows / MOST_ROWS_OF_A_CELL
-    pairs = [(a, b) for a, b in combinations(features, 2) if sizes[a] * sizes[b] >= least]
+    ids = learnt.ids
+    pairs = [
+        (a, b)
+        for a, b in combinations(features, 2)
+        if sizes[a] * sizes[b] >= least
+        # an id that another one decides says nothing that a weight of the other does not say
+        and not (ids[a].decides(ids[b]) or ids[b].decides(ids[a]))
+    ]
     found: list[Factors] = []
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         try:

@@ -83,6 +83,35 @@ def test_nothing_is_found_where_clicks_are_chance_or_follow_single_ids():
     assert find_factors(Columns(train), (train, targets[0]), (judged, targets[1]), 16) == []
 
 
+def test_an_id_that_another_one_decides_has_no_factors_with_it():
+    """What a weight of each user says, the products of a user and a zip code can say, too."""
+    sample, _ = plant(12_000)
+    user_N, rng = sample.ids["user"].ids_V, np.random.default_rng(5)
+    y_N = (rng.random(12_000) < 1 / (1 + np.exp(-rng.normal(size=USERS)[user_N]))).astype(float)
+    ids = {"user": one_id(user_N), "zip": one_id(rng.integers(0, 80, USERS)[user_N])}
+    assert find(replace(sample, ids=ids, labels_NT=y_N[:, None]), 10_000)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("movers", "is_decided"), [(0.0, True), (0.005, True), (0.05, False), (1.0, False)]
+)
+def test_one_feature_decides_another_if_nearly_all_repeated_ids_agree(movers, is_decided):
+    rng = np.random.default_rng(6)
+    user_N, moves_N = rng.integers(0, USERS, 12_000), rng.random(12_000) < movers
+    zip_N = np.where(moves_N, rng.integers(0, 80, 12_000), user_N % 80)
+    sample = make_sample({"user": one_id(user_N), "zip": one_id(zip_N)}, np.zeros(12_000))
+    columns = Columns(sample)
+    users, zips = (RowIds(columns.feature_matrix(name, sample)) for name in ("user", "zip"))
+    assert (users.decides(zips), zips.decides(users)) == (is_decided, False)
+
+
+def test_ids_of_one_row_each_decide_nothing():
+    sample = make_sample({"a": one_id(np.arange(50)), "b": one_id(np.arange(50) % 7)}, np.zeros(50))
+    columns = Columns(sample)
+    a, b = (RowIds(columns.feature_matrix(name, sample)) for name in ("a", "b"))
+    assert not a.decides(b)
+
+
 def test_threads_change_no_bit():
     sample, _ = plant(8_000)
     for one, other in zip(find(sample, 7_000, threads=1)[1], find(sample, 7_000, threads=3)[1]):
