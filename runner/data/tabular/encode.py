@@ -334,12 +334,7 @@ def make_blank_rows(num_rows: int, like: pa.Schema) -> pa.Table:
     """Make harmless rows of weight 0 that stand for rows which could not be read."""
     columns = {}
     for field in like:
-        if pt.is_list(field.type):
-            zeros = pa.array(np.zeros(num_rows + 1, np.int32))
-            empty = pa.array([], field.type.value_type)
-            columns[field.name] = pa.ListArray.from_arrays(zeros, empty)
-        elif pt.is_integer(field.type) or pt.is_floating(field.type):
-            columns[field.name] = pa.array(np.zeros(num_rows)).cast(field.type)
-        else:
-            columns[field.name] = pa.nulls(num_rows, field.type)
+        is_number = pt.is_integer(field.type) or pt.is_floating(field.type)
+        blank = [] if pt.is_list(field.type) else 0 if is_number else None
+        columns[field.name] = pa.array([blank] * num_rows, field.type)
     return pa.table(columns, schema=like)
