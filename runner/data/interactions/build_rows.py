@@ -95,11 +95,8 @@ class RowBuilder:
 
 def find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
     """Return sequence -> the encoded column whose ids it has."""
-    sources = {HISTORY: settings.item}
-    for name in settings.sequences:
-        own = f"{HISTORY}_{name}"
-        sources[own] = name if name in encoded else own
-    return sources
+    raw = raw_sources(settings)
+    return {own: name if name in encoded else own for own, name in raw.items()}
 
 
 def raw_sources(settings: Interactions) -> dict[str, str]:
