@@ -35,12 +35,10 @@ def plain_columns(declared: Declared) -> Columns | None:
 
 def expected_types(declared: Declared) -> pa.Schema:
     """Return the type of each column by its declaration, as no file has them."""
-    types: dict[str, pa.DataType] = {}
-    numbers = [s.column for s in declared.labels] + [s.column for s in declared.numbers]
-    types |= dict.fromkeys(numbers, pa.float64())
-    types |= {declared.weight: pa.float64()} if declared.weight else {}
-    for name in declared.groups:
-        types[name] = pa.int64()
+    numbers = [s.column for s in (*declared.labels, *declared.numbers)]
+    numbers += [declared.weight] if declared.weight else []
+    types: dict[str, pa.DataType] = dict.fromkeys(numbers, pa.float64())
+    types |= dict.fromkeys(declared.groups, pa.int64())
     for spec in declared.ids:
         types[spec.column] = pa.list_(pa.int64()) if spec.is_list else pa.int64()
     return pa.schema(types)
