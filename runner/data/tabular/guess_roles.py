@@ -151,7 +151,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     """Args: quantity: of whole numbers, whether they are quantities, and why."""
     if f.missing_share == 1 or pt.is_null(f.type):
         return Role("", "empty")
-    if f.num_distinct <= 1 and not f.missing_share and not _is_nested(f):
+    if f.num_distinct <= 1 and not f.missing_share and not pt.is_nested(f.type):
         return Role("", "the same in every row")
     if INDEX.fullmatch(f.name):
         return Role("", "the index that pandas has written, which numbers rows")
@@ -162,7 +162,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role("numeric", f"{what}, in seconds", propose_numeric(f))
     if f.vector_size:
         return Role("numeric", f"a vector of {f.vector_size} numbers", propose_numeric(f))
-    if _is_nested(f) and not f.separator:
+    if pt.is_nested(f.type) and not f.separator:
         inner = f.type.value_type if is_list(f.type) else None
         if inner is not None and pt.is_struct(inner):
             names = ", ".join(inner.field(index).name for index in range(inner.num_fields))
@@ -221,10 +221,6 @@ def _numbers_rows(f: ColumnStatistics) -> bool:
     return is_each_once and low in (0, 1) and high - low + 1 == f.num_rows > FEW_VALUES
 
 
-def _is_nested(f: ColumnStatistics) -> bool:
-    return bool(pt.is_nested(f.type))
-
-
 def _list_reason(f: ColumnStatistics) -> str:
     more = ", or a sequence: move it there with a max_length" if HISTORY.search(f.name) else ""
     return f"a list{more}"
@@ -232,14 +228,14 @@ def _list_reason(f: ColumnStatistics) -> str:
 
 def _as_ids(f: ColumnStatistics, reason: str) -> Role:
     settings: dict[str, Any] = {}
-    if _is_nested(f):
+    if pt.is_nested(f.type):
         settings = {"list": True}
     elif f.separator:
         settings = {"separator": f.separator}
     is_long = pt.is_decimal(f.type) and (f.high or 0) >= 2**64  # beyond all integers
     if is_long or (has_fractions(f.type) and not f.is_whole):
         settings = {"input": "string"}
-    in_list = bool(_is_nested(f) or f.separator)
+    in_list = bool(pt.is_nested(f.type) or f.separator)
     if f.num_distinct > 0.5 * SAMPLE_ROWS:
         num_rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
         settings |= {"encode": "hash", "num_rows": num_rows}
@@ -251,7 +247,7 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
 
 def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[bool, str]]:
     """Return whole-number column -> whether it is a quantity, and why; a family decides as one."""
-    single = [f for f in columns if f.low is not None and not (_is_nested(f) or f.separator)]
+    single = [f for f in columns if f.low is not None and not (pt.is_nested(f.type) or f.separator)]
     whole = {f.name: f for f in single if _may_be_ids(f)}
     decided = {name: _judge_alone(f) for name, f in whole.items()}
     families: dict[str, list[ColumnStatistics]] = {}
