@@ -166,16 +166,14 @@ class FolderSource:
             self._check_none_is_late(last, position.get("files"))  # older runs have not counted
             if position["row"] < position["rows"]:
                 index = self._reopen(position)
-                for chunk in self._read_file(index, position["row"], first_row):
-                    yield chunk
-                    first_row += len(chunk.rows)
+                yield from self._read_file(index, position["row"], first_row)
+                first_row += index.num_rows - position["row"]
         while True:
             last = self._wait_for_next(last, poller)
             complete = self._open_when_complete(self._folder / last, should_stop)
             if complete is not None:
-                for chunk in self._read_file(complete, 0, first_row):
-                    yield chunk
-                    first_row += len(chunk.rows)
+                yield from self._read_file(complete, 0, first_row)
+                first_row += complete.num_rows
             poller.reset()
 
     def _check_none_is_late(self, last: str, num_files: int | None) -> None:
