@@ -57,7 +57,7 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
             of another type than in the first file; and the first file, if none has rows.
     """
     files = tuple(sorted(files, key=lambda path: (path.name, str(path))))
-    file_n, group_n, rows_n = [], [], []
+    blocks: list[tuple[int, int, int]] = []  # number of the file, of the block in it, and its rows
     first, first_path = None, Path()
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as file:
@@ -72,15 +72,8 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
                 raise DataError(
                     f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
                 )
-        for group, rows in enumerate(counts):
-            if rows:
-                file_n.append(number)
-                group_n.append(group)
-                rows_n.append(rows)
-    if files and not rows_n:
+        blocks += [(number, group, rows) for group, rows in enumerate(counts) if rows]
+    if files and not blocks:
         raise DataError(f"{files[0]}: has no rows")
-    rows_N = np.array(rows_n, np.int64)
-    start_N = np.cumsum(rows_N) - rows_N
-    return BlockIndex(
-        files, np.array(file_n, np.int64), np.array(group_n, np.int64), start_N, rows_N
-    )
+    file_N, group_N, rows_N = np.array(blocks, np.int64).reshape(-1, 3).T.copy()
+    return BlockIndex(files, file_N, group_N, np.cumsum(rows_N) - rows_N, rows_N)
