@@ -60,10 +60,13 @@ def open_blocks(path: Path) -> BlockFile:
         raise DataError(f"{path}: not a readable {kind} file ({first_line(error)})") from error
 
 
-def read_blocks(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """Return all rows of a file, of the given columns or, without any, of all."""
+def read_blocks(
+    path: Path, columns: Sequence[str] = (), numbers: Sequence[int] | None = None
+) -> pa.Table:
+    """Return the rows of some blocks of a file, or of all; without columns, with all of them."""
     with closing(open_blocks(path)) as file:
-        return file.read(range(len(file.rows_per_block)), columns or file.schema.names)
+        numbers = range(len(file.rows_per_block)) if numbers is None else numbers
+        return file.read(numbers, columns or file.schema.names)
 
 
 def read_parquet(path: Path) -> pa.Table:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.blocks import ArrowWriter, open_blocks
+from runner.data.core.blocks import ArrowWriter, read_blocks
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
 
@@ -186,12 +186,7 @@ def _read_run(run: BlockRun) -> pa.Table:
     numbers: dict[Path, list[int]] = defaultdict(list)
     for path, number in run.blocks:
         numbers[path].append(number)
-    tables = []
-    for path, own in numbers.items():
-        file = open_blocks(path)
-        tables.append(file.read(own, file.schema.names))
-        file.close()
-    table = pa.concat_tables(tables)
+    table = pa.concat_tables([read_blocks(path, numbers=own) for path, own in numbers.items()])
     if run.draws is None:
         return table.slice(run.start, run.stop - run.start)
     order = copy.deepcopy(run.draws).order(run.num_rows)  # another file may have the other rows
