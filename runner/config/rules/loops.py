@@ -168,11 +168,8 @@ def check_profiler_window(config: Config, source_config: Config) -> Iterator[str
     """
     key = "trainer.profile.updates"
     updates, loop = get_key(config, key), str(get_key(config, "loop._target_"))
-    if (
-        not updates
-        or updates == get_key(source_config, key)
-        or get_key(config, "loop.then") == "train"
-    ):
+    is_old = updates == get_key(source_config, key)
+    if not updates or is_old or get_key(config, "loop.then") == "train":
         return
     instead = {
         DEBUG_LOOP: "loop.summary=true times the modules in its few updates",

@@ -28,12 +28,11 @@ def check_sharding_rules(config: Config) -> Iterator[str]:
     """Check the plans against the optimizers of the tables."""
     node = config["sharding"]
     yield from check_sharding(node)
-    rules = _rules(config)
-    if rules is not None and not runs_on_cpu(config) and config["trainer"]["device"] != "auto":
-        yield from (f"{r.described}: {NO_16_BIT_ON_CUDA}" for r in rules.possible() if r.is_16_bit)
-    if rules is None:
+    if (rules := _rules(config)) is None:
         return
     cpu = runs_on_cpu(config)
+    if not cpu and config["trainer"]["device"] != "auto":
+        yield from (f"{r.described}: {NO_16_BIT_ON_CUDA}" for r in rules.possible() if r.is_16_bit)
     yield from _check_disk(config)
     if config["trainer"]["num_processes"] == 1:  # it has all tables whole, unless on disk
         plans = node.get("tables") or {}
