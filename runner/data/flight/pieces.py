@@ -132,8 +132,7 @@ def _values(column: pa.Array) -> np.ndarray:
     if buffer.address % ALIGNMENT:
         return np.frombuffer(buffer, dtype, len(values)).copy()
     # NumPy's own view would be read-only, of which torch makes no tensor without a warning
-    viewed: np.ndarray = from_dlpack(values).numpy()
-    return viewed
+    return from_dlpack(values).numpy()
 
 
 def _jagged(

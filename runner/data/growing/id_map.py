@@ -219,8 +219,7 @@ def sort_held_rows(ids_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _held_rows(ids_R: np.ndarray) -> np.ndarray:
-    rows: np.ndarray = np.flatnonzero(ids_R[FIRST_VALUE_ID:] != NO_ID) + FIRST_VALUE_ID
-    return rows
+    return np.asarray(np.flatnonzero(ids_R[FIRST_VALUE_ID:] != NO_ID) + FIRST_VALUE_ID)
 
 
 def nth_smallest(values: np.ndarray, n: int) -> int:

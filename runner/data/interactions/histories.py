@@ -122,8 +122,7 @@ def history_columns(
 
 def bucket_gaps(gaps_V: np.ndarray) -> np.ndarray:
     """Return the whole part of log2(1 + seconds), below GAP_BUCKETS: [V] int32."""
-    buckets_V: np.ndarray = np.minimum(np.log2(1 + gaps_V), GAP_BUCKETS - 1).astype(np.int32)
-    return buckets_V
+    return np.asarray(np.minimum(np.log2(1 + gaps_V), GAP_BUCKETS - 1).astype(np.int32))
 
 
 def first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
@@ -144,8 +143,7 @@ def first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
 
 def _latest_mark(marks_E: np.ndarray) -> np.ndarray:
     """Return for each event the index of the last mark up to it: [E]; the first one is marked."""
-    latest_E: np.ndarray = np.maximum.accumulate(np.where(marks_E, np.arange(len(marks_E)), 0))
-    return latest_E
+    return np.asarray(np.maximum.accumulate(np.where(marks_E, np.arange(len(marks_E)), 0)))
 
 
 def _last_of_windows(row_R: np.ndarray, begin_E: np.ndarray, length: int) -> np.ndarray:
@@ -156,5 +154,4 @@ def _last_of_windows(row_R: np.ndarray, begin_E: np.ndarray, length: int) -> np.
     last_R = np.r_[run_R[1:] != run_R[:-1], True]
     lasts = np.flatnonzero(last_R)
     ends_R = lasts[np.searchsorted(lasts, np.arange(len(row_R)))]
-    kept_R: np.ndarray = row_R[(ends_R - np.arange(len(row_R))) % length == 0]
-    return kept_R
+    return np.asarray(row_R[(ends_R - np.arange(len(row_R))) % length == 0])

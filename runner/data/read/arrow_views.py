@@ -23,8 +23,7 @@ def view_as_numpy(values: pa.Array) -> np.ndarray:
     """
     type_ = values.type
     if values.null_count or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
-        converted: np.ndarray = values.to_numpy(zero_copy_only=False)
-        return converted
+        return np.asarray(values.to_numpy(zero_copy_only=False))
     buffer = values.buffers()[1]
     if buffer is None:  # no values
         return np.empty(0, type_.to_pandas_dtype())

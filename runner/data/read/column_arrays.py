@@ -45,8 +45,7 @@ class RowSource:
         """Return the number in the split of every row."""
         starts, rows = self.index.start_N[self.blocks], self.index.rows_N[self.blocks]
         shift = starts - (np.cumsum(rows) - rows)
-        numbers: np.ndarray = np.arange(rows.sum()) + np.repeat(shift, rows)
-        return numbers
+        return np.asarray(np.arange(rows.sum()) + np.repeat(shift, rows))
 
     def fail(self, column: str, values: np.ndarray, bad: np.ndarray, rule: str) -> NoReturn:
         """Raise an error that names the first bad row.

@@ -79,8 +79,7 @@ class RankSlice:
         tail = offsets >= self.start + self.num_full_batches * self.global_batch_size
         first, stop = self.last_batch_range
         is_local[tail] = (offsets[tail] >= first) & (offsets[tail] < stop)
-        local: np.ndarray = offsets[is_local] - low
-        return local
+        return np.asarray(offsets[is_local] - low)
 
 
 class WindowSource(Protocol):

@@ -14,8 +14,7 @@ CLUSTERS = 8
 def sum_lists(values_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:
     """Sum the values of every row's list: [R] float64."""
     ends = np.concatenate([[0.0], np.cumsum(values_V, dtype=np.float64)])
-    sums_R: np.ndarray = ends[offsets_R1[1:]] - ends[offsets_R1[:-1]]
-    return sums_R
+    return np.asarray(ends[offsets_R1[1:]] - ends[offsets_R1[:-1]])
 
 
 def interest_effect(
@@ -30,8 +29,7 @@ def interest_effect(
     """
     lengths_R = np.diff(offsets_R1)
     alike_V = history_V % CLUSTERS == np.repeat(item_R % CLUSTERS, lengths_R)
-    effect_R: np.ndarray = sum_lists(alike_V, offsets_R1) - lengths_R / CLUSTERS
-    return effect_R
+    return np.asarray(sum_lists(alike_V, offsets_R1) - lengths_R / CLUSTERS)
 
 
 def order_effect(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:

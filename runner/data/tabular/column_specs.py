@@ -232,8 +232,7 @@ class Declared:
     @property
     def interactions(self) -> Interactions | None:
         """How rows are made of the events in the files; None if the files have the rows."""
-        found: Interactions | None = self.places.get(INTERACTIONS)
-        return found
+        return self.places.get(INTERACTIONS)
 
     @property
     def columns(self) -> tuple[str, ...]:

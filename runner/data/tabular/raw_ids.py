@@ -157,8 +157,7 @@ def find_missing(column: pa.Array) -> np.ndarray:
     """Return which values are missing, bool."""
     if not column.null_count:  # most columns: Arrow would look at every value
         return np.zeros(len(column), bool)
-    missing: np.ndarray = column.is_null().to_numpy(zero_copy_only=False)
-    return missing
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
 
 def fill_missing(column: pa.Array) -> pa.Array:
