@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.data.prepare.fingerprint import build_recipe
-from runner.data.prepare.outline import outline_schema
+from runner.data.prepare.outline import outline_dataset
 from runner.models.misfits import find_misfits
 from tests.data.clicks import SCHEMA, clicks, write_parquet
 from tests.data.synthetic_settings import dataset_settings, instantiate, small_synthetic
@@ -30,14 +29,14 @@ def test_the_outline_has_the_names_of_the_schema_of_the_rows(tmp_path, kind):
     if kind == "table":
         path = write_parquet(tmp_path / "x", clicks(200))
         settings = dataset_settings("parquet", path=path, schema=SCHEMA)
-    outline = outline_schema(build_recipe(settings))
+    outline = outline_dataset(settings)
     assert outline is not None
     assert names(outline) == names(instantiate(settings).schema)
 
 
 @pytest.mark.parametrize("name", ["amazon_beauty", "movielens_1m", "movielens_users"])
 def test_the_outline_of_a_known_set_needs_no_files(name):
-    outline = outline_schema(build_recipe(dataset_settings(name)))
+    outline = outline_dataset(dataset_settings(name))
     assert outline is not None and len(outline.sparse) >= 2
     assert {f.name for f in outline.sequences} == (
         {"history"} if name == "amazon_beauty" else set()
@@ -45,7 +44,7 @@ def test_the_outline_of_a_known_set_needs_no_files(name):
 
 
 def test_what_does_not_fit_is_told_for_net_and_loss_together():
-    outline: Any = outline_schema(build_recipe(small_synthetic(num_sequences=1, num_tasks=2)))
+    outline: Any = outline_dataset(small_synthetic(num_sequences=1, num_tasks=2))
     model = {
         "net": {"_target_": "runner.models.sasrec.SASRec"},
         "loss": {"_target_": "runner.models.losses.MSE"},

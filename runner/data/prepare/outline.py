@@ -40,19 +40,9 @@ def outline_dataset(dataset: Mapping[str, Any]) -> SchemaOutline | None:
     """Return the outline of the schema of the group `dataset`; None if it does not tell.
 
     Raises:
-        ConfigError: for settings that `build_recipe` refuses.
+        ConfigError: as `declared_columns` does.
     """
-    recipe = build_recipe(dataset)
-    return None if recipe is None else outline_schema(recipe)
-
-
-def outline_schema(recipe: Any) -> SchemaOutline | None:
-    """Return the outline of the schema that a checked recipe will have; None if it does not tell.
-
-    Args:
-        recipe: see `declared_columns`.
-    """
-    columns = declared_columns(recipe, ANY_SIZE)
+    columns = declared_columns(dataset, ANY_SIZE)
     if columns is None:
         return None
     return SchemaOutline(
@@ -64,19 +54,25 @@ def outline_schema(recipe: Any) -> SchemaOutline | None:
     )
 
 
-def declared_columns(recipe: Any, num_rows: int) -> Columns | None:
-    """Return the columns that a checked recipe declares; None if it does not tell.
+def declared_columns(dataset: Mapping[str, Any], num_rows: int) -> Columns | None:
+    """Return the columns that the group `dataset` declares; None if it does not tell.
 
     Args:
-        recipe: see `runner.data.prepare.recipe`; a stream's has its columns as they are.
+        dataset: with checked settings.
         num_rows: of the tables whose rows follow from the data.
+
+    Raises:
+        ConfigError: for settings that `build_recipe` refuses.
     """
+    recipe: Any = build_recipe(dataset)
+    if recipe is None:
+        return None
     sizes: dict[str, int] = defaultdict(lambda: num_rows)
     if isinstance(recipe, TableRecipe):
         fitted = FittedTransforms(num_rows=sizes)
         columns = rewritten_columns(recipe.declared, fitted, has_weights=False)
     else:
-        columns = recipe.columns
+        columns = recipe.columns  # a stream has them as they are
         if callable(columns):
             columns = columns({"num_rows": sizes, "mean_length": 1.0, "query": 1.0})
     return columns if isinstance(columns, Columns) else None

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.outline import declared_columns
 from runner.data.read.collate import build_schema
 from runner.errors import ConfigError, UserError
@@ -84,8 +83,7 @@ def _build_on_meta(
     Raises:
         UserError: for what the model itself refuses.
     """
-    recipe = build_recipe(config["dataset"])
-    columns = None if recipe is None else declared_columns(recipe, _ROWS)
+    columns = declared_columns(config["dataset"], _ROWS)
     if columns is None:
         return None
     try:
