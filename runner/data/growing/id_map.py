@@ -82,14 +82,10 @@ class IdMap:
 
     def rebuild(self) -> None:
         """Build the index anew, after `state` was changed from outside."""
-        held = self.held_rows()
+        held = _held_rows(self._ids_R)
         self._index = RowIndex(self._ids_R[held], held)
         free = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] == NO_ID) + FIRST_VALUE_ID
         self._free: np.ndarray = free  # ascending
-
-    def held_rows(self) -> np.ndarray:
-        """Return the rows that an id has, in ascending order."""
-        return _held_rows(self._ids_R)
 
     @property
     def num_held(self) -> int:
