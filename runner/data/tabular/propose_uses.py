@@ -107,6 +107,12 @@ def use_rows(
         taken: names that no new feature may have.
         is_whole: whether the sample has all rows.
     """
+
+    def take(proposed: tuple[dict[str, Any], list[str]]) -> dict[str, Any]:
+        """Return what is proposed, and keep the notes on it."""
+        notes.extend(proposed[1])
+        return proposed[0]
+
     by_time = time if is_by_time(split) else None
     seconds_R = by_time.read_seconds(table) if by_time else None
     sample = draw_judging_sample(table, roles, seconds_R, is_whole=is_whole)
@@ -117,39 +123,27 @@ def use_rows(
     given = [f.name for f in columns if roles[f.name].name == "numeric"]
     notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
     notes += _describe_clips(columns, roles)
-    links, found = propose_log_links(sample, roles)
-    roles |= links
-    notes += found
+    roles |= take(propose_log_links(sample, roles))
     notes += describe_impressions(table, columns)
     notes += describe_texts_of_objects(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
-    number_ids, found = propose_number_ids(sample, columns, roles)
-    notes += found
-    num_untimed = 0
-    if by_time and by_time.num_missing:
-        num_untimed = by_time.num_missing
+    number_ids = take(propose_number_ids(sample, columns, roles))
+    num_untimed = by_time.num_missing if by_time else 0
+    if by_time and num_untimed:
         notes.append(describe_missing_times(by_time, table.num_rows))
     if "random" in split.get("split", {}):
         notes += describe_possible_times(table, columns, roles)
         notes += describe_copied_rows(table, columns)
-    buckets, found = propose_buckets(sample, roles, {*taken, *number_ids})
-    number_ids |= buckets
-    notes += found
+    number_ids |= take(propose_buckets(sample, roles, {*taken, *number_ids}))
     more_ids = propose_time_parts(table, time, taken=taken) if time else {}
-    more_numbers, found = propose_days(table, columns, roles, time, wanted=hints.numeric)
-    notes += found
-    trend, found = propose_trend(sample, roles, by_time, {*taken, *more_numbers})
-    more_numbers |= trend
-    notes += found
-    numbers, found = propose_numbers_of_ids(sample, columns, roles, taken)
+    more_numbers = take(propose_days(table, columns, roles, time, wanted=hints.numeric))
+    more_numbers |= take(propose_trend(sample, roles, by_time, {*taken, *more_numbers}))
+    numbers = take(propose_numbers_of_ids(sample, columns, roles, taken))
     more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
-    notes += found
-    matches, found = propose_matches(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
-    more_numbers |= matches
-    notes += found
-    crosses, found = propose_crosses(sample, roles, {*taken, *more_ids, *number_ids, *more_numbers})
-    notes += found
+    made = {*taken, *more_ids, *number_ids, *more_numbers}
+    more_numbers |= take(propose_matches(sample, roles, made))
+    crosses = take(propose_crosses(sample, roles, made | more_numbers.keys()))
     roles = {**roles, **propose_words(sample, roles)}
     notes += describe_drift(sample, roles, time.name) if by_time and time and time.form else []
     ids = {**more_ids, **number_ids, **crosses}
