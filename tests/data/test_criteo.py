@@ -16,7 +16,7 @@ from runner.data.prepare.engine import InProcess, Processes
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets import criteo
-from runner.data.sets.criteo import CATEGORICAL, MISSING_VALUE, NUMERIC, parse_hexadecimal
+from runner.data.sets.criteo import CATEGORICAL, NUMERIC, parse_hexadecimal
 from runner.data.tabular import text_parts
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
@@ -152,14 +152,14 @@ def test_a_split_of_size_zero_is_left_out(tmp_path):
 
 def test_hexadecimal_equals_python():
     texts = ["68fd1e64", "", "0", "ffffffff", None, "FfFf", "a", ""]
-    expected = [int(t, 16) if t else MISSING_VALUE for t in texts]
+    expected = [int(t, 16) if t else None for t in texts]
     for array in (pa.array(texts, pa.binary()), pa.array(["zz", *texts], pa.binary())[1:]):
         values, wrong = parse_hexadecimal(array)
-        assert values.tolist() == expected
+        assert values.to_pylist() == expected
         assert len(wrong) == 0
     wrong = parse_hexadecimal(pa.array(["g", "1", " 1", "-1", "0x1", "123456789"], pa.binary()))[1]
     assert wrong.tolist() == [0, 2, 3, 4, 5]
-    assert parse_hexadecimal(pa.array([None, ""], pa.binary()))[0].tolist() == [MISSING_VALUE] * 2
+    assert parse_hexadecimal(pa.array([None, ""], pa.binary()))[0].to_pylist() == [None] * 2
 
 
 @pytest.mark.data

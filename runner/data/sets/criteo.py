@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from runner.config_key import Key
@@ -225,39 +226,21 @@ def _check_and_parse(batch: pa.RecordBatch, file: DataFile, lines: Sequence[int]
             text = batch[name][int(wrong[0])].as_py()
             line = lines[wrong[0]]
             raise DataError(f"{file}: line {line}, column {name}: {text!r} is not hexadecimal")
-        columns[name] = pa.array(values, mask=values == MISSING_VALUE)
+        columns[name] = values
     return pa.table(columns)
 
 
-_DIGIT_VALUES = np.full(256, -1, np.int8)  # character code -> value; -1 for all but digits
-for _value, _code in enumerate(b"0123456789abcdef"):
-    _DIGIT_VALUES[_code] = _value
-    _DIGIT_VALUES[ord(chr(_code).upper())] = _value
-
-
-def parse_hexadecimal(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def parse_hexadecimal(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Parse texts of 1 to 8 hexadecimal digits.
 
     Returns:
-        [R] int64, MISSING_VALUE for an empty or missing text; and the rows that cannot be parsed.
+        [R] int64, null for an empty or missing text; and the rows that cannot be parsed.
     """
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
-    data = texts.buffers()[2]
-    lengths = np.diff(offsets)
-    codes = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-    codes = codes[offsets[0] : offsets[-1]]
-    digits = _DIGIT_VALUES[codes]
-    ends = np.repeat(offsets[1:] - offsets[0], lengths)
-    bit_shifts = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
-    shifted = digits.astype(np.int64) << bit_shifts
-    present = lengths > 0  # `reduceat` does not give 0 for an empty run
-    values = np.full(len(texts), MISSING_VALUE, np.int64)
-    starts = (offsets[:-1] - offsets[0])[present]
-    wrong = np.zeros(len(texts), bool)
-    if len(starts):
-        values[present] = np.add.reduceat(shifted, starts)
-        wrong[present] = np.minimum.reduceat(digits, starts) < 0
-    return values, np.flatnonzero(wrong | (lengths > 8))
+    fits = pc.fill_null(pc.match_substring_regex(texts, "^[0-9A-Fa-f]{0,8}$"), True)
+    is_known = pc.and_(fits, pc.greater(pc.binary_length(texts), 0))
+    known = pc.if_else(is_known, texts, None).cast(pa.string())
+    values = pc.binary_join_element_wise("0x", known, "").cast(pa.int64())
+    return values, np.flatnonzero(pc.invert(fits))
 
 
 recipe = Criteo
