@@ -35,7 +35,7 @@ def plain_columns(declared: Declared) -> Columns | None:
 
 def expected_types(declared: Declared) -> pa.Schema:
     """Return the type of each column by its declaration, as no file has them."""
-    numbers = [s.column for s in (*declared.labels, *declared.numbers)]
+    numbers = [s.column for s in declared.labels] + [s.column for s in declared.numbers]
     numbers += [declared.weight] if declared.weight else []
     types: dict[str, pa.DataType] = dict.fromkeys(numbers, pa.float64())
     types |= dict.fromkeys(declared.groups, pa.int64())

@@ -335,6 +335,6 @@ def make_blank_rows(num_rows: int, like: pa.Schema) -> pa.Table:
     columns = {}
     for field in like:
         is_number = pt.is_integer(field.type) or pt.is_floating(field.type)
-        blank = [] if pt.is_list(field.type) else 0 if is_number else None
+        blank: object = [] if pt.is_list(field.type) else 0 if is_number else None
         columns[field.name] = pa.array([blank] * num_rows, field.type)
     return pa.table(columns, schema=like)

@@ -129,8 +129,10 @@ def _split_rows(file: DataFile, text: str, layout: TextFormat) -> list[list[str]
     csv.field_size_limit(MAX_LINE_BYTES)
     try:
         lines = io.StringIO(text, newline="")
-        quoting = csv.QUOTE_MINIMAL if layout.quote else csv.QUOTE_NONE
-        reader = csv.reader(lines, delimiter=layout.delimiter, quoting=quoting)
+        if layout.quote:
+            reader = csv.reader(lines, delimiter=layout.delimiter)
+        else:
+            reader = csv.reader(lines, delimiter=layout.delimiter, quoting=csv.QUOTE_NONE)
         return list(itertools.islice(filter(None, reader), NUM_LINES))
     except csv.Error as error:
         raise DataError(f"{file}: {error}") from error
