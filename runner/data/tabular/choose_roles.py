@@ -12,7 +12,8 @@ import pyarrow.types as pt
 
 from runner.data.tabular.amounts import AMOUNT_FORMS
 from runner.data.tabular.column_names import QUERY, guess_kind, is_coordinate, is_grade, is_rating
-from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
+from runner.data.tabular.column_specs import MOST_CLASSES
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_label import (
     find_label_candidates,
     find_stray_values,

@@ -14,6 +14,7 @@ from runner.data.interactions.declaration import INTERACTIONS, Interactions
 from runner.data.tabular.amounts import AMOUNT_FORMS, Amounts
 from runner.data.tabular.times import DAYS, TIME_FORMS, TIME_PARTS
 
+MOST_CLASSES = 100  # values of a label
 COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, those of an id
 MATCHES = (COUNT, SHARE)
 

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from runner.data.core.columns import is_list
 from runner.data.tabular.amounts import Amounts, share_matching
 from runner.data.tabular.column_names import sounds_like_time
+from runner.data.tabular.column_specs import MOST_CLASSES
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.text_values import (
     BRACES_PATTERN,
@@ -27,7 +28,6 @@ MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
-MOST_CLASSES = 100  # values of a label
 CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive and TorchEasyRec
 # What lists of many ids look like: N55189 N42782, with a digit in each, or com.a.chat,com.b.maps
 LISTS_OF_IDS = {" ": r"^([^\s]*\d[^\s]*( |$))*$", ",": r"^([^\s,]+(, ?|$))*$"}

@@ -23,7 +23,8 @@ from runner.data.tabular.column_names import (
     is_year,
     split_words,
 )
-from runner.data.tabular.column_statistics import MOST_CLASSES, ColumnStatistics
+from runner.data.tabular.column_specs import MOST_CLASSES
+from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.read_files import is_text
 from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, nearest_hint

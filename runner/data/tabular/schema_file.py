@@ -16,12 +16,12 @@ from runner.data.tabular.column_rules import find_column_problems
 from runner.data.tabular.column_specs import (
     CHOICES,
     CHOICES_OF_NUMBERS,
+    MOST_CLASSES,
     Declared,
     IdSpec,
     LabelSpec,
     NumericSpec,
 )
-from runner.data.tabular.column_statistics import MOST_CLASSES
 from runner.data.tabular.split_setting import parse_split
 from runner.data.tabular.vectors import expand_vectors
 from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_keys
