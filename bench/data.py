@@ -141,8 +141,8 @@ def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
 
 def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
     """Measure CSV to encoded rows against Arrow's reading of the same columns and types."""
-    from runner.data.tabular.bad_rows import RowValidator
-    from runner.data.tabular.encode import encode_chunk
+    from runner.data.columns.encode import encode_chunk
+    from runner.data.files.bad_rows import RowValidator
     from runner.data.tabular.fit import TransformFitter
     from runner.data.tabular.table_recipe import TableRecipe
 

@@ -27,9 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--updates", type=int, default=20)
     given, overrides = parser.parse_known_args(argv)
     from runner.rundir.checkpoint import open_checkpoint
-    from runner.serving.artifact import open_artifact
-    from runner.serving.artifact_weights import read_artifact_weights
-    from runner.serving.delta_write import find_difference
+    from runner.serving.artifact.folder import open_artifact
+    from runner.serving.artifact.weights import read_artifact_weights
+    from runner.serving.export.delta_write import find_difference
     from runner.serving.scorer import Scorer
 
     print(machine(1))

@@ -93,8 +93,8 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
 
 def count(entries: int) -> None:
     """Measure a vocabulary of distinct texts: counting as the fitting pass does, and looking up."""
-    from runner.data.tabular.hash_text import hash_texts
-    from runner.data.tabular.vocabulary import ValueCounter, look_up_ids
+    from runner.data.columns.hash_text import hash_texts
+    from runner.data.columns.vocabulary import ValueCounter, look_up_ids
 
     before, began = held_mb(), time.process_time()
     counter = ValueCounter()

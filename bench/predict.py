@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from bench.jobs import job_in, prepared
 from bench.paired import SHOWN, Stopwatch, alternate, machine, note, ratio, shown, table
-from runner.serving.predict_parts import open_output
-from runner.serving.predict_plan import make_plan
-from runner.serving.predict_run import score_missing_parts
+from runner.serving.predict.parts import open_output
+from runner.serving.predict.plan import make_plan
+from runner.serving.predict.run import score_missing_parts
 
 TARGET = 0.9  # of the rows a second of loop=eval
 

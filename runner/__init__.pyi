@@ -23,8 +23,8 @@ from .serving.api import TrainedRun as TrainedRun
 from .serving.api import compose as compose
 from .serving.api import load as load
 from .serving.api import train as train
-from .serving.export_plan import ExportSettings as ExportSettings
-from .serving.predict_outputs import Outputs as Outputs
+from .serving.export.plan import ExportSettings as ExportSettings
+from .serving.rows.outputs import Outputs as Outputs
 from .training.job import Job as Job
 from .training.job import Result as Result
 from .training.loops.events import TrainingHandle as TrainingHandle

@@ -72,6 +72,7 @@ KNOW_HYDRA = (
     "sweep",
 )
 MOST_FILES_AT_THE_TOP = 10
+MOST_LINES_OF_A_FOLDER = 4_300  # that lie in it directly; of more, it has folders
 
 
 @cache
@@ -179,3 +180,32 @@ def test_only_the_builder_resolves_targets():
 def test_few_files_stand_at_the_top_and_none_is_named_like_an_artefact():
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES_AT_THE_TOP
     assert not [path for path in PACKAGE.rglob("*") if path.stem in ("build", "dist")]
+
+
+def test_no_folder_is_so_large_that_a_reader_loses_the_way():
+    lines: dict[str, int] = {}
+    for path in modules().values():
+        folder = str(path.parent.relative_to(ROOT))
+        lines[folder] = lines.get(folder, 0) + len(path.read_text().splitlines())
+    assert not {folder for folder, count in lines.items() if count > MOST_LINES_OF_A_FOLDER}
+
+
+# Folders of a room, from the lowest: each imports only those that stand before it.
+FLOORS = {
+    "runner.data": ("files", "columns", "tabular", "proposal.columns", "proposal.features"),
+    "runner.serving": ("rows", "artifact", "items", "predict", "export", "index"),
+}
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_the_folders_of_a_room_import_downwards(room):
+    floors = [f"{room}.{folder}." for folder in FLOORS[room]]
+    wrong = {
+        f"{name} imports {found}"
+        for level, floor in enumerate(floors)
+        for name in modules()
+        if name.startswith(floor)
+        for found in imports(name)
+        if found.startswith(tuple(floors[level + 1 :]))
+    }
+    assert not wrong

@@ -18,15 +18,15 @@ from runner.cli.importance import _find_table
 from runner.cli.prepare import _prepare
 from runner.config.rules import warm_start
 from runner.config.rules.warm_start import check_warm_start_sources
+from runner.data.columns.split_setting import Split
+from runner.data.files import text_blocks
+from runner.data.files.file_list import DataFile
 from runner.data.flight.dataset import FlightDataset
 from runner.data.flight.server import DataServer
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.streaming.dataset import StreamDataset
 from runner.data.streaming.settings import load_declaration
-from runner.data.tabular import text_blocks
-from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter
-from runner.data.tabular.split_setting import Split
 from runner.data.tabular.splits import read_seconds
 from runner.errors import UserError, raise_combined
 from runner.launch.job import is_follow_evaluation

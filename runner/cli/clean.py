@@ -18,7 +18,7 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a flag that does not exist, or a folder that does not.
     """
-    from runner.data.tabular.split_setting import parse_duration
+    from runner.data.columns.split_setting import parse_duration
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup
 
     given = make_parser().parse(words)

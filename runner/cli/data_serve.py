@@ -61,8 +61,8 @@ def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
 
 def _dataset_of(schema: Path) -> str:
     """Return the option for the files that a YAML names, by their ending; Parquet in doubt."""
-    from runner.data.tabular.file_list import SUFFIXES
-    from runner.data.tabular.schema_yaml import read_schema_file
+    from runner.data.columns.schema_yaml import read_schema_file
+    from runner.data.files.file_list import SUFFIXES
 
     schema = Path(os.path.expanduser(schema))
     path = str(read_schema_file(schema).get("path", "")) if schema.is_file() else ""

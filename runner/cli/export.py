@@ -21,7 +21,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.rundir.json_files import read_json
     from runner.rundir.provenance import changed_code_note
     from runner.rundir.run_files import read_meta
-    from runner.serving.export_plan import ExportSettings, plan_export, settings_of_base
+    from runner.serving.export.plan import ExportSettings, plan_export, settings_of_base
 
     given = make_parser().parse(words)
     formats = None if given.format is None else tuple(dict.fromkeys(given.format.split(",")))
@@ -48,7 +48,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         tracked = TrackedExport(Path(composed.config["run"]))
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
-    from runner.serving.export import export_delta, export_run
+    from runner.serving.export.export import export_delta, export_run
 
     out = Path(given.out)
     write = export_run if given.since is None else export_delta

@@ -17,7 +17,7 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
             events that cannot be read.
     """
     from runner.launch import print_status
-    from runner.serving.make_histories import write_histories
+    from runner.serving.predict.make_histories import write_histories
 
     given = make_parser().parse(words)
     run, inputs, overrides = split_run_words(given.words)

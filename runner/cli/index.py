@@ -11,7 +11,7 @@ from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, shell_path
 
 if TYPE_CHECKING:
-    from runner.serving.item_index import ItemIndex
+    from runner.serving.items.item_index import ItemIndex
 
 
 def index(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -23,15 +23,15 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, print_status
     from runner.machine.cores import set_thread_environment, usable_cores
-    from runner.serving.artifact import open_artifact
-    from runner.serving.build_index import (
+    from runner.serving.artifact.check_artifact import check_artifact, trusted_formats
+    from runner.serving.artifact.folder import open_artifact
+    from runner.serving.export.plan import plan_evaluation
+    from runner.serving.index.build_index import (
         IndexSettings,
         check_index_settings,
         describe_index,
         make_index,
     )
-    from runner.serving.check_artifact import check_artifact, trusted_formats
-    from runner.serving.export_plan import plan_evaluation
 
     given = make_parser().parse(words)
     if given.model is None:
@@ -64,7 +64,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
 def _evaluate(
     config: Mapping[str, Any], model: Path, format_: str, allowed: Sequence[str], index: ItemIndex
 ) -> dict[str, Any]:
-    from runner.serving.evaluate_index import evaluate_index  # torch enters here
+    from runner.serving.index.evaluate_index import evaluate_index  # torch enters here
 
     return evaluate_index(config, model, format_, index, allowed)
 

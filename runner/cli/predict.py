@@ -15,9 +15,9 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes in the words, the settings, the input or the output's folder.
     """
-    from runner.serving.predict_outputs import Outputs
-    from runner.serving.predict_plan import make_plan
-    from runner.serving.predict_run import predict_files
+    from runner.serving.predict.plan import make_plan
+    from runner.serving.predict.run import predict_files
+    from runner.serving.rows.outputs import Outputs
 
     given = make_parser().parse(words)
     run, inputs, overrides = split_run_words(given.words)

@@ -18,15 +18,15 @@ from runner.config.proposed_length import (
     next_item_overrides,
     table_overrides,
 )
-from runner.data.tabular.choose_roles import SeveralLabelsError
-from runner.data.tabular.find_splits import train_share
-from runner.data.tabular.format_schema import format_schema_yaml
-from runner.data.tabular.guess_label import find_stray_values, holds_grades, is_binary
-from runner.data.tabular.propose_interactions import MAX_LENGTH, TASKS, UnclearColumnError
-from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
-from runner.data.tabular.propose_uses import NUMBERS
-from runner.data.tabular.schema_file import expand_pattern
-from runner.data.tabular.schema_hints import Hints
+from runner.data.columns.schema_file import expand_pattern
+from runner.data.proposal.columns.choose_roles import SeveralLabelsError
+from runner.data.proposal.columns.guess_label import find_stray_values, holds_grades, is_binary
+from runner.data.proposal.columns.interactions import MAX_LENGTH, TASKS, UnclearColumnError
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.features.uses import NUMBERS
+from runner.data.proposal.find_splits import train_share
+from runner.data.proposal.format_schema import format_schema_yaml
+from runner.data.proposal.schema import SchemaProposal, propose_schema
 from runner.errors import UserError, already_exists, nearest_hint, shell_path
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.

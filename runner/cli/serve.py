@@ -27,8 +27,8 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     threads = max(1, usable_cores() // settings.workers)
     set_thread_environment(threads)
     if settings.workers > 1:
-        from runner.serving.check_artifact import check_artifact
-        from runner.serving.item_index import read_index_manifest
+        from runner.serving.artifact.check_artifact import check_artifact
+        from runner.serving.items.item_index import read_index_manifest
         from runner.serving.server.workers import serve_with_workers
 
         artifact, _ = check_artifact(settings.model, settings.format, settings.trust_native_code)

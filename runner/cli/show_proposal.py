@@ -8,8 +8,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from runner.data.tabular.format_schema import on_one_line
-from runner.data.tabular.propose_schema import SchemaProposal
+from runner.data.proposal.format_schema import on_one_line
+from runner.data.proposal.schema import SchemaProposal
 
 
 def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.data.columns.schema_file import TEXT_KEYS
+from runner.data.columns.schema_yaml import read_schema_file
 from runner.data.core.fitted import SCHEMA_FILE
-from runner.data.tabular.schema_file import TEXT_KEYS
-from runner.data.tabular.schema_yaml import read_schema_file
 from runner.data.tabular.table_settings import SPLIT_PATHS, TableSettings
 from runner.errors import ConfigError, UserError, system_errors
 from runner.rundir.readers import read_optional_json

@@ -18,8 +18,8 @@ import pyarrow as pa
 from runner.config.compose import compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.targets import allowed_packages
-from runner.data.tabular.bad_rows import BadRows
-from runner.data.tabular.read_files import RowChunk
+from runner.data.files.bad_rows import BadRows
+from runner.data.files.read_files import RowChunk
 from runner.errors import ConfigError, raise_combined
 from runner.launch import launch_run
 from runner.machine.imports import missing_extra
@@ -28,28 +28,28 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.find_run import find_run
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.run_files import read_config, read_result
-from runner.serving.artifact import Artifact, open_artifact
-from runner.serving.export_plan import ExportSettings, plan_export
-from runner.serving.predict_encode import PartEncoder, check_input_types, with_types_of_roles
-from runner.serving.predict_input import (
+from runner.serving.artifact.folder import Artifact, open_artifact
+from runner.serving.export.plan import ExportSettings, plan_export
+from runner.serving.predict.plan import compose_for_prediction
+from runner.serving.process_state import process_restored
+from runner.serving.rows.encode import PartEncoder, check_input_types, with_types_of_roles
+from runner.serving.rows.input import (
     MEMORY,
     InputPart,
     MemoryTable,
     check_kept_columns,
     cut_into_parts,
 )
-from runner.serving.predict_outputs import Outputs
-from runner.serving.predict_plan import compose_for_prediction
-from runner.serving.process_state import process_restored
+from runner.serving.rows.outputs import Outputs
+from runner.serving.rows.transforms import find_training_table, read_transforms
 from runner.serving.tables import as_arrow, like
-from runner.serving.transforms import find_training_table, read_transforms
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from runner.serving.predict_encode import EncodedPart
-    from runner.serving.predict_model import RunModel
+    from runner.serving.predict.model import RunModel
+    from runner.serving.rows.encode import EncodedPart
 
 ROWS_AT_ONCE = 1 << 16  # about: encoded and scored together
 
@@ -289,7 +289,7 @@ class TrainedRun:
         config = plan_export(str(self.dir), str(out), settings, words, allowed).config
         with process_restored():
             from runner.reporting.console import View
-            from runner.serving.export import export_run
+            from runner.serving.export.export import export_run
 
             view, out = View(), Path(out)
             export_run(config, out, settings, view=view, allowed=allowed, say=lambda text: None)
@@ -315,7 +315,7 @@ class _Scorer:
     @cached_property
     def model(self) -> RunModel:
         with process_restored():
-            from runner.serving.predict_model import RunModel
+            from runner.serving.predict.model import RunModel
 
             checkpoint = find_checkpoint(self._run, self._config["checkpoint"]["step"])
             return RunModel(self._config, checkpoint, self.transforms, self._allowed)

@@ -12,13 +12,25 @@ import numpy as np
 
 from runner.errors import UserError
 from runner.rundir.json_files import write_json
-from runner.serving.artifact import METRICS, SCHEMA, SCORE, Artifact, open_artifact, write_manifest
-from runner.serving.artifact_weights import read_artifact_weights, write_graph
-from runner.serving.check_schema import check_schema
-from runner.serving.delta import Delta, open_delta
-from runner.serving.example_rows import EXAMPLE, ids_in_range, write_example
-from runner.serving.item_table import ITEMS, read_item_table, read_query_rows, write_item_table
-from runner.serving.item_vectors import with_vectors_of, write_queries
+from runner.serving.artifact.check_schema import check_schema
+from runner.serving.artifact.delta import Delta, open_delta
+from runner.serving.artifact.example_rows import EXAMPLE, ids_in_range, write_example
+from runner.serving.artifact.folder import (
+    METRICS,
+    SCHEMA,
+    SCORE,
+    Artifact,
+    open_artifact,
+    write_manifest,
+)
+from runner.serving.artifact.weights import read_artifact_weights, write_graph
+from runner.serving.items.item_table import (
+    ITEMS,
+    read_item_table,
+    read_query_rows,
+    write_item_table,
+)
+from runner.serving.items.item_vectors import with_vectors_of, write_queries
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
 

@@ -21,30 +21,30 @@ import numpy as np
 import torch
 
 from runner.config.rules.loops import STREAM_DATASETS
+from runner.data.columns.vocabulary import FIRST_VALUE_ID
 from runner.data.growing.id_map import sort_held_rows
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError, describe_error, shell_path, system_errors
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
 from runner.rundir.lock import FolderLock
 from runner.rundir.run import Run
-from runner.serving.artifact import Artifact, Task, open_artifact
-from runner.serving.artifact_weights import read_artifact_weights
-from runner.serving.delta import PREFIX, DeltaFolder, open_delta
-from runner.serving.delta_moves import find_moves
-from runner.serving.delta_write import (
+from runner.serving.artifact.delta import PREFIX, DeltaFolder, open_delta
+from runner.serving.artifact.delta_moves import find_moves
+from runner.serving.artifact.folder import Artifact, Task, open_artifact
+from runner.serving.artifact.model_facts import model_facts
+from runner.serving.artifact.weights import read_artifact_weights
+from runner.serving.export.delta_write import (
     ModelVersion,
     check_same_model,
     find_difference,
     graph_weights,
     write_delta,
 )
-from runner.serving.graphs import TableChoice, without_tables
-from runner.serving.model_facts import model_facts
-from runner.serving.predict_encode import Transforms
-from runner.serving.run_inputs import find_run_inputs, with_vocabularies
-from runner.serving.transforms import read_transforms
+from runner.serving.export.graphs import TableChoice, without_tables
+from runner.serving.export.run_inputs import find_run_inputs, with_vocabularies
+from runner.serving.rows.encode import Transforms
+from runner.serving.rows.transforms import read_transforms
 from runner.serving.write_aside import write_aside
 from runner.training.job import Job
 from runner.training.state import EMA_PREFIX, GROWING_PREFIX

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import UserError
-from runner.serving.artifact import Artifact, graph_file, require_graph
-from runner.serving.check_artifact import check_artifact
-from runner.serving.check_schema import check_graphs, check_schema
-from runner.serving.delta import open_delta
-from runner.serving.item_index import ItemIndex, item_columns, open_index
-from runner.serving.item_table import find_history, read_item_table
-from runner.serving.item_vectors import with_vectors_of
-from runner.serving.loaded_graph import LoadedGraph, load_graph
-from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features, graph_inputs
+from runner.serving.artifact.check_artifact import check_artifact
+from runner.serving.artifact.check_schema import check_graphs, check_schema
+from runner.serving.artifact.delta import open_delta
+from runner.serving.artifact.folder import Artifact, graph_file, require_graph
+from runner.serving.artifact.loaded_graph import LoadedGraph, load_graph
+from runner.serving.artifact.raw_rows import EncodedRows, encode_rows, graph_features, graph_inputs
+from runner.serving.items.item_index import ItemIndex, item_columns, open_index
+from runner.serving.items.item_table import find_history, read_item_table
+from runner.serving.items.item_vectors import with_vectors_of
 
 
 class Scorer:

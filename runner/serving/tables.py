@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from runner.data.tabular.read_files import flatten_structs
+from runner.data.files.read_files import flatten_structs
 from runner.errors import DataError
 
 

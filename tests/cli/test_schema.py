@@ -25,8 +25,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
-from runner.data.tabular.choose_roles import SeveralLabelsError
-from runner.data.tabular.read_text import read_text_chunks
+from runner.data.files.read_text import read_text_chunks
+from runner.data.proposal.columns.choose_roles import SeveralLabelsError
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -1287,7 +1287,7 @@ def test_a_sample_of_train_rows_alone_tells_how_others_are_held_out(write, propo
     part = np.where(np.arange(ROWS) < 800, "train", "test")
     path = write(label=binary(), part=part)
     assert propose(path)[0]["split"]["validation"] == ["test"]
-    monkeypatch.setattr("runner.data.tabular.sample_rows.SAMPLE_ROWS", 600)
+    monkeypatch.setattr("runner.data.proposal.columns.sample_rows.SAMPLE_ROWS", 600)
     _, shown = propose(path)
     assert "part: is train in all sampled rows; if other rows are for validation or test" in shown
 

@@ -19,9 +19,9 @@ import yaml
 from pyarrow import csv
 
 from runner.cli.schema import schema
-from runner.data.tabular.column_names import names_item
-from runner.data.tabular.propose_interactions import UnclearColumnError
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.columns.schema_file import parse_schema
+from runner.data.proposal.columns.column_names import names_item
+from runner.data.proposal.columns.interactions import UnclearColumnError
 from runner.errors import DataError, UserError
 
 ROWS = 1000

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.schema_file import parse_schema
 from runner.errors import ConfigError, DataError
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.rows.encode import Transforms
 from tests.data.clicks import open_dataset
 
 ROWS = 600

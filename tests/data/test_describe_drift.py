@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from runner.data.tabular.propose_schema import propose_schema
+from runner.data.proposal.schema import propose_schema
 
 ROWS = 6_000
 

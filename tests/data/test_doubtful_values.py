@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.doubtful_values import describe_thousands
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_hints import Hints
+from runner.data.proposal.columns.doubtful_values import describe_thousands
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.errors import DataError
 from tests.data.clicks import open_dataset
 

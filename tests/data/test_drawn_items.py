@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.blocks import read_blocks
 from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
 from runner.data.interactions.rewrite import iterate_raw_rows
 from runner.data.prepare.recipe import prepare
 from runner.data.read.seen_items import START, STOP
-from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError
 

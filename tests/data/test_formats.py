@@ -16,7 +16,7 @@ from pyarrow import orc
 
 from runner.batch import DataPosition
 from runner.data import table_of_rows
-from runner.data.tabular.propose_schema import propose_schema
+from runner.data.proposal.schema import propose_schema
 from runner.errors import ConfigError, DataError, UserError
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet

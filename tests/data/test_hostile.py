@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.read_text import default_text_format, infer_text_schema
-from runner.data.tabular.remote_files import EXTRAS
-from runner.data.tabular.sample_rows import SAMPLE_TEXT_BYTES, sample_rows
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_text import default_text_format, infer_text_schema
+from runner.data.files.remote_files import EXTRAS
+from runner.data.proposal.columns.sample_rows import SAMPLE_TEXT_BYTES, sample_rows
+from runner.data.proposal.schema import propose_schema
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 

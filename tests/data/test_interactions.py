@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.blocks import read_blocks
 from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
@@ -24,7 +25,6 @@ from runner.data.prepare import shards
 from runner.data.prepare.recipe import prepare
 from runner.data.read import seen_items
 from runner.data.read.seen_items import START, STOP, SeenItems
-from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
 from tests.conftest import ROOT
@@ -396,8 +396,8 @@ def test_events_that_only_the_last_pass_cannot_read_are_counted(tmp_path):
 @pytest.mark.parametrize("more", [{}, {"categorical": {"user": {"num_rows": 999}}}])
 def test_a_line_that_cannot_be_read_shifts_no_split(tmp_path, monkeypatch, more):
     """Passes read other columns; `price`, which is wrong in one line, only the last one."""
-    for module in ("read_text", "read_json_lines"):
-        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 500)
+    for module in ("files.read_text", "files.read_json_lines"):
+        monkeypatch.setattr(f"runner.data.{module}.BLOCK_BYTES", 500)
     rows = [{**row, "price": 1.5} for row in events(num_rows=200).to_pylist()]
     kept = rows[:100] + rows[101:]
     rows[100] = {**rows[100], "price": "free"}

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.judge_rare_ids import keep_rare_ids
-from runner.data.tabular.judging_sample import draw_judging_sample
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.features.judge_rare_ids import keep_rare_ids
 
 MONTHS, NEW = 10, 400
 

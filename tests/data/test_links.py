@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.data.core.source_files import fingerprint_path, nearest_path
-from runner.data.tabular.file_list import find_files
+from runner.data.files.file_list import find_files
 from runner.errors import DataError
 
 

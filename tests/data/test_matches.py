@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
+from runner.data.columns.list_matches import count_matches
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.keep_features import keep_features
-from runner.data.tabular.list_matches import count_matches
-from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
-from runner.serving.artifact import GraphSpec
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
+from runner.serving.artifact.folder import GraphSpec
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.columns import served_columns
 from tests.data.clicks import open_dataset
 

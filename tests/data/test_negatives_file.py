@@ -10,10 +10,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.column_specs import IdSpec
+from runner.data.columns.hash_text import hash_texts
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import hash_ids
-from runner.data.tabular.column_specs import IdSpec
-from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.negatives_file import read_negatives
 from runner.errors import DataError
 

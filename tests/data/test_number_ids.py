@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from runner.data.tabular.column_statistics import compute_statistics
-from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.label_leaks import rank_auc
-from runner.data.tabular.propose_number_ids import propose_number_ids
+from runner.data.proposal.columns.column_statistics import compute_statistics
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.columns.label_leaks import rank_auc
+from runner.data.proposal.features.number_ids import propose_number_ids
 
 ROWS = 4000
 KINDS = ({}, {"type": "regression"})

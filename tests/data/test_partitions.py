@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from runner.data.files.file_list import find_files
 from runner.data.prepare.engine import InProcess
-from runner.data.tabular.file_list import find_files
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_hints import Hints
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.data.tabular.table import prepare_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
@@ -222,8 +222,8 @@ def test_prepared_files_are_those_of_rows_that_have_the_columns(
     tmp_path, monkeypatch, format_, engine, request
 ):
     request.getfixturevalue("small_parts")
-    for module in ("read_text", "read_json_lines", "text_parts"):
-        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 100)
+    for module in ("files.read_text", "files.read_json_lines", "tabular.text_parts"):
+        monkeypatch.setattr(f"runner.data.{module}.BLOCK_BYTES", 100)
     write(tmp_path / "hive", format_)
     write(tmp_path / "plain", format_, sign="-")
     split = {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}
@@ -256,7 +256,7 @@ def test_a_schema_is_proposed_of_all_folders_with_a_split_by_their_dates(
         item, click = rng.integers(0, 9, 200), rng.integers(0, 2, 200)
         table = pa.table({"item_id": item, "click": click})
         WRITERS[format_](tmp_path / "hive" / f"dt={day}" / f"x.{format_}", table)
-    monkeypatch.setattr("runner.data.tabular.sample_rows.SAMPLE_ROWS", 1000)
+    monkeypatch.setattr("runner.data.proposal.columns.sample_rows.SAMPLE_ROWS", 1000)
     found = propose_schema(str(tmp_path / "hive"), hints=Hints(labels=("click",)))
     [(column, role)] = [(f, role) for f, role in found.columns if f.name == "dt"]
     assert column.type == pa.string() and column.time_form == "text"

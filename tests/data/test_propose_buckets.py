@@ -6,10 +6,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_buckets import propose_buckets
-from runner.data.tabular.propose_crosses import add_effects
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.features.buckets import propose_buckets
+from runner.data.proposal.features.crosses import add_effects
 
 ROWS, USERS = 12_000, 60
 KINDS = ({}, {"type": "regression"})

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.guess_roles import Role
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_crosses import propose_crosses
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.features.crosses import propose_crosses
 
 ROWS, VALUES = 12_000, 30
 

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.column_statistics import compute_statistics
-from runner.data.tabular.guess_roles import DOUBT_REASON, ORDER_REASON, UNIQUE_REASON, Role
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_numbers import propose_numbers_of_ids, settle_doubts
+from runner.data.proposal.columns.column_statistics import compute_statistics
+from runner.data.proposal.columns.guess_roles import DOUBT_REASON, ORDER_REASON, UNIQUE_REASON, Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.features.numbers import propose_numbers_of_ids, settle_doubts
 
 ROWS, CATEGORICAL = 4_000, Role("categorical")
 IN_DOUBT = Role("categorical", DOUBT_REASON)

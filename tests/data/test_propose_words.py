@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.guess_roles import FREE_TEXT, UNIQUE_REASON, Role
-from runner.data.tabular.judging_sample import draw_judging_sample
-from runner.data.tabular.propose_words import propose_words
+from runner.data.proposal.columns.guess_roles import FREE_TEXT, UNIQUE_REASON, Role
+from runner.data.proposal.columns.judging_sample import draw_judging_sample
+from runner.data.proposal.features.words import propose_words
 
 ROWS, NUM_WORDS = 2_000, 200
 

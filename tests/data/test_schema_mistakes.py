@@ -8,9 +8,9 @@ import time
 import pytest
 import yaml
 
-from runner.data.tabular.schema_file import expand_pattern, parse_schema
-from runner.data.tabular.schema_yaml import format_value, read_schema_yaml
-from runner.data.tabular.split_setting import parse_split
+from runner.data.columns.schema_file import expand_pattern, parse_schema
+from runner.data.columns.schema_yaml import format_value, read_schema_yaml
+from runner.data.columns.split_setting import parse_split
 from runner.errors import ConfigError
 from tests.conftest import ROOT
 

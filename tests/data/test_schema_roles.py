@@ -15,11 +15,11 @@ from sklearn.metrics import roc_auc_score
 
 from runner.cli.schema import _read_hints, make_parser
 from runner.cli.schema import schema as schema_verb
-from runner.data.tabular.column_names import guess_kind
-from runner.data.tabular.format_schema import format_schema_yaml
-from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_yaml import read_schema_yaml
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.schema_yaml import read_schema_yaml
+from runner.data.proposal.columns.column_names import guess_kind
+from runner.data.proposal.format_schema import format_schema_yaml
+from runner.data.proposal.schema import SchemaProposal, propose_schema
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import ROOT

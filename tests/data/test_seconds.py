@@ -9,8 +9,8 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_hints import Hints
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.errors import DataError
 from tests.data.clicks import open_dataset
 

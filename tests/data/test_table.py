@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.columns.hash_text import hash_texts
 from runner.data.core.blocks import read_blocks
 from runner.data.core.transforms import hash_ids
-from runner.data.tabular.hash_text import hash_texts
 from runner.errors import DataError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.data_serve import dataset_overrides
-from runner.data.tabular.file_columns import check_same_schema
-from runner.data.tabular.file_list import DataFile, find_files
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.read_files import open_parquet_file
-from runner.data.tabular.schema_hints import Hints
+from runner.data.files.file_columns import check_same_schema
+from runner.data.files.file_list import DataFile, find_files
+from runner.data.files.read_files import open_parquet_file
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet

@@ -19,28 +19,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.tabular import text_blocks
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import IdSpec, LabelSpec
-from runner.data.tabular.column_types import check_column_types
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.raw_ids import read_ids
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_hints import Hints
-from runner.data.tabular.table_recipe import TableRecipe
-from runner.data.tabular.text_lines import find_row_lines
-from runner.data.tabular.text_values import split_json_lists, split_texts
-from runner.data.tabular.times import (
+from runner.data.columns.column_specs import IdSpec, LabelSpec
+from runner.data.columns.column_types import check_column_types
+from runner.data.columns.raw_ids import read_ids
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.times import (
     TEXT_DATES,
     compute_time_part,
     guess_time_form,
     parse_times,
 )
+from runner.data.files import text_blocks
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
+from runner.data.files.read_text import default_text_format, infer_text_schema, read_text_chunks
+from runner.data.files.text_lines import find_row_lines
+from runner.data.files.text_values import split_json_lists, split_texts
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
-from runner.serving.raw_rows import as_table
+from runner.serving.artifact.raw_rows import as_table
 from runner.serving.tables import as_arrow
 from tests.data.clicks import open_dataset
 
@@ -71,7 +71,7 @@ PACK = {
 @pytest.mark.parametrize("ending", PACK)
 @pytest.mark.parametrize("block_bytes", [1 << 23, 1000])
 def test_compressed_files_are_read_as_plain_ones(tmp_path, lines, ending, block_bytes, monkeypatch):
-    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("runner.data.files.read_text.BLOCK_BYTES", block_bytes)
     path = tmp_path / f"x{ending}"
     path.write_bytes(PACK[ending]("\n".join(lines).encode()))
     data = open_dataset(path=str(path), format="csv", schema=SCHEMA, mix=False)
@@ -119,7 +119,7 @@ def test_blocks_are_whole_rows_where_values_have_line_breaks(tmp_path):
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_objects_within_objects_are_columns(tmp_path, monkeypatch, format_):
-    monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("runner.data.files.read_json_lines.BLOCK_BYTES", 20_000)
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -248,7 +248,7 @@ def test_vectors_with_decimal_commas_are_proposed_as_vectors(tmp_path):
 
 
 def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch):
-    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", 512)
+    monkeypatch.setattr("runner.data.files.read_text.BLOCK_BYTES", 512)
     lines[2000] = "1,too,many,values"
     path = tmp_path / "x.csv"
     path.write_text("\n".join(lines))
@@ -278,7 +278,7 @@ def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch
 @pytest.mark.parametrize("block_bytes", [1 << 23, 300])
 def test_a_quote_that_is_not_closed_is_named(tmp_path, monkeypatch, column, skip, block_bytes):
     """Without an error, all behind it would be one value, with no row of its own."""
-    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("runner.data.files.read_text.BLOCK_BYTES", block_bytes)
     rows = [f'{n % 2},a,"a\n""{n}"""' for n in range(60)]
     rows += ['1,"open,b' if column == "city" else '1,a,"open', *["0,12 inches,b"] * 90]
     path, place = tmp_path / "x.csv", 2 + 2 * 60
@@ -295,7 +295,7 @@ def test_a_quote_that_is_not_closed_is_named(tmp_path, monkeypatch, column, skip
 @pytest.mark.parametrize("quoted", [False, True])
 def test_lines_are_those_of_an_editor(tmp_path, monkeypatch, quoted, block_bytes):
     """Blank lines and line breaks within quotes count, and so do malformed lines."""
-    monkeypatch.setattr("runner.data.tabular.read_text.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("runner.data.files.read_text.BLOCK_BYTES", block_bytes)
     note = '"one, ""two""\n\nthree"' if quoted else "one"
     lines = ["", "label,note,x", *(f"{n % 2},{note},1" for n in range(20)), "", "0,a,b,c", "", ""]
     lines += ["1,a,wrong", "", f"0,{note},2", f"0,{note},none at all"]
@@ -407,7 +407,7 @@ def test_lists_of_json_lines_may_begin_with_several_missing_values(tmp_path):
 
 
 def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.data.tabular.read_json_lines.BLOCK_BYTES", 300)
+    monkeypatch.setattr("runner.data.files.read_json_lines.BLOCK_BYTES", 300)
     rows = [json.dumps({"label": n % 2, "user": 1, "x": 1.5, "tags": []}) for n in range(100)]
     rows[70] = '{"label": 1,'
     rows[3] += "\n\n  "
@@ -427,9 +427,9 @@ def test_a_bad_line_of_json_is_named_or_skipped(tmp_path, monkeypatch):
 @pytest.mark.parametrize("format_", ["csv", "jsonl"])
 def test_the_lines_of_a_block_are_found_once_for_all_its_bad_rows(tmp_path, monkeypatch, format_):
     found = []
-    module = {"csv": "read_text", "jsonl": "read_json_lines"}[format_]
+    module = {"csv": "files.read_text", "jsonl": "files.read_json_lines"}[format_]
     monkeypatch.setattr(
-        f"runner.data.tabular.{module}.find_row_lines",
+        f"runner.data.{module}.find_row_lines",
         lambda *a, **k: found.append(1) or find_row_lines(*a, **k),
     )
     values = [n % 2 if n % 3 else 7 for n in range(30)]  # 7 is no label
@@ -538,8 +538,8 @@ def test_whole_ids_beside_a_word_for_none_or_spaces_are_integers(tmp_path, missi
 
 def test_a_line_that_one_pass_cannot_read_is_malformed_in_all(tmp_path, monkeypatch):
     """Fitting reads no `x`; if it took the line for a row, it would draw other splits behind it."""
-    for module in ("read_text", "read_json_lines"):
-        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 300)
+    for module in ("files.read_text", "files.read_json_lines"):
+        monkeypatch.setattr(f"runner.data.{module}.BLOCK_BYTES", 300)
     rows = [{"label": n % 2, "x": 1.5, "user": f"user {n}"} for n in range(400)]
     rows[200]["x"] = "none"
     path = tmp_path / "x.jsonl"
@@ -1033,12 +1033,12 @@ def test_the_schema_file_says_how_a_text_is_written(tmp_path):
 
 EXIT = """
 import sys
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_types import check_column_types
-from runner.data.tabular.raw_ids import read_ids
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.read_text import default_text_format, read_text_chunks
+from runner.data.files.file_list import DataFile
+from runner.data.files.bad_rows import RowValidator
+from runner.data.columns.column_types import check_column_types
+from runner.data.columns.raw_ids import read_ids
+from runner.data.files.read_files import RowChunk
+from runner.data.files.read_text import default_text_format, read_text_chunks
 import pyarrow as pa
 chunks = read_text_chunks(DataFile(sys.argv[1]), {"label": pa.string()}, default_text_format("csv"),
                           skip_bad_rows=True)

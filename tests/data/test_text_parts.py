@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from runner.data.core.cache import PARTS_FOLDER
+from runner.data.files.file_list import DataFile
+from runner.data.files.text_blocks import TextBlocks, find_blocks, read_blocks
 from runner.data.prepare.engine import InProcess
-from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.table import prepare_table
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.data.tabular.text_blocks import TextBlocks, find_blocks, read_blocks
 from runner.errors import DataError
 from tests.data.clicks import recipe_settings
 from tests.data.test_prepare import (
@@ -41,8 +41,8 @@ class Killed(DiesAfter):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch, small_parts):  # noqa: F811
-    for module in ("read_text", "read_json_lines", "text_parts"):
-        monkeypatch.setattr(f"runner.data.tabular.{module}.BLOCK_BYTES", 600)
+    for module in ("files.read_text", "files.read_json_lines", "tabular.text_parts"):
+        monkeypatch.setattr(f"runner.data.{module}.BLOCK_BYTES", 600)
 
 
 def rows():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.hash_text import hash_texts
+from runner.data.columns.hash_text import hash_texts
 
 
 def test_equal_texts_and_only_those_get_equal_numbers():

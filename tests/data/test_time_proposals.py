@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
-from runner.data.tabular.propose_schema import propose_schema
+from runner.data.proposal.schema import propose_schema
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError

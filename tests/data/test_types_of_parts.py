@@ -9,7 +9,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.tabular.propose_schema import propose_schema
+from runner.data.proposal.schema import propose_schema
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError

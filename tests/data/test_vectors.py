@@ -13,17 +13,17 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.data.streaming.messages import MessageDecoder
 from runner.data.tabular.keep_features import keep_features
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_hints import Hints
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
-from runner.serving.artifact import GraphSpec
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
+from runner.serving.artifact.folder import GraphSpec
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.columns import example_request, make_table, served_columns
 from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset, recipe_settings, write_parquet

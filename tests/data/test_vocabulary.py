@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.tabular import vocabulary
-from runner.data.tabular.vocabulary import (
+from runner.data.columns import vocabulary
+from runner.data.columns.vocabulary import (
     FIRST_VALUE_ID,
     MISSING_ID,
     UNKNOWN_ID,

@@ -9,11 +9,11 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from runner.data.tabular.amounts import Amounts, guess_amounts, parse_amounts
-from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
-from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_hints import Hints
+from runner.data.columns.amounts import Amounts, guess_amounts, parse_amounts
+from runner.data.columns.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.columns.schema_file import parse_schema
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import SchemaProposal, propose_schema
 from runner.errors import ConfigError, DataError
 from tests.data.clicks import open_dataset
 

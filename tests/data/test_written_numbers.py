@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.amounts import Amounts, guess_amount_form, parse_amounts
+from runner.data.columns.column_specs import IdSpec, LabelSpec, NumericSpec
+from runner.data.columns.raw_ids import read_ids
+from runner.data.columns.schema_file import parse_schema
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.tabular.amounts import Amounts, guess_amount_form, parse_amounts
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import IdSpec, LabelSpec, NumericSpec
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.raw_ids import read_ids
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_hints import Hints
 from runner.errors import ConfigError, DataError
-from runner.serving.artifact import GraphSpec
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import as_table, encode_rows
+from runner.serving.artifact.folder import GraphSpec
+from runner.serving.artifact.raw_rows import as_table, encode_rows
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.columns import example_request, make_table, served_columns
 from runner.serving.server.tensors import parse_request
 from tests.data.clicks import open_dataset

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments import kept_features
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.columns.schema_file import parse_schema
 
 
 def test_half_of_the_planted_features_make_the_label(tmp_path):

@@ -26,7 +26,7 @@ from runner.rundir.provenance import (
 from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
 from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.rundir.saved_config import unedited_config
-from runner.serving.export_plan import ExportSettings, plan_export
+from runner.serving.export.plan import ExportSettings, plan_export
 from runner.sweep.run_index import RunDirectory
 from runner.sweep.sweep_state import drop_runs_of_other_code
 

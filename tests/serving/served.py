@@ -16,12 +16,12 @@ import pyarrow as pa
 import torch
 
 from runner.batch import Schema, SequenceFeature, SparseFeature, TaskSpec
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.schema_file import parse_schema
-from runner.serving.artifact import Task, graph_file, write_manifest, write_schema
-from runner.serving.formats import save_graph
-from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.predict_encode import Transforms
+from runner.serving.artifact.folder import Task, graph_file, write_manifest, write_schema
+from runner.serving.artifact.formats import save_graph
+from runner.serving.export.graphs import TableChoice, build_graphs, export_graph, without_tables
+from runner.serving.rows.encode import Transforms
 from tests.conftest import ROOT, Process, Zygote
 from tests.models.scene import from_yaml
 from tests.tiny import make_context

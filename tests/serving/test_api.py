@@ -23,9 +23,9 @@ import runner as public
 from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
-from runner.serving.export_plan import plan_export
-from runner.serving.predict_plan import make_plan
-from runner.serving.predict_run import predict_files
+from runner.serving.export.plan import plan_export
+from runner.serving.predict.plan import make_plan
+from runner.serving.predict.run import predict_files
 from tests.conftest import TINY, Zygote, python
 from tests.serving.scene import clicks, train
 

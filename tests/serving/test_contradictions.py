@@ -13,8 +13,8 @@ import pytest
 
 from runner.errors import UserError
 from runner.serving.apply import apply_deltas
-from runner.serving.artifact import MANIFEST, SCHEMA, write_manifest
-from runner.serving.item_table import read_items
+from runner.serving.artifact.folder import MANIFEST, SCHEMA, write_manifest
+from runner.serving.items.item_table import read_items
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml
 from tests.serving.served import ITEMS, ITEMS_COLUMNS, write_artifact

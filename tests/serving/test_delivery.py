@@ -18,10 +18,10 @@ import yaml
 
 from runner.errors import UserError
 from runner.rundir.checkpoint import saved_steps
-from runner.serving.artifact import open_artifact
-from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.artifact.delta import next_delta, open_delta
+from runner.serving.artifact.folder import open_artifact
+from runner.serving.artifact.weights import read_artifact_weights
 from runner.serving.delivery import FolderDelivery
-from runner.serving.delta import next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
 from tests.data.growing import drifting

@@ -17,8 +17,8 @@ import torch
 
 from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
-from runner.serving import delta
-from runner.serving.delta import DeltaFolder, next_delta, open_delta
+from runner.serving.artifact import delta
+from runner.serving.artifact.delta import DeltaFolder, next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.serving.versions import ROWS, Versions, served
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.data.columns.column_specs import Declared, IdSpec
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec, LookupGroup, open_artifact
-from runner.serving.artifact_weights import read_artifact_weights
-from runner.serving.delta import Delta
-from runner.serving.delta_moves import find_moves
-from runner.serving.delta_write import Difference, check_same_model, find_difference
-from runner.serving.loaded_graph import write_weights
-from runner.serving.onnx_weights import read_initializers, with_initializers
-from runner.serving.predict_encode import Transforms
+from runner.serving.artifact.delta import Delta
+from runner.serving.artifact.delta_moves import find_moves
+from runner.serving.artifact.folder import GraphSpec, LookupGroup, open_artifact
+from runner.serving.artifact.loaded_graph import write_weights
+from runner.serving.artifact.onnx_weights import read_initializers, with_initializers
+from runner.serving.artifact.weights import read_artifact_weights
+from runner.serving.export.delta_write import Difference, check_same_model, find_difference
+from runner.serving.rows.encode import Transforms
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
 from tests.serving.versions import Versions, served

@@ -14,10 +14,10 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
 from runner.data.prepare.recipe import prepare
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
-from runner.serving.run_inputs import EventRows
-from runner.serving.transforms import with_id_types
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.export.run_inputs import EventRows
+from runner.serving.rows.encode import Transforms
+from runner.serving.rows.transforms import with_id_types
 from tests.data.test_interactions import DECLARED, events
 
 

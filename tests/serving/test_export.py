@@ -15,10 +15,10 @@ import pytest
 
 from runner.cli.export import export as export_verb
 from runner.errors import UserError
-from runner.serving import export_plan
-from runner.serving.artifact import open_artifact, write_manifest, write_schema
-from runner.serving.export import describe
-from runner.serving.graphs import build_graphs
+from runner.serving.artifact.folder import open_artifact, write_manifest, write_schema
+from runner.serving.export import plan as export_plan
+from runner.serving.export.export import describe
+from runner.serving.export.graphs import build_graphs
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY, python
 from tests.serving import clicks
@@ -274,9 +274,9 @@ def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
         (folder / "schema.json").write_text(text.replace('"salt": 3', '"salt": 4'))
 
     if broken == "weights":
-        monkeypatch.setattr("runner.serving.export.build_graphs", with_other_weights)
+        monkeypatch.setattr("runner.serving.export.export.build_graphs", with_other_weights)
     else:
-        monkeypatch.setattr("runner.serving.export.write_schema", with_other_transforms)
+        monkeypatch.setattr("runner.serving.export.export.write_schema", with_other_transforms)
     with pytest.raises(UserError, match="not written: the artifact predicts other values than"):
         export_verb([str(table_run), "--out", str(tmp_path / "out")], [])
     assert not list(tmp_path.iterdir())

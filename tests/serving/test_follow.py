@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from runner.errors import UserError
-from runner.serving.delta import DeltaFolder, open_delta
+from runner.serving.artifact.delta import DeltaFolder, open_delta
 from runner.serving.scorer import Scorer
 from runner.serving.server import follow
 from runner.serving.server.counters import Counters

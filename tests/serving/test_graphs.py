@@ -14,10 +14,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.cli.init import render
 from runner.models.layers.retrieval import RetrievalModel
-from runner.serving.artifact import GraphSpec, graph_file
-from runner.serving.formats import save_graph
-from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.loaded_graph import OnnxGraph, load_graph
+from runner.serving.artifact.folder import GraphSpec, graph_file
+from runner.serving.artifact.formats import save_graph
+from runner.serving.artifact.loaded_graph import OnnxGraph, load_graph
+from runner.serving.export.graphs import TableChoice, build_graphs, export_graph, without_tables
 from tests.models.scene import CONF, SMALL, from_yaml, make_model
 from tests.tiers import fast
 from tests.tiny import make_context
@@ -244,7 +244,7 @@ def test_quantised_tables_score_alike_as_onnx_and_as_pt2(stem, kind, tmp_path):
 
 
 def test_quantised_rows_are_those_of_a_hand_calculation():
-    from runner.serving.stacked_tables import IntegerRows
+    from runner.serving.export.stacked_tables import IntegerRows
 
     weight = torch.tensor([[0.0, 1.0, 0.41], [2.0, 2.0, 2.0], [-1.0, 14.0, 0.1]])
     rows = IntegerRows(weight, 4)(torch.arange(3))
@@ -257,7 +257,7 @@ def test_quantised_rows_are_those_of_a_hand_calculation():
 
 
 def test_rows_are_quantised_alike_in_blocks_and_at_once(monkeypatch):
-    from runner.serving import stacked_tables
+    from runner.serving.export import stacked_tables
 
     weight = torch.randn(10, 5)
     for bits in (4, 8):
@@ -271,7 +271,7 @@ def test_rows_are_quantised_alike_in_blocks_and_at_once(monkeypatch):
 
 def test_a_table_is_copied_only_where_it_is_part_of_something_larger():
     """A file gets the whole storage of a weight."""
-    from runner.serving.stacked_tables import StackedTables
+    from runner.serving.export.stacked_tables import StackedTables
 
     weight = torch.randn(6, 4)
     alone = StackedTables([weight], [0], [False])

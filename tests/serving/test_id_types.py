@@ -15,20 +15,20 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import runner as public
+from runner.data.columns.column_types import id_types
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.column_types import id_types
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import RowChunk, unpack_columns
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.files.read_files import RowChunk, unpack_columns
 from runner.errors import DataError
 from runner.serving import Scorer
-from runner.serving.artifact import GraphSpec, LookupGroup
-from runner.serving.item_table import item_ids
-from runner.serving.predict_encode import PartEncoder, Transforms
-from runner.serving.predict_input import MEMORY, InputPart
-from runner.serving.predict_plan import make_plan
-from runner.serving.predict_run import predict_files
-from runner.serving.raw_rows import encode_rows
+from runner.serving.artifact.folder import GraphSpec, LookupGroup
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.items.item_table import item_ids
+from runner.serving.predict.plan import make_plan
+from runner.serving.predict.run import predict_files
+from runner.serving.rows.encode import PartEncoder, Transforms
+from runner.serving.rows.input import MEMORY, InputPart
 from runner.serving.server.columns import (
     describe_columns,
     example_request,

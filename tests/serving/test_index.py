@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.errors import UserError
-from runner.serving import build_index
-from runner.serving.artifact import open_artifact, write_manifest
-from runner.serving.build_index import IndexSettings, describe_index, make_index
-from runner.serving.item_index import ItemIndex, open_index, search_exactly
-from runner.serving.item_table import ItemTable, read_item_table, read_queries
-from runner.serving.item_vectors import make_item_table
+from runner.serving.artifact.folder import open_artifact, write_manifest
+from runner.serving.index import build_index
+from runner.serving.index.build_index import IndexSettings, describe_index, make_index
+from runner.serving.items.item_index import ItemIndex, open_index, search_exactly
+from runner.serving.items.item_table import ItemTable, read_item_table, read_queries
+from runner.serving.items.item_vectors import make_item_table
 from runner.serving.scorer import Scorer
 from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F401  (a fixture)
 
@@ -73,7 +73,7 @@ def random_items(count: int, width: int = 8, seed: int = 0) -> ItemTable:
 
 @pytest.mark.parametrize("count", [1, 7, 200])
 def test_an_exact_search_sorts_all_products(count, monkeypatch):
-    monkeypatch.setattr("runner.serving.item_index.MAX_SCORES", 900)  # several parts
+    monkeypatch.setattr("runner.serving.items.item_index.MAX_SCORES", 900)  # several parts
     items = random_items(200)
     query = random_items(13, seed=1).vectors_ID
     found, scores = search_exactly(items.vectors_ID, query, count)

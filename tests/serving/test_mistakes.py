@@ -17,37 +17,39 @@ import pytest
 import torch
 
 import runner as public
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.columns.schema_file import parse_schema
 from runner.errors import UserError
 from runner.reporting.console import View
 from runner.rundir.find_run import find_run
-from runner.serving import api, evaluate_index, export_plan
+from runner.serving import api
 from runner.serving.apply import apply_deltas
-from runner.serving.artifact import GraphSpec, LookupGroup, open_artifact
-from runner.serving.build_index import IndexSettings, check_index_settings
-from runner.serving.check_artifact import check_artifact
-from runner.serving.delivery import EXPORT_LOG, FolderDelivery
-from runner.serving.export import raise_problems
-from runner.serving.export_plan import ExportSettings, settings_of_base
-from runner.serving.formats import save_graph
-from runner.serving.graphs import TableChoice, build_graphs, export_graph
-from runner.serving.item_table import read_queries, read_query_rows
-from runner.serving.loaded_graph import (
+from runner.serving.artifact.check_artifact import check_artifact
+from runner.serving.artifact.folder import GraphSpec, LookupGroup, open_artifact
+from runner.serving.artifact.formats import save_graph
+from runner.serving.artifact.loaded_graph import (
     NativePackages,
     check_same_shapes,
     read_weights,
     write_weights,
 )
-from runner.serving.predict_encode import check_input_types, load_transforms
-from runner.serving.predict_input import check_kept_columns
-from runner.serving.predict_model import RunModel
-from runner.serving.predict_outputs import Outputs
-from runner.serving.predict_parts import open_output, summarize_parts, write_part
-from runner.serving.predict_run import _finish
-from runner.serving.promise import Comparison, _find_problems
-from runner.serving.run_inputs import find_run_inputs
+from runner.serving.delivery import EXPORT_LOG, FolderDelivery
+from runner.serving.export import plan as export_plan
+from runner.serving.export.export import raise_problems
+from runner.serving.export.graphs import TableChoice, build_graphs, export_graph
+from runner.serving.export.plan import ExportSettings, settings_of_base
+from runner.serving.export.promise import Comparison, _find_problems
+from runner.serving.export.run_inputs import find_run_inputs
+from runner.serving.index import evaluate_index
+from runner.serving.index.build_index import IndexSettings, check_index_settings
+from runner.serving.items.item_table import read_queries, read_query_rows
+from runner.serving.predict.model import RunModel
+from runner.serving.predict.parts import open_output, summarize_parts, write_part
+from runner.serving.predict.run import _finish
+from runner.serving.rows.encode import check_input_types, load_transforms
+from runner.serving.rows.input import check_kept_columns
+from runner.serving.rows.outputs import Outputs
+from runner.serving.rows.transforms import read_transforms
 from runner.serving.server.settings import ServeSettings, check_settings
-from runner.serving.transforms import read_transforms
 from runner.serving.write_aside import write_aside
 from tests.models.scene import from_yaml
 from tests.serving.served import ITEMS

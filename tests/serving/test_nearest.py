@@ -13,11 +13,11 @@ import pytest
 import tritonclient.http as triton
 
 from runner.errors import DataError
-from runner.serving.artifact import open_artifact, write_manifest
-from runner.serving.build_index import IndexSettings, make_index
-from runner.serving.item_index import ItemIndex
-from runner.serving.item_table import ItemTable, write_item_table
-from runner.serving.item_vectors import make_item_table, write_queries
+from runner.serving.artifact.folder import open_artifact, write_manifest
+from runner.serving.index.build_index import IndexSettings, make_index
+from runner.serving.items.item_index import ItemIndex
+from runner.serving.items.item_table import ItemTable, write_item_table
+from runner.serving.items.item_vectors import make_item_table, write_queries
 from runner.serving.scorer import Scorer
 from runner.serving.server.nearest import NEAREST, describe_nearest, nearest_items, read_left_out
 from runner.serving.server.scoring import Work, make_work, output_names, score_batch

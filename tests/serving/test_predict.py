@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json
-from runner.serving.predict_parts import (
+from runner.serving.predict.parts import (
     MANIFEST_FILE,
     SUMMARY_FILE,
     await_output,
@@ -270,7 +270,7 @@ def test_a_prediction_that_has_begun_keeps_its_folder_before_it_has_a_part(tmp_p
     with pytest.raises(UserError, match="another prediction is writing here: process"):
         open_output(out, second)
     assert read_json(out / MANIFEST_FILE) == first
-    monkeypatch.setattr("runner.serving.predict_parts.OPENING_S", 0)
+    monkeypatch.setattr("runner.serving.predict.parts.OPENING_S", 0)
     with pytest.raises(UserError, match="rank 0 has not opened it"):
         await_output(out, second)  # a second rank of the refused one writes no part, either
     lock.release()

@@ -12,17 +12,17 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.column_specs import Declared, NumericSpec
+from runner.data.columns.column_types import check_column_types
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.column_specs import Declared, NumericSpec
-from runner.data.tabular.column_types import check_column_types
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.read_schemas import detect_format
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
+from runner.data.proposal.read_schemas import detect_format
 from runner.errors import DataError
-from runner.serving.predict_encode import PartEncoder, Transforms
-from runner.serving.predict_input import cut_into_parts, find_format, place_malformed_lines
-from runner.serving.predict_parts import check_writable
-from runner.serving.predict_plan import _input_table
+from runner.serving.predict.parts import check_writable
+from runner.serving.predict.plan import _input_table
+from runner.serving.rows.encode import PartEncoder, Transforms
+from runner.serving.rows.input import cut_into_parts, find_format, place_malformed_lines
 
 FILE = DataFile("rows.csv")
 

@@ -14,7 +14,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from runner.errors import UserError
-from runner.serving.predict_split import open_split
+from runner.serving.predict.split import open_split
 from tests.conftest import TINY, Zygote
 from tests.serving.scene import SCHEMA, SETTINGS, clicks, train
 

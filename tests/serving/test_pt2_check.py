@@ -16,10 +16,10 @@ import torch
 from torch._export.serde.schema import SCHEMA_VERSION
 
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec
-from runner.serving.formats import save_program
-from runner.serving.loaded_graph import load_graph
-from runner.serving.pt2_check import check_pt2
+from runner.serving.artifact.folder import GraphSpec
+from runner.serving.artifact.formats import save_program
+from runner.serving.artifact.loaded_graph import load_graph
+from runner.serving.artifact.pt2_check import check_pt2
 
 CODE = "__import__('os').system('true')"
 

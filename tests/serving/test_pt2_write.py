@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from runner.serving.formats import save_program
-from runner.serving.stacked_tables import StackedTables
+from runner.serving.artifact.formats import save_program
+from runner.serving.export.stacked_tables import StackedTables
 
 
 class Net(torch.nn.Module):
@@ -40,7 +40,7 @@ def test_the_file_has_the_bytes_of_torch_export_save(tmp_path):
 PEAK = """
 import resource, sys, torch
 from pathlib import Path
-from runner.serving.formats import save_program
+from runner.serving.artifact.formats import save_program
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

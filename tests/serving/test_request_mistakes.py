@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.times import TEXT_DATES, TIME_FORMS
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.times import TEXT_DATES, TIME_FORMS
 from runner.errors import DataError
-from runner.serving.artifact import GraphSpec, LookupGroup, SequenceInput
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
+from runner.serving.artifact.folder import GraphSpec, LookupGroup, SequenceInput
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.columns import ServedColumn, example_request, make_table, served_columns
 from runner.serving.server.prepared import check_ids, read_arrays
 from runner.serving.server.tensors import Tensor, parse_request

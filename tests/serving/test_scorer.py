@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runner.batch import Schema, SparseFeature, TaskSpec
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.columns.schema_file import parse_schema
 from runner.errors import DataError
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv, feather, orc
 
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
-from runner.serving.artifact import read_schema, write_schema
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import encode_rows
-from runner.serving.transforms import with_id_types
+from runner.serving.artifact.folder import read_schema, write_schema
+from runner.serving.artifact.raw_rows import encode_rows
+from runner.serving.rows.encode import Transforms
+from runner.serving.rows.transforms import with_id_types
 
 ROWS = pa.table({"click": [0, 1], "user": [7, 8], "city": ["Bern", "Chur"], "at": [1.7e9, 1.8e9]})
 SCHEMA = {

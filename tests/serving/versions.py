@@ -10,12 +10,17 @@ import numpy as np
 import torch
 
 from runner.data.core.fitted import FittedTransforms
-from runner.serving.artifact import Task, graph_file, write_manifest, write_schema
-from runner.serving.delta import WEIGHTS
-from runner.serving.delta_write import ModelVersion, find_difference, graph_weights, write_delta
-from runner.serving.formats import save_graph
-from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.predict_encode import Transforms
+from runner.serving.artifact.delta import WEIGHTS
+from runner.serving.artifact.folder import Task, graph_file, write_manifest, write_schema
+from runner.serving.artifact.formats import save_graph
+from runner.serving.export.delta_write import (
+    ModelVersion,
+    find_difference,
+    graph_weights,
+    write_delta,
+)
+from runner.serving.export.graphs import TableChoice, build_graphs, export_graph, without_tables
+from runner.serving.rows.encode import Transforms
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml
 from tests.serving.test_scorer import DECLARED, SCHEMA

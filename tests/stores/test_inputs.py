@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema as schema_verb
-from runner.data.tabular.file_list import find_files
-from runner.data.tabular.read_files import read_parquet_chunks
+from runner.data.files.file_list import find_files
+from runner.data.files.read_files import read_parquet_chunks
 from runner.errors import DataError, UserError
 from runner.object_store import store_errors
 from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.schema import schema
-from runner.data.tabular.schema_file import parse_schema
+from runner.data.columns.schema_file import parse_schema
 from runner.errors import ConfigError, UserError
 from tests.whole.test_pairs import run_two_commands
 

@@ -13,9 +13,9 @@ from sklearn.linear_model import TweedieRegressor
 from sklearn.metrics import mean_tweedie_deviance, r2_score, roc_auc_score
 
 from runner.batch import Schema, TaskSpec
-from runner.data.tabular.propose_schema import propose_schema
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_hints import Hints
+from runner.data.columns.schema_file import parse_schema
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.data.proposal.schema import propose_schema
 from runner.errors import ConfigError
 from runner.models.layers.recommender import MOST_LOG, exponentials
 from runner.models.losses import ByKind, Tweedie

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.data.columns.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
 from runner.data.growing.index import RowIndex
 from runner.data.growing.settings import NO_ID, Growth
 from runner.data.growing.sketch import CountSketch
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
 
 LEAST_ROWS = FIRST_VALUE_ID + 1
 _MAX_USE = np.int32(2**31 - 1)  # of no id: it marks what cannot be evicted

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from runner.config_key import Key
 from runner.config_value import find_field_problems
-from runner.data.tabular.split_setting import parse_duration
-from runner.data.tabular.times import TIME_FORMS
+from runner.data.columns.split_setting import parse_duration
+from runner.data.columns.times import TIME_FORMS
 from runner.errors import unknown_keys
 
 INTERACTIONS = "interactions"

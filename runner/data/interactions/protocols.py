@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from runner.data.columns.split_setting import Split
 from runner.data.core.transforms import splitmix64
 from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.split_setting import Split
 
 _TRAIN, _VALIDATION, _TEST = range(3)
 

@@ -17,7 +17,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
+from runner.data.columns.column_specs import Declared, IdSpec
+from runner.data.columns.column_types import id_types
+from runner.data.columns.encode import encode_chunk
+from runner.data.columns.split_setting import describe_split
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import SKIP_HINT, BadRows, RowValidator
+from runner.data.files.read_files import decode_dictionaries
 from runner.data.interactions.build_rows import (
     OWN,
     RowBuilder,
@@ -45,16 +51,10 @@ from runner.data.interactions.seen import SeenWriter
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
-from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator
-from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.column_types import id_types
-from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.encode_parts import MeanLengths
 from runner.data.tabular.fit import TransformFitter
 from runner.data.tabular.fit_parts import find_split_starts
 from runner.data.tabular.parts import RewritableTable
-from runner.data.tabular.read_files import decode_dictionaries
-from runner.data.tabular.split_setting import describe_split
 from runner.errors import DataError
 
 

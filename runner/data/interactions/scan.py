@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.encode import read_numbers
+from runner.data.columns.raw_ids import read_ids
+from runner.data.columns.times import parse_times
+from runner.data.columns.vocabulary import ValueCounter
+from runner.data.files.bad_rows import SKIP_HINT, BadRows, RowValidator
+from runner.data.files.read_files import RowChunk, single_array
 from runner.data.interactions.declaration import Interactions
 from runner.data.interactions.partitions import PartitionWriter, read_arrays
 from runner.data.interactions.protocols import assign_protocol, find_core
 from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.bad_rows import SKIP_HINT, BadRows, RowValidator
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.encode import read_numbers
 from runner.data.tabular.parts import RewritableTable, check_num_rows, iterate_split_chunks
-from runner.data.tabular.raw_ids import read_ids
-from runner.data.tabular.read_files import RowChunk, single_array
-from runner.data.tabular.times import parse_times
-from runner.data.tabular.vocabulary import ValueCounter
 from runner.errors import DataError
 
 LEFT_OUT = -1  # in place of the split of a row

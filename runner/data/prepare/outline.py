@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner.data.columns.column_types import rewritten_columns
 from runner.data.core.columns import GROUP_PREFIX, Columns, LabelColumn
 from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.fingerprint import build_recipe
-from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe
 
 ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from runner.config_key import Key
+from runner.data.columns.column_types import rewritten_columns
 from runner.data.core.argument_types import (
     Count,
     Prefetch,
@@ -34,17 +35,16 @@ from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.core.transforms import hash_ids
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
+from runner.data.files.read_text import place_problem
+from runner.data.files.text_blocks import BLOCK_BYTES, read_blocks
+from runner.data.files.text_lines import count_lines, find_row_lines
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
-from runner.data.tabular.column_types import rewritten_columns
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.read_text import place_problem
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.data.tabular.text_blocks import BLOCK_BYTES, read_blocks
-from runner.data.tabular.text_lines import count_lines, find_row_lines
 from runner.errors import ConfigError, DataError, first_line
 from runner.parts import dataset_option
 

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.column_types import check_column_types, id_types, rewritten_columns
+from runner.data.columns.encode import encode_chunk
+from runner.data.columns.times import TIME_PARTS
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_columns import check_same_schema
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import read_parquet_chunks, read_parquet_schema
 from runner.data.prepare.outline import ANY_SIZE
 from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
-from runner.data.tabular.encode import encode_chunk
-from runner.data.tabular.file_columns import check_same_schema
-from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter, needs_fitting
-from runner.data.tabular.read_files import read_parquet_chunks, read_parquet_schema
-from runner.data.tabular.times import TIME_PARTS
 from runner.errors import ConfigError, DataError
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.data.columns.column_specs import Declared
 from runner.data.core.argument_types import Count, Seconds, SecondsOrNone, check_settings
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
@@ -28,7 +29,6 @@ from runner.data.streaming.settings import (
     plain_columns,
     plain_transforms,
 )
-from runner.data.tabular.column_specs import Declared
 from runner.errors import DataError
 from runner.parts import dataset_option
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.config_key import Key
+from runner.data.columns.column_specs import Declared
 from runner.data.core.argument_types import SecondsOrNone, check_settings
 from runner.data.core.columns import Columns, check_columns
 from runner.data.core.fitted import FittedTransforms
@@ -31,7 +32,6 @@ from runner.data.streaming.kafka_consumer import (
 )
 from runner.data.streaming.messages import MessageDecoder
 from runner.data.streaming.settings import Poller, declaration_identity, load_declaration
-from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import needs_fitting
 from runner.errors import ConfigError, raise_combined
 from runner.machine.imports import missing_extra

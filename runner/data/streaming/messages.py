@@ -12,22 +12,22 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from runner.data.columns.amounts import AMOUNT_FORMS
+from runner.data.columns.column_specs import Declared, IdSpec
+from runner.data.columns.column_types import direct_columns, id_types
+from runner.data.columns.encode import encode_chunk
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_list import DataFile
+from runner.data.files.mapping_rows import table_of_mappings
+from runner.data.files.read_files import RowChunk
 from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.streaming.encoded_files import encoded_columns
 from runner.data.streaming.kafka_consumer import Message
 from runner.data.streaming.settings import expected_types
-from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.column_types import direct_columns, id_types
-from runner.data.tabular.encode import encode_chunk
-from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
-from runner.data.tabular.mapping_rows import table_of_mappings
-from runner.data.tabular.read_files import RowChunk
 from runner.errors import ConfigError, DataError
 
 

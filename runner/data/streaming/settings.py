@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.column_types import direct_columns, id_types
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import EndOfStream
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import direct_columns, id_types
 from runner.data.tabular.table_recipe import TableRecipe
 
 SIGNAL_CHECK_S = 0.1  # how often a wait looks for a signal

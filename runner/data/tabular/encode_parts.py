@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.columns.column_types import id_types
+from runner.data.columns.encode import encode_chunk, make_blank_rows
+from runner.data.columns.vocabulary import map_values
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import MAX_EXAMPLES, SKIP_HINT, RowValidator
+from runner.data.files.read_files import RowChunk, single_array, unpack_columns
 from runner.data.prepare.part_folders import FACTS_FILE, complete_folder
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shuffle import BucketDraws, RowSpill, SpilledRows
-from runner.data.tabular.bad_rows import MAX_EXAMPLES, SKIP_HINT, RowValidator
-from runner.data.tabular.column_types import id_types
-from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit_parts import PartTask, check_rows_before, count_train_rows
 from runner.data.tabular.parts import iterate_part
-from runner.data.tabular.read_files import RowChunk, single_array, unpack_columns
-from runner.data.tabular.vocabulary import map_values
 from runner.errors import DataError
 
 FITTED_NUMBERS = "fitted.json"

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from runner.data.columns.column_specs import Declared, IdSpec
+from runner.data.columns.encode import encode_numbers
+from runner.data.columns.raw_ids import RawIds, read_ids
+from runner.data.columns.times import TIME_PARTS
+from runner.data.columns.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.bad_rows import SKIP_HINT, RowValidator
-from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.encode import encode_numbers
-from runner.data.tabular.raw_ids import RawIds, read_ids
-from runner.data.tabular.read_files import RowChunk
+from runner.data.files.bad_rows import SKIP_HINT, RowValidator
+from runner.data.files.read_files import RowChunk
 from runner.data.tabular.splits import TimeSample
-from runner.data.tabular.times import TIME_PARTS
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.errors import DataError
 
 

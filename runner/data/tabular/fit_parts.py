@@ -15,11 +15,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.vocabulary import ValueCounter, map_values, merge_runs
 from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.engine import Engine, InProcess, Work
 from runner.data.prepare.part_folders import FACTS_FILE, complete_folder, is_done, read_facts
 from runner.data.prepare.progress import Advance
-from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.fit import ChunkFacts, TransformFitter
 from runner.data.tabular.parts import (
     Part,
@@ -29,7 +30,6 @@ from runner.data.tabular.parts import (
     iterate_part,
 )
 from runner.data.tabular.splits import TimeSample, read_seconds
-from runner.data.tabular.vocabulary import ValueCounter, map_values, merge_runs
 from runner.errors import DataError
 
 MERGED_AT_ONCE = 1 << 20  # values of a vocabulary; more are no faster

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.data.tabular.schema_file import expand_pattern
-from runner.data.tabular.schema_yaml import format_value
+from runner.data.columns.schema_file import expand_pattern
+from runner.data.columns.schema_yaml import format_value
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.table_settings import SPLIT_PATHS
 

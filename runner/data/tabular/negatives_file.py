@@ -13,15 +13,15 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
+from runner.data.columns.column_specs import Declared, IdSpec
+from runner.data.columns.encode import encode_chunk
+from runner.data.columns.vocabulary import FIRST_VALUE_ID
 from runner.data.core.columns import is_list
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_specs import Declared, IdSpec
-from runner.data.tabular.encode import encode_chunk
-from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
-from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_list import SUFFIXES, DataFile, find_files
+from runner.data.files.read_files import RowChunk, single_array
 from runner.data.tabular.table_files import TableFiles
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError, nearest_hint
 
 NEGATIVES = "negatives"  # the column of the items

@@ -14,9 +14,9 @@ import pyarrow as pa
 from runner.config_key import Key
 from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.source_files import fingerprint_path
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.mapping_rows import table_of_mappings
-from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
+from runner.data.files.file_list import DataFile
+from runner.data.files.mapping_rows import table_of_mappings
+from runner.data.files.read_files import CHUNK_ROWS, RowChunk, unpack_columns
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, first_line, nearest_hint

@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.split_setting import Split
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
 from runner.data.prepare.engine import Engine
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.split_setting import Split
 from runner.data.tabular.splits import SplitAssigner
 from runner.errors import DataError
 

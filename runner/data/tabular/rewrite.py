@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runner.data.columns.split_setting import describe_split
 from runner.data.core.cache import PARTS_FOLDER, drop_parts
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import BadRows
 from runner.data.prepare.engine import Engine, InProcess
 from runner.data.prepare.part_folders import is_done, read_facts
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shuffle import BucketDraws, Shard, plan_shards, write_shard
-from runner.data.tabular.bad_rows import BadRows
 from runner.data.tabular.encode_parts import (
     EncodeTask,
     MeanLengths,
@@ -32,7 +33,6 @@ from runner.data.tabular.encode_parts import (
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
 from runner.data.tabular.fit_parts import count_parts, find_split_starts, fit_table
 from runner.data.tabular.parts import Part, RewritableTable, find_parts
-from runner.data.tabular.split_setting import describe_split
 from runner.errors import DataError
 
 SHARD_COPIES = 3  # of the rows of a file, which are in memory while it is written

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.core.transforms import splitmix64
-from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import RowChunk, is_text, single_array
-from runner.data.tabular.split_setting import DRAWS, EVENT_SPLITS, Split
-from runner.data.tabular.times import (
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.split_setting import DRAWS, EVENT_SPLITS, Split
+from runner.data.columns.times import (
     TEXT_DATES,
     describe_wrong_time,
     guess_time_form,
     is_temporal,
     parse_times,
 )
+from runner.data.core.transforms import splitmix64
+from runner.data.files.read_files import RowChunk, is_text, single_array
+from runner.data.prepare.recipe import SPLITS
 from runner.errors import DataError
 
 MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows

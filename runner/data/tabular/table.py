@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.data.columns.column_types import rewritten_columns
 from runner.data.core import cache
 from runner.data.core.argument_types import Prefetch, Rest, WindowRows, Workers
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import report_bad_rows
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
-from runner.data.tabular.bad_rows import report_bad_rows
-from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
 from runner.data.tabular.value_names import ValueNames
 from runner.machine.cache_folder import cache_root

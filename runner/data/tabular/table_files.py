@@ -10,38 +10,38 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.columns.column_types import (
+    check_column_types,
+    numbers_in_texts,
+    text_file_schema,
+)
 from runner.data.core.argument_types import check_settings
-from runner.data.prepare.engine import Engine
-from runner.data.tabular.arrow_files import (
+from runner.data.files.arrow_files import (
     ARROW_FORMATS,
     leave_out_empty,
     read_arrow_chunks,
     read_arrow_schema,
 )
-from runner.data.tabular.column_types import (
-    check_column_types,
-    numbers_in_texts,
-    text_file_schema,
-)
-from runner.data.tabular.file_columns import (
+from runner.data.files.file_columns import (
     cast_columns,
     check_same_schema,
     find_absent,
     promote_types,
 )
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.partitions import (
+from runner.data.files.file_list import DataFile
+from runner.data.files.partitions import (
     append_partitions,
     columns_in_file,
     is_partition,
     with_partitions,
 )
-from runner.data.tabular.read_files import RowChunk, read_parquet_chunks, read_parquet_schema
-from runner.data.tabular.read_text import infer_text_schema, read_text_chunks, unify_guesses
+from runner.data.files.read_files import RowChunk, read_parquet_chunks, read_parquet_schema
+from runner.data.files.read_text import infer_text_schema, read_text_chunks, unify_guesses
+from runner.data.files.text_values import with_points
+from runner.data.prepare.engine import Engine
 from runner.data.tabular.splits import check_split_type
 from runner.data.tabular.table_settings import TEXT_FORMATS, TableSettings
 from runner.data.tabular.text_parts import TextIndex, index_texts
-from runner.data.tabular.text_values import with_points
 from runner.errors import DataError, first_line
 
 

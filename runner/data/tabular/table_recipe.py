@@ -17,16 +17,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.data.columns.column_types import direct_columns, id_types
 from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import is_nested, open_parquet_file
+from runner.data.files.read_text import TextFormat
 from runner.data.interactions.rewrite import rewrite_events
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles, Recipe
-from runner.data.tabular.column_types import direct_columns, id_types
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.read_files import is_nested, open_parquet_file
-from runner.data.tabular.read_text import TextFormat
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.table_settings import TEXT_FORMATS

@@ -13,17 +13,17 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from runner.config_key import Key
+from runner.data.columns.column_specs import Declared
+from runner.data.columns.column_types import text_column_types
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.schema_yaml import read_schema_file
+from runner.data.columns.split_setting import EVENT_SPLITS, Split, parse_split
+from runner.data.columns.times import TEXT_DATES
 from runner.data.core.argument_types import Count, Seed
+from runner.data.files.arrow_files import ARROW_FORMATS
+from runner.data.files.file_list import DataFile, check_apart, find_files
+from runner.data.files.read_text import TextFormat, default_text_format
 from runner.data.interactions.rewrite import event_declaration
-from runner.data.tabular.arrow_files import ARROW_FORMATS
-from runner.data.tabular.column_specs import Declared
-from runner.data.tabular.column_types import text_column_types
-from runner.data.tabular.file_list import DataFile, check_apart, find_files
-from runner.data.tabular.read_text import TextFormat, default_text_format
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_yaml import read_schema_file
-from runner.data.tabular.split_setting import EVENT_SPLITS, Split, parse_split
-from runner.data.tabular.times import TEXT_DATES
 from runner.errors import ConfigError, DataError
 
 TEXT_FORMATS = ("csv", "tsv", "jsonl")

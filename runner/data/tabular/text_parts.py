@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.data.files.file_list import DataFile
+from runner.data.files.partitions import columns_in_file
+from runner.data.files.read_text import TextFormat, infer_text_schema, read_text_chunks
+from runner.data.files.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
+from runner.data.files.text_lines import count_lines
 from runner.data.prepare.engine import Engine
 from runner.data.prepare.progress import Advance
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.partitions import columns_in_file
 from runner.data.tabular.parts import RewritableTable
-from runner.data.tabular.read_text import TextFormat, infer_text_schema, read_text_chunks
-from runner.data.tabular.text_blocks import BLOCK_BYTES, TextBlocks, find_blocks, read_blocks
-from runner.data.tabular.text_lines import count_lines
 from runner.errors import DataError
 
 INDEX_FILE = "text_blocks.json"

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.columns.column_specs import IdSpec
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.times import TIME_PARTS
+from runner.data.columns.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.column_specs import IdSpec
-from runner.data.tabular.hash_text import hash_texts
+from runner.data.files.read_files import is_text, single_array, unpacked_type
 from runner.data.tabular.parts import iterate_split_chunks
-from runner.data.tabular.read_files import is_text, single_array, unpacked_type
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.data.tabular.times import TIME_PARTS
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
 from runner.errors import UserError
 
 UNKNOWN, MISSING = "unknown", "missing"

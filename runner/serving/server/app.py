@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from runner.errors import DataError
-from runner.serving.artifact import Artifact
-from runner.serving.item_table import why_no_items
+from runner.serving.artifact.folder import Artifact
+from runner.serving.items.item_table import why_no_items
 from runner.serving.server.batcher import Batcher
 from runner.serving.server.columns import describe_columns, example_request, served_columns
 from runner.serving.server.counters import CODES, Counters, WorkerCounters

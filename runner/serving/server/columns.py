@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data.tabular.amounts import AMOUNT_FORMS
-from runner.data.tabular.times import TEXT_DATES, example_time
+from runner.data.columns.amounts import AMOUNT_FORMS
+from runner.data.columns.times import TEXT_DATES, example_time
 from runner.errors import DataError, nearest_hint
-from runner.serving.artifact import GraphSpec
-from runner.serving.predict_encode import Transforms
-from runner.serving.raw_rows import graph_features, select_features
+from runner.serving.artifact.folder import GraphSpec
+from runner.serving.artifact.raw_rows import graph_features, select_features
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.tensors import Tensor
 
 LENGTHS, VALID = ".lengths", ".valid"  # behind a column's name: tensors that belong to it

@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 from runner.errors import UserError, describe_error
-from runner.serving.artifact import EXPORT_WHOLE
-from runner.serving.delta import DeltaFolder
+from runner.serving.artifact.delta import DeltaFolder
+from runner.serving.artifact.folder import EXPORT_WHOLE
 from runner.serving.scorer import Scorer
 from runner.serving.server.counters import WorkerCounters
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runner.errors import DataError
-from runner.serving.artifact import Artifact
-from runner.serving.item_table import ITEMS, find_history, why_no_items
-from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
+from runner.serving.artifact.folder import Artifact
+from runner.serving.items.item_table import ITEMS, find_history, why_no_items
+from runner.serving.rows.outputs import TOP_ITEMS, TOP_SCORES
 from runner.serving.scorer import Scorer
 
 TOP_K = "top_k"  # the parameter of a request that says how many items it wants for a row

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import DataError, nearest_hint
-from runner.serving.artifact import GraphSpec, LookupGroup
-from runner.serving.predict_encode import Transforms
+from runner.serving.artifact.folder import GraphSpec, LookupGroup
+from runner.serving.rows.encode import Transforms
 from runner.serving.server.tensors import Tensor
 
 Arrays = Mapping[str, np.ndarray]

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import DataError, nearest_hint, unknown_choice
-from runner.serving.artifact import Artifact, GraphSpec
-from runner.serving.item_table import why_no_items
-from runner.serving.raw_rows import encode_rows, graph_features
+from runner.serving.artifact.folder import Artifact, GraphSpec
+from runner.serving.artifact.raw_rows import encode_rows, graph_features
+from runner.serving.items.item_table import why_no_items
 from runner.serving.scorer import Scorer
 from runner.serving.server.columns import make_table, served_columns
 from runner.serving.server.nearest import (

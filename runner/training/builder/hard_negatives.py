@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from runner.data.columns.column_specs import IdSpec
 from runner.data.core.dataset import Dataset
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
-from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.negatives_file import read_negatives
 from runner.data.tabular.table_recipe import TableRecipe

@@ -14,9 +14,9 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Schema
+from runner.data.columns.vocabulary import FIRST_VALUE_ID, UNKNOWN_ID
 from runner.data.growing.id_map import IdMap
 from runner.data.growing.settings import Growth
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID, UNKNOWN_ID
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import set_rows
 from runner.embeddings.initialization import draw_row_weights

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.data.columns.column_specs import IdSpec
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.schema_yaml import read_schema_file
+from runner.data.columns.times import TIME_PARTS
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
-from runner.data.tabular.column_specs import IdSpec
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_yaml import read_schema_file
-from runner.data.tabular.times import TIME_PARTS
 
 _FORMS = {"string": "texts", "integer": "integers", "unsigned": "integers"}
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
-from runner.data.tabular.schema_file import parse_schema
-from runner.data.tabular.schema_yaml import read_schema_file
+from runner.data.columns.schema_file import parse_schema
+from runner.data.columns.schema_yaml import read_schema_file
 from runner.models.layers.embedding import LINEAR_SUFFIX
 
 

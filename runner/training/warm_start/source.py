@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runner.data.columns.vocabulary import FIRST_VALUE_ID
 from runner.data.core.fitted import FITTED_FILE, SCHEMA_FILE, FittedTransforms
 from runner.data.growing.settings import NO_ID
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.distributed.shards import set_rows
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.schema_file import parse_schema
 from runner.data.growing.settings import NO_ID, Eviction, Growth
 from runner.data.streaming.kafka import TopicRecipe
 from runner.data.streaming.kafka_consumer import Message
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table import table
 from runner.errors import DataError
 

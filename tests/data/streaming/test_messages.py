@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.columns.encode import encode_chunk
+from runner.data.columns.hash_text import hash_texts
+from runner.data.columns.schema_file import parse_schema
 from runner.data.core.fitted import FittedTransforms
+from runner.data.files.bad_rows import RowValidator
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
 from runner.data.streaming.kafka_consumer import Message
 from runner.data.streaming.messages import MessageDecoder
-from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.encode import encode_chunk
-from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.schema_file import parse_schema
 from runner.errors import ConfigError, DataError
 
 GROWING = {"encode": "growing", "num_rows": 40}

@@ -1,0 +1,275 @@
+"""What a user's YAML declares of the columns of a table.
+
+The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signatures and cache keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from runner.data.columns.amounts import AMOUNT_FORMS, Amounts
+from runner.data.columns.times import DAYS, TIME_FORMS, TIME_PARTS
+from runner.data.growing.settings import Eviction, Growth
+from runner.data.interactions.declaration import INTERACTIONS, Interactions
+
+MOST_CLASSES = 100  # values of a label
+COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, those of an id
+MATCHES = (COUNT, SHARE)
+
+
+class _MayBeAmounts:
+    """A column whose texts may be numbers with signs."""
+
+    input: str
+    unit: str
+    missing: tuple[str, ...]
+
+    @property
+    def amounts(self) -> Amounts | None:
+        """How its texts are numbers; None if it has numbers, or ids."""
+        is_amount = self.input in AMOUNT_FORMS
+        return Amounts(self.input, self.unit, self.missing) if is_amount else None
+
+
+@dataclass(frozen=True)
+class LabelSpec(_MayBeAmounts):
+    """A label, of one task."""
+
+    name: str
+    column: str = ""
+    type: str = "binary"  # or regression
+    allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
+    above: float | None = None  # the label is 1 for a value over this, 0 otherwise
+    positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
+    default: float | None = None  # of a missing value; None: an error
+    input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
+    grades: tuple[str, ...] = ()  # a regression label is 0, 1, 2 and so on for these texts
+    classes: tuple[str, ...] = ()  # all values, of which each row has one
+    one_of: str = ""  # the label of whose `classes` it is one; it is 1 for `positive`
+    unit: str = ""  # with `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+    link: str = ""  # log: a regression label from 0 on is predicted by its logarithm
+    scale: float | None = None  # of a label with a link: its usual size, from which learning begins
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the texts of its column are compared with those that are declared."""
+        return bool(self.positive or self.grades)
+
+    def __repr__(self) -> str:
+        """Return what it was before there were the later settings, where they are not set."""
+        later = ["positive", "default", "input", "grades", "classes", "one_of", "link", "scale"]
+        later += _WRITTEN
+        return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        return (self.column,)
+
+    def split_classes(self) -> tuple[LabelSpec, ...]:
+        """Return a label for each of its classes, which is 1 in the rows that have it."""
+        names = {value: f"{self.name}.{value.strip()}" for value in self.classes}
+        return tuple(
+            replace(self, name=name, positive=(value,), one_of=self.name)
+            for value, name in names.items()
+        ) or (self,)
+
+
+@dataclass(frozen=True)
+class NumericSpec(_MayBeAmounts):
+    """A dense feature, with its transforms."""
+
+    name: str
+    column: str = ""
+    log1p: bool = False
+    standardise: bool = False  # by mean and standard deviation of the train split, after log1p
+    clip: tuple[float | None, float | None] = (None, None)
+    default: float | None = None  # of a missing value; None: an error
+    size: int = 0  # numbers of a vector, each of which is a feature; 0: the column has one number
+    separator: str = ""  # between the numbers of a vector that is written as a text; or json
+    element: int = 0  # of the vector, from 0
+    # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers. Of days: of TIME_FORMS, how
+    # its values are times; empty: as seconds, or in ISO 8601
+    input: str = ""
+    encode: str = ""  # days: of its times, since 1970; empty: it has numbers
+    until: str = ""  # days: column of times to which they are counted, instead of since 1970
+    until_input: str = ""  # of TIME_FORMS, for `until`
+    of: str = ""  # count and share: column with the id whose values in the list are counted
+    unit: str = ""  # with an amount as `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return what it was before there were the later kinds of numbers, where it is none."""
+        of_vectors = () if self.size else ("size", "separator", "element")
+        of_days = () if self.encode else ("encode", "until", "until_input")
+        of_lists = () if self.of else ("of",)
+        of_amounts = () if self.input else ("input",)
+        written = _unset(self)
+        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists, *written)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        return (self.column, *filter(None, (self.until, self.of)))
+
+    @property
+    def place(self) -> str:
+        """The column, and the element of its vectors, for messages."""
+        return f"{self.column}[{self.element}]" if self.size else self.column
+
+
+@dataclass(frozen=True)
+class IdSpec(_MayBeAmounts):
+    """A sparse feature: of `categorical`, or with a `max_length` of `sequences`."""
+
+    name: str
+    column: str = ""
+    # as_is, hash, vocabulary, growing, bucketise, or a part of a time: hour, weekday
+    encode: str = "as_is"
+    # rows of its table; None: what the data needs; hash and growing need it set
+    num_rows: int | None = None
+    salt: int = 0
+    # vocabulary: occurrences in the train split that earn a value its own row; growing: sightings
+    min_count: int = 1
+    boundaries: tuple[float, ...] = ()  # bucketise: the boundaries between buckets
+    buckets: int | None = None  # bucketise: their number; they are fitted to hold equally many rows
+    default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
+    out_of_range: str = "error"  # as_is: error, or default
+    list: bool = False
+    separator: str = ""  # between the ids of a list that is written as a text; or json, words
+    weights: str = ""  # column with a list of weights, as long as the ids
+    pooling: str = "sum"
+    cross: tuple[str, ...] = ()  # columns whose combination is hashed
+    # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
+    # what its numbers mean, of TIME_FORMS; auto: seconds. Of buckets: of AMOUNT_FORMS, if any
+    input: str = "auto"
+    table: str = ""
+    max_length: int = 0
+    keep: str = "last"  # the end of a sequence that is kept if it is too long
+    order_by: str = ""  # column with a list of times, as long as the ids
+    evict: Eviction | None = None  # growing: when rows are taken back; None: never
+    unit: str = ""  # with an amount as `input`, see `Amounts`
+    missing: tuple[str, ...] = ()
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether a row may have no value: an empty list, the default, or a row of the table."""
+        has_own_row = self.encode in ("vocabulary", "growing", "bucketise", *TIME_PARTS)
+        return self.is_list or bool(self.cross) or has_own_row or self.default is not None
+
+    def __repr__(self) -> str:
+        """Return what it was before there were the later settings, where they are not set."""
+        return _repr_without(self, *(() if self.evict else ("evict",)), *_unset(self))
+
+    @property
+    def growth(self) -> Growth | None:
+        """How the rows of its table come and go; None: they are fixed."""
+        return Growth(self.min_count, self.evict) if self.encode == "growing" else None
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.max_length > 0
+
+    @property
+    def is_list(self) -> bool:
+        return self.list or bool(self.separator) or bool(self.weights) or self.is_sequence
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        more = tuple(c for c in (self.weights, self.order_by) if c)
+        return (*(self.cross or (self.column,)), *more)
+
+
+_WRITTEN = ("unit", "missing")  # settings of amounts besides their form
+
+
+def _unset(spec: NumericSpec | IdSpec) -> list[str]:
+    return [name for name in _WRITTEN if not getattr(spec, name)]
+
+
+def _repr_without(spec: Any, *hidden: str) -> str:
+    shown = [f"{f.name}={getattr(spec, f.name)!r}" for f in fields(spec) if f.name not in hidden]
+    return f"{type(spec).__name__}({', '.join(shown)})"
+
+
+CHOICES = {
+    "type": ("binary", "regression"),
+    "encode": ("as_is", "hash", "vocabulary", "growing", "bucketise", *TIME_PARTS),
+    "out_of_range": ("error", "default"),
+    "pooling": ("sum", "mean"),
+    "input": ("auto", "integer", "string", *TIME_FORMS, *AMOUNT_FORMS),
+    "keep": ("last", "first"),
+    "link": ("log",),
+}
+
+CHOICES_OF_NUMBERS = {
+    "encode": (DAYS, *MATCHES),
+    "input": (*AMOUNT_FORMS, *TIME_FORMS),
+    "until_input": TIME_FORMS,
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """All declared columns of a table, and where its files are."""
+
+    labels: tuple[LabelSpec, ...]
+    numeric: tuple[NumericSpec, ...] = ()
+    ids: tuple[IdSpec, ...] = ()  # pooled features, then sequences
+    weight: str | None = None
+    groups: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    # LOCATION_KEYS and TEXT_KEYS, and `interactions`, if given
+    places: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def interactions(self) -> Interactions | None:
+        """How rows are made of the events in the files; None if the files have the rows."""
+        return self.places.get(INTERACTIONS)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column of the rows that is needed, each once."""
+        names = [spec.column for spec in self.labels]
+        names += [column for spec in self.numeric for column in spec.columns]
+        names += [column for spec in self.ids for column in spec.columns]
+        names += [self.weight] if self.weight else []
+        return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
+
+    @property
+    def features(self) -> Declared:
+        """The features alone, without labels and all else that is told of a row."""
+        return replace(self, labels=(), weight=None, groups=(), carried=())
+
+    @property
+    def numbers(self) -> tuple[NumericSpec, ...]:
+        """The dense features that are no matches of ids, whose columns are those of `ids`."""
+        return tuple(spec for spec in self.numeric if spec.encode not in MATCHES)
+
+    @property
+    def optional_columns(self) -> frozenset[str]:
+        """Columns that every row may lack, as all that is made of them allows."""
+        numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numbers]  # matches take all
+        columns = [(spec.columns, spec.default is not None) for spec in numbers]
+        columns += [(spec.columns, spec.takes_missing) for spec in self.ids]
+        needed = {name for names, takes_missing in columns if not takes_missing for name in names}
+        needed |= {*self.groups, *self.carried, *([self.weight] if self.weight else [])}
+        return frozenset(self.columns) - needed
+
+    @property
+    def time_forms(self) -> dict[str, str]:
+        """Column of which features are made as of times -> its form, of TIME_FORMS."""
+        forms = {s.column: s.input for s in self.ids if s.encode in TIME_PARTS}
+        days = [spec for spec in self.numeric if spec.encode == DAYS]
+        forms |= {s.column: s.input for s in days} | {s.until: s.until_input for s in days}
+        return {
+            name: form if form in TIME_FORMS else "seconds" for name, form in forms.items() if name
+        }

@@ -1,0 +1,1 @@
+"""A user's files: found, opened in each format, and read in chunks that know their place."""

@@ -1,0 +1,147 @@
+"""The columns of a table's files, which must be the same and of types that hold each other."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+
+import pyarrow as pa
+
+from runner.data.files.partitions import is_partition
+from runner.data.files.read_files import unpacked_type
+from runner.errors import DataError, first_line, nearest_hint
+
+
+def find_absent(
+    optional: Collection[str], read: Collection[str], names: Collection[str]
+) -> list[str]:
+    """Return the columns that JSON objects lack and may lack: an absent key is a missing value.
+
+    A column is not among them if a near name may be meant by it; and none is if the objects have
+    no column that is read, since they are hardly the right ones.
+
+    Args:
+        optional: columns that may lack a value in every row.
+        read: columns that are read.
+        names: of the columns that there are.
+    """
+    if not set(read).intersection(names):
+        return []
+    unread = [name for name in names if name not in read]
+    absent = sorted(set(optional).difference(names))
+    return [name for name in absent if not nearest_hint(name, unread)]
+
+
+def check_same_schema(
+    schemas: Mapping[str, pa.Schema],
+    columns: Sequence[str],
+    needed_by: Callable[[str], str] = lambda column: "",
+) -> None:
+    """Check that every file has every column once, with the type it has in the first file.
+
+    Args:
+        schemas: path -> the types in that file.
+        columns: names of the columns that are read.
+        needed_by: column -> what asks for it, such as the file that declares it.
+
+    Raises:
+        DataError: naming the file, the column and the nearest one.
+    """
+    first_path, first_schema = next(iter(schemas.items()))
+    for path, schema in schemas.items():
+        for name in columns:
+            count = len(schema.get_all_field_indices(name))
+            if count == 0:
+                asked = f", which {by}" if (by := needed_by(name)) else ""
+                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas, columns)}")
+            if count > 1:
+                raise DataError(
+                    f"{path}: {count} columns are called {name!r}; give each a name of its own"
+                )
+            expected, type_ = first_schema.field(name).type, schema.field(name).type
+            if expected != type_:
+                raise DataError(
+                    f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
+                )
+
+
+def promote_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+    """Give a column one type that holds its values in all files, where there is one.
+
+    Programs choose a type by the values of one part: pandas writes null where all are missing, and
+    float64 for whole numbers of which one is. `cast_columns` casts what is read.
+
+    Args:
+        schemas: path -> the types in that file.
+    """
+    found: dict[str, dict[pa.DataType, None]] = {}
+    for schema in schemas.values():
+        for column in schema:
+            found.setdefault(column.name, {})[column.type] = None
+    common = {}
+    for name, types in found.items():
+        if len(types) > 1:
+            plain = [pa.schema([(name, unpacked_type(type_))]) for type_ in types]
+            try:
+                unified = pa.unify_schemas(plain, promote_options="permissive")
+            except pa.ArrowException:  # texts and numbers: `check_same_schema` tells
+                continue
+            common[name] = unified.field(name).type
+    return {
+        path: pa.schema([f.with_type(common.get(f.name, f.type)) for f in schema])
+        for path, schema in schemas.items()
+    }
+
+
+def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Cast columns to the types of a schema, as `promote_types` returns it, without loss.
+
+    Raises:
+        ArrowInvalid: naming the column, for a value that its type cannot hold.
+    """
+    for index, column in enumerate(table.schema):
+        wanted = unpacked_type(schema.field(column.name).type)
+        if unpacked_type(column.type) != wanted:
+            try:
+                cast = table[column.name].cast(wanted)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(f"column {column.name!r}: {first_line(error)}") from error
+            table = table.set_column(index, column.name, cast)
+    return table
+
+
+def _delimiter_hint(column: str, names: Sequence[str]) -> str:
+    """Return how a text is read whose names stand between another delimiter; empty for others."""
+    for delimiter in ",;|\t":
+        if any(delimiter in name and column in name.split(delimiter) for name in names):
+            word = f'dataset.delimiter="{delimiter}"'
+            word = f"'{word}'" if delimiter != "\t" else "$'dataset.delimiter=\"\\t\"'"
+            return f"; its names stand between {delimiter!r}, which {word} says"
+    return ""
+
+
+def _describe_missing(
+    name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema], columns: Container[str]
+) -> str:
+    for other, schema in schemas.items():
+        if is_partition(schema, name):
+            return (
+                f"no column {name!r}{asked}, and no folder {name}=... in its path, as {other} has"
+            )
+    folder = re.match(rf".*/{re.escape(name)}=[^/]*", path)
+    if folder and not any(name in schema.names for schema in schemas.values()):
+        files = f"{folder[0]}/**/*{posixpath.splitext(path)[1]}"
+        return (
+            f"no column {name!r}{asked}; of a folder only those below it are columns, of a glob "
+            f"all in its path: {files}"
+        )
+    names = schemas[path].names
+    # one that is read itself, or that stands beside the missing one elsewhere, is not meant
+    beside = {n for schema in schemas.values() if name in schema.names for n in schema.names}
+    unread = [n for n in names if n not in columns and n not in beside]
+    near = _delimiter_hint(name, names) or nearest_hint(name, unread, 3)
+    others = [other for other, schema in schemas.items() if name in schema.names]
+    if others and not near and not asked:
+        near = f", as {others[0]} has; of two tables, name one"
+    return f"no column {name!r}{asked}{near}"

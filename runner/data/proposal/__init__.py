@@ -1,0 +1,1 @@
+"""Proposes the schema of a table that has none: `schema FILE`."""

@@ -1,0 +1,260 @@
+"""Tells of values that stand for a missing number or several rows, and of rows that stand twice.
+
+R rows of the sample, V distinct values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.core.transforms import splitmix64
+from runner.data.files.read_files import is_text, unpacked_type
+from runner.data.proposal.columns.column_names import HISTORY
+from runner.data.proposal.columns.column_statistics import ColumnStatistics
+from runner.data.proposal.columns.guess_roles import FEATURES, Role
+from runner.data.proposal.columns.judging_sample import is_single_id, value_codes
+
+LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
+LEAST_ROWS = 20
+FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no number like them
+MOST_FRACTIONS = 0.9  # of the other values: among so many a -1 is no number like them, either
+# items that were shown, each with its label, as in MIND: N55689-1 N35729-0
+_IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
+_OBJECT = r"""(?s)^\s*\{\s*(["'][^"']+["']\s*:.*)?\}\s*$"""  # of JSON, or a dict of Python
+_NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
+FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
+LEAST_ITEMS = 20  # columns with such a number in most rows, which may be a table of ratings
+LEAST_COPIES = 0.01  # share of rows that equal another one, from which on a note says so
+CHANCE_COPIES = 1e-3  # a row counts as a copy if fewer rows than this would equal it by chance
+COMPARED_FIRST = 8  # columns of the most values
+
+
+def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
+    """Return a note on the numbers, such as -999, that rather say that there is none.
+
+    Args:
+        sample: rows of the table.
+        names: the columns that are taken as numbers.
+    """
+    found = {}
+    for name in names:
+        column = sample[name].combine_chunks().drop_null()
+        if pt.is_integer(column.type) or pt.is_floating(column.type):
+            x_R = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            code = _find_missing_code(x_R[np.isfinite(x_R)])
+            if code is not None:
+                found[name] = code, float((x_R == code).sum()) / max(1, sample.num_rows)
+    if not found:
+        return []
+    listed = ", ".join(f"{n} ({code:g} in {share:.1%})" for n, (code, share) in found.items())
+    name, (code, _) = next(iter(found.items()))
+    shares = {n: share for n, (other, share) in found.items() if other == code}
+    if np.sum(np.array(list(shares.values())) >= 0.5) >= LEAST_ITEMS:
+        first, last = (sample.column_names.index(n) for n in (name, list(shares)[-1]))
+        return [
+            f"numbers far from all others in many rows: {code:g} in {min(shares.values()):.1%} to "
+            f"{max(shares.values()):.1%} of {len(shares)} columns, {name} to {list(shares)[-1]}; "
+            "does it stand for a missing value? It is read as a number. If each column is an item, "
+            f"and a row the ratings of a user, with pandas, `t = t.iloc[:, {first}:{last + 1}]; "
+            f"t.mask(t == {code:g}).melt(var_name='item', value_name='rating', ignore_index=False)."
+            "dropna().rename_axis('user').reset_index().to_parquet('rows.parquet')` makes a row of "
+            "each rating, and `python -m runner schema rows.parquet --label rating` reads those"
+        ]
+    return [
+        f"numbers far from all others in many rows: {listed}; does each stand for a missing value? "
+        f"It is read as a number; with pandas, `t[{name!r}] = t[{name!r}].mask(t[{name!r}] == "
+        f"{code:g})` makes it a missing one"
+    ]
+
+
+def _find_missing_code(x_R: np.ndarray) -> float | None:
+    """Return the lowest or highest number if it is written with nines, or -1, frequent and far."""
+    values_V, counts_V = np.unique(x_R, return_counts=True)
+    for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
+        is_frequent = counts_V.size > 3 and counts_V[at] >= max(LEAST_ROWS, LEAST_SHARE * x_R.size)
+        if not is_frequent:
+            continue
+        code, low, high = values_V[at], values_V[others][0], values_V[others][-1]
+        is_nines = abs(code) >= 99 and not f"{abs(code):.0f}".strip("9") and code % 1 == 0
+        gap = max(low - code, code - high)
+        if is_nines and (gap > high - low or code < 0 <= low):
+            return float(code)
+        others_R = x_R[x_R != code]
+        is_far = np.median(others_R) >= FAR_MEDIAN or (others_R % 1 != 0).mean() > MOST_FRACTIONS
+        if code == -1 and low >= 0 and is_far:
+            return float(code)
+    return None
+
+
+def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
+    """Return a note on the fractions that rather are thousands, as 1.234 beside 999 is 1,234.
+
+    Of fractions with three digits only one in a thousand would be whole.
+
+    Args:
+        sample: rows of the table.
+        names: the columns that are taken as numbers.
+    """
+    found = []
+    for name in names:
+        column = sample[name].combine_chunks().drop_null()
+        if pt.is_floating(column.type):
+            x_R = np.abs(column.to_numpy(zero_copy_only=False))
+            if _may_be_thousands(x_R[np.isfinite(x_R)]):
+                found.append(name)
+    if not found:
+        return []
+    return [
+        f"{', '.join(found)}: fractions of three digits beside whole numbers below 1,000 may have "
+        "a point between thousands, and be 1234 where they are read as 1.234; of a text file, "
+        "`input: amount_comma` beside it in the YAML reads them so"
+    ]
+
+
+def _may_be_thousands(x_R: np.ndarray) -> bool:
+    if not x_R.size or x_R.max() >= 1000:
+        return False
+    is_whole_R = x_R == np.rint(x_R)
+    thousandths_R = x_R[~is_whole_R].astype(np.float64) * 1000
+    if not (0.02 < is_whole_R.mean() < 0.95 and thousandths_R.min() > 1000):
+        return False
+    digits_R = np.rint(thousandths_R)
+    has_third = float((digits_R % 10 != 0).mean()) > 0.8
+    return bool(np.allclose(thousandths_R, digits_R, rtol=1e-9, atol=0)) and has_third
+
+
+def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a note on each text of items that were shown, each with its label, as in MIND."""
+    notes = []
+    for column, several in _columns_of_texts(sample, columns, _IMPRESSIONS, " "):
+        shown = " ".join(several.split()[:2])
+        name = repr(column)
+        code = (
+            f"t['item'] = t[{name}].str.split(); t = t.explode('item', ignore_index=True); "
+            "t[['item', 'click']] = t['item'].str.rsplit('-', n=1, expand=True); "
+            f"t.drop(columns={name}).astype({{'click': int}}).to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{column}: has several items with a label each, such as '{shown}', and a row should "
+            f"be one item. With pandas, `{code}` makes them rows, and `python -m runner schema "
+            "rows.parquet` reads those"
+        )
+    return notes
+
+
+def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatistics]) -> list[str]:
+    """Return a note on each text that holds a JSON object, of whose keys nothing can be learnt."""
+    notes = []
+    for column, filled in _columns_of_texts(sample, columns, _OBJECT, ":"):
+        is_json = filled.split(":")[0].rstrip().endswith('"')
+        module, read = ("json", "json.loads") if is_json else ("ast", "ast.literal_eval")
+        code = (
+            f"import {module}; keys = t.pop({column!r}).fillna('{{}}').map({read}).tolist(); "
+            "t.merge(pandas.json_normalize(keys), 'left', left_index=True, right_index=True, "
+            "suffixes=('', '_')).to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{column}: has objects in texts, whose keys are no columns. With pandas, `{code}` "
+            "makes them columns, and `python -m runner schema rows.parquet` reads those"
+        )
+    return notes
+
+
+def _columns_of_texts(
+    sample: pa.Table, columns: Iterable[ColumnStatistics], pattern: str, sign: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns whose texts all fit a pattern, with the first one that has a sign."""
+    for f in columns:
+        if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
+            continue
+        texts = pc.drop_null(sample[f.name]).cast(pa.string())
+        signed = pc.filter(texts, pc.match_substring(texts, sign))
+        if len(signed) and pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+            yield f.name, signed[0].as_py()
+
+
+def describe_numbered_histories(
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> list[str]:
+    """Return a note on numbered columns that are a history of ids, such as hist_1 to hist_10.
+
+    As columns each is a feature of its own, and none tells whether they hold the item of the row.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+    """
+    ids = [f for f in columns if is_single_id(roles[f.name]) and roles[f.name].name in FEATURES]
+    by_stem: dict[str, list[ColumnStatistics]] = {}
+    for f in ids:
+        if (found := _NUMBERED.fullmatch(f.name)) and HISTORY.search(found[1]):
+            by_stem.setdefault(found[1], []).append(f)
+    notes = []
+    for stem, parts in by_stem.items():
+        held = _unique_ids(sample, *(f.name for f in parts))
+        others = [f for f in ids if f not in parts and is_text(f.type) == is_text(parts[0].type)]
+        shares = {
+            f.name: pc.mean(pc.is_in(held, _unique_ids(sample, f.name)).cast(pa.int8())).as_py()
+            for f in others
+        }
+        item = max(shares, key=lambda name: shares[name] or 0.0, default=None)
+        if len(parts) < FEWEST_PLACES or item is None or (shares[item] or 0) < LEAST_HELD:
+            continue
+        name, empty = stem.strip("_ -"), "''" if is_text(parts[0].type) else "0"
+        type_ = "" if is_text(parts[0].type) else ".astype('int64')"
+        name = name if name not in sample.column_names else f"{name}_list"
+        code = (
+            f"own = t.filter(regex={'^' + re.escape(stem) + '[0-9]+$'!r}); "
+            "t = t.drop(columns=own.columns); "
+            f"t[{name!r}] = [[i for i in row if i] for row in "
+            f"own.fillna({empty}){type_}.values.tolist()]; t.to_parquet('rows.parquet')"
+        )
+        notes.append(
+            f"{parts[0].name} to {parts[-1].name} hold ids of {item}, each in a table of its own; "
+            f"as one list they share a table, and tell whether they hold {item}. With pandas, "
+            f"`{code}` makes one, and `python -m runner schema rows.parquet` reads it"
+        )
+    return notes
+
+
+def _unique_ids(sample: pa.Table, *names: str) -> pa.Array:
+    """Return the different ids of columns, without 0, which is none."""
+    is_number = not is_text(unpacked_type(sample[names[0]].type))
+    type_ = pa.float64() if is_number else pa.string()
+    found = pa.chunked_array([c for n in names for c in sample[n].cast(type_, safe=False).chunks])
+    unique = pc.unique(found).drop_null()
+    return unique.filter(pc.not_equal(unique, 0)) if is_number else unique
+
+
+def describe_copied_rows(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a line on rows that equal another one, unless values so frequent meet by chance."""
+    columns = sorted((f for f in columns if f.num_distinct), key=lambda f: -f.num_distinct)
+    if any(pt.is_nested(f.type) for f in columns):
+        return []
+    hash_R = np.zeros(sample.num_rows, np.uint64)
+    log_expected_R = np.full(sample.num_rows, np.log(sample.num_rows))  # equal rows by chance
+    is_copied_R = np.ones(sample.num_rows, bool)
+    for number, f in enumerate(columns):
+        codes_R = value_codes(sample[f.name])
+        log_expected_R += np.log(np.bincount(codes_R)[codes_R] / sample.num_rows)
+        hash_R = splitmix64(hash_R ^ splitmix64(codes_R.astype(np.uint64), number), 0)
+        if number in (COMPARED_FIRST, len(columns) - 1):
+            _, groups_R, sizes = np.unique(hash_R, return_inverse=True, return_counts=True)
+            is_copied_R = sizes[groups_R] > 1
+            if is_copied_R.mean() < LEAST_COPIES:  # few columns tell that most tables have none
+                return []
+    share = (is_copied_R & (log_expected_R < np.log(CHANCE_COPIES))).mean()
+    if share < LEAST_COPIES:
+        return []
+    return [
+        f"{share:.1%} of the {sample.num_rows:,} sampled rows equal another row in every column, "
+        "label included: a random split puts such copies into train and test alike, so that the "
+        "test numbers are too good for new rows; leave the copies out, or split by a time or column"
+    ]

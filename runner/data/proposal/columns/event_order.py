@@ -1,0 +1,68 @@
+"""Finds what orders the events of a user where their time does not, such as a day for a session.
+
+R rows of the sample, S of those rows whose user has several events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.proposal.columns.column_names import guess_kind
+from runner.data.proposal.columns.column_statistics import ColumnStatistics
+from runner.data.proposal.columns.judging_sample import value_codes
+
+ORDER = re.compile(r"time|stamp|step|order|seq", re.I)
+MOST_TIED = 0.9  # of the events, which are at the only time of their user
+LEAST_APART = 0.9  # of the events, which have a value of their own among those of their user
+
+
+def find_finer_time(
+    table: pa.Table, user: str, time: str, others: Sequence[ColumnStatistics]
+) -> tuple[str, list[str]]:
+    """Return what orders the events of a user, and a note, where all of them are at one time.
+
+    A history holds events strictly before its own, so that nearly all would be empty. Empty where
+    the time does, or nothing else is found.
+
+    Args:
+        table: a sample of the events.
+        user: the column of users.
+        time: the column of times.
+        others: columns that have no part in an event.
+    """
+    users_R = value_codes(table[user])
+    several_R = (np.bincount(users_R)[users_R] > 1) & table[user].is_valid().to_numpy()
+    users_S = users_R[several_R]
+    if not len(users_S):
+        return "", []
+
+    def pairs(name: str) -> np.ndarray:
+        """Return [N, 2] the users with each of their values."""
+        values_S = value_codes(table[name])[several_R]
+        return np.unique(np.stack([users_S, values_S]), axis=1).T
+
+    times = np.bincount(pairs(time)[:, 0])
+    if (times[users_S] == 1).mean() < MOST_TIED:
+        return "", []
+    found = [
+        f.name
+        for f in others
+        if may_order(f) and not f.missing_share and len(pairs(f.name)) >= LEAST_APART * len(users_S)
+    ]
+    why = f"{time}: is one for all events of most {user}, and histories hold those strictly before"
+    if len(found) == 1:
+        return found[0], [f"{why}: {found[0]} orders them; --time {time} takes it nonetheless"]
+    return "", [
+        f"{why}, so that nearly all would be empty: --time NAME names what orders them, such as "
+        f"{' or '.join(found) or 'the number of each row, where rows are in order'}"
+    ]
+
+
+def may_order(f: ColumnStatistics) -> bool:
+    """Tell whether numbers are named like what orders events, and not like how long one took."""
+    is_number = f.low is not None and not f.separator
+    return is_number and bool(ORDER.search(f.name)) and not guess_kind(f.name)

@@ -1,0 +1,277 @@
+"""Recognises a table of events, a user with an item at a time, by its names, types and values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.columns.times import TIME_FORMS
+from runner.data.files.read_files import is_text
+from runner.data.proposal.columns.column_names import (
+    SESSION,
+    USER,
+    is_outcome,
+    is_rating,
+    is_time_of_row,
+    names_item,
+    sounds_like_time,
+)
+from runner.data.proposal.columns.column_statistics import ColumnStatistics
+from runner.data.proposal.columns.doubtful_events import describe_events
+from runner.data.proposal.columns.event_order import find_finer_time, may_order
+from runner.data.proposal.columns.guess_label import MAX_RATINGS, find_label_candidates, is_binary
+from runner.data.proposal.columns.guess_roles import Role, is_time
+from runner.data.proposal.columns.schema_hints import Hints
+from runner.errors import UserError
+
+TASKS = ("next_item", "label", "regression", "classes")
+# history windows that do not overlap hold every event once, as a target or before one
+TRAIN_ON, MAX_LENGTH = "windows", 50
+MAX_EVENT_TYPES = 20
+MOST_NAMED = 5  # columns that may be the items
+FINE_SHARE = 0.5  # of the values of another time; a day leaves its events without an order
+MOST_UNKNOWN = 0.5  # of the events, without a user, beyond which their sessions have the histories
+
+
+class UnclearColumnError(UserError):
+    """Several columns may have one part in an event. `flag` names the part, without dashes."""
+
+    def __init__(self, flag: str, candidates: Sequence[str]) -> None:
+        self.flag, self.candidates = flag, tuple(candidates)
+        super().__init__(
+            f"the table looks like interactions, and {len(candidates)} columns may be the {flag}: "
+            f"{', '.join(candidates)}; --{flag} {candidates[0]} says which, --label NAME "
+            "proposes to predict a column instead"
+        )
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """The columns of an event."""
+
+    user: str
+    item: str
+    time: str
+    rating: str | None = None
+
+
+def find_event_columns(
+    columns: Sequence[ColumnStatistics], given: Mapping[str, str | None], *, must: bool
+) -> EventColumns | None:
+    """Return who, what and when; None if the table does not look like interactions.
+
+    Args:
+        columns: all of the table.
+        given: `user`, `item` and `time`, as far as a user has named them.
+        must: whether it is known that the table has interactions.
+
+    Raises:
+        UnclearColumnError: if several columns may be the same part, and the others are clear.
+        UserError: if it must have interactions and a part is not found.
+    """
+    found: dict[str, list[str]] = {}
+    for part in ("user", "item", "time"):
+        name = given.get(part)
+        found[part] = [name] if name else [f.name for f in find_event_parts(columns, part)]
+    taken = {names[0] for names in found.values() if len(names) == 1}
+    rating = next((f.name for f in columns if f.name not in taken and _may_be_rating(f)), None)
+    for part, other in (("item", "user"), ("user", "item")):
+        if not found[part] and len(found[other]) == 1 and found["time"]:
+            # of a table of events without names that say more, what else is an id
+            rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
+            found[part] = _unnamed_ids(rest, part) if len(rest) < 3 or must else []
+    if must and not found["time"]:
+        free = [f for f in columns if f.name not in taken and not pt.is_nested(f.type)]
+        times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]
+        found["time"] = times if len(times) == 1 else []
+    if len(found["time"]) > 1:
+        several = [f for f in columns if f.name in found["time"]]
+        several = [f for f in several if not f.missing_share] or several
+        most = max(f.num_distinct for f in several)
+        fine = [f.name for f in several if f.num_distinct > FINE_SHARE * most]
+        exact = [n for n in fine if not n.endswith(("_ms", "_s"))]
+        found["time"] = (exact or fine)[:1]
+    if all(found.values()):
+        for part, names in found.items():
+            if len(names) > 1:
+                raise UnclearColumnError(part, names)
+        return EventColumns(found["user"][0], found["item"][0], found["time"][0], rating)
+    if must:
+        missing = [part for part, names in found.items() if not names]
+        in_order = "; the number of each row will do where rows are in order"
+        raise UserError(
+            f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
+            f"{in_order if missing[0] == 'time' else ''}"
+        )
+    return None
+
+
+def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[ColumnStatistics]:
+    """Return the columns that may be the `user`, the `item` or the `time` of an event.
+
+    The name of a table in front of all names, as Hive writes it, says nothing.
+    """
+    tables = {f.name[: f.name.rfind(".") + 1] for f in columns}
+    table = len(tables.pop()) if len(tables) == 1 else 0
+    if part == "user":
+        users = [f for f in columns if USER.fullmatch(f.name[table:]) and _is_id(f)]
+        sessions = [f for f in columns if SESSION.fullmatch(f.name[table:]) and _is_id(f)]
+        are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # most visitors are unknown
+        whole = [f for f in sessions if not f.missing_share]
+        return whole if are_rare and whole else users or sessions
+    if part == "item":
+        return [f for f in columns if names_item(f.name[table:]) and _is_id(f)]
+    times = [f for f in columns if is_time(f) and is_time_of_row(f.name[table:])]
+    by_name = [f for f in times if sounds_like_time(f.name[table:])]
+    return by_name or (times if len(times) == 1 else [])
+
+
+def propose_declaration(
+    found: EventColumns, columns: Sequence[ColumnStatistics]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the content of `interactions`, and notes on what it means."""
+    by_name = {f.name: f for f in columns}
+    declared: dict[str, Any] = {"user": found.user, "item": found.item, "time": found.time}
+    form, notes = by_name[found.time].time_form, []
+    if form in TIME_FORMS[1:]:
+        declared["time_unit"] = form
+    if found.rating:
+        f = by_name[found.rating]
+        low, high = f.low or 0.0, f.high or 1.0
+        middle = (low + high) / 2
+        positive = high if is_binary(f) else float(int(middle) + 1)
+        declared |= {"rating": found.rating, "positive": positive}
+        notes.append(
+            f"events with {found.rating} below {positive:g} are left out; interactions.positive "
+            "sets another bound, interactions.below=negative keeps them as rows of label 0"
+        )
+    return declared | {"max_length": MAX_LENGTH, "train_on": TRAIN_ON}, notes
+
+
+def whole_number_ids(
+    found: EventColumns, columns: Sequence[ColumnStatistics], written: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of users and items that are whole numbers, which text files do not say.
+
+    As texts they would be hashed, and recommended items could not be named.
+
+    Args:
+        found: the columns of an event.
+        columns: all of them.
+        written: columns of whole numbers such as 12.0.
+    """
+    whole = {f.name for f in columns if pt.is_integer(f.type)} | set(written)
+    settings = {"encode": "vocabulary", "input": "integer"}
+    return {name: settings for name in (found.user, found.item) if name in whole}
+
+
+def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
+    """Return the role of each column: its part in an event, or that it is left out."""
+    parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
+    unused = "no part of an event; interactions.sequences puts ids into the histories"
+    kinds = "a type? interactions.events predicts some of them, with train_on: every"
+    return {
+        f.name: Role("interactions", f"the {parts[f.name]}")
+        if f.name in parts
+        else Role("", kinds if _may_be_event_type(f) else unused)
+        for f in columns
+    }
+
+
+def _is_id(f: ColumnStatistics) -> bool:
+    is_single = not (pt.is_nested(f.type) or f.separator)
+    return is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
+
+
+def _unnamed_ids(columns: Sequence[ColumnStatistics], part: str) -> list[str]:
+    """Return what may be the users or the items among columns whose names do not say so."""
+    ids = [f for f in columns if _is_id(f)]
+    ids = [f for f in ids if not _may_be_event_type(f)] or ids
+    if part == "item":  # such as a session, and the number of a step in it
+        ids = [f for f in ids if not (SESSION.fullmatch(f.name) or may_order(f))] or ids
+    return [f.name for f in ids]
+
+
+def _may_be_event_type(f: ColumnStatistics) -> bool:
+    return is_text(f.type) and 2 <= f.num_distinct <= MAX_EVENT_TYPES and not f.separator
+
+
+def _may_be_rating(f: ColumnStatistics) -> bool:
+    is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
+    is_stars = is_stars and not f.amounts
+    return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
+
+
+def choose_events(
+    table: pa.Table, columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
+) -> EventColumns | None:
+    """Return the columns of an event, if the next item is what the table is for.
+
+    That is so if it has a user, an item and a time, and no column looks like a label.
+
+    Args:
+        table: a sample of the rows.
+        columns: its statistics.
+        hints: what the user says of them.
+        notes: gets a sentence on the task that is proposed, and how to get the other one.
+    """
+    must = hints.task == "next_item" or bool(hints.user or hints.item)
+    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
+    free = [f for f in columns if f.name not in named]
+    given = {"user": hints.user, "item": hints.item, "time": hints.time}
+    labels = hints.labels or find_label_candidates(free)[0]
+    if hints.task in ("label", "regression", "classes") or (labels and not must):
+        if hints.task is None and all(_has_part(free, given)):
+            notes.append(
+                f"task: predicts {', '.join(labels)} from the columns of its row; --task "
+                "next_item proposes each user's history and the next item instead"
+            )
+        return None
+    events = find_event_columns(free, given, must=must)
+    if events is not None:
+        taken = (events.user, events.item, events.time, events.rating)
+        if not hints.user:
+            notes += [
+                f"{f.name}: is missing in {f.missing_share:.1%} of the events: each {events.user} "
+                f"has a history; --user {f.name} takes the events that have one"
+                for f in free
+                if USER.fullmatch(f.name) and f.name not in taken and f.missing_share < 1
+            ]
+        if not hints.time:
+            others = [f for f in free if f.name not in taken]
+            finer, found = find_finer_time(table, events.user, events.time, others)
+            events = replace(events, time=finer or events.time)
+            notes += found
+        notes += describe_events(table, (events.user, events.item, events.time), free)
+        other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
+        other = other or "--label NAME proposes to predict a column instead"
+        notes.append(
+            f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
+            f"{events.time}; {other}"
+        )
+    elif (has := _has_part(free, given)) == [True, False, True]:
+        parts = {f.name for part in ("user", "time") for f in find_event_parts(free, part)}
+        free = [f for f in free if f.name not in {*parts, *given.values()}]
+        if ids := _unnamed_ids(free, "item")[:MOST_NAMED]:
+            more = f"; so does --item of {', '.join(ids[1:])}" if ids[1:] else ""
+            notes.append(
+                "it has users and times, but no column that is named like an item: --task "
+                f"next_item --item {ids[0]} proposes each user's history and the next "
+                f"{ids[0]}{more}"
+            )
+    elif all(has[:2]):
+        notes.append(
+            "it has users and items, but no column that looks like a time: --task next_item --time "
+            "COLUMN proposes each user's history in the order of COLUMN, and the next item"
+        )
+    return events
+
+
+def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
+    """Return whether there is a user, an item and a time."""
+    parts = ("user", "item", "time")
+    return [bool(given[part]) or bool(find_event_parts(columns, part)) for part in parts]

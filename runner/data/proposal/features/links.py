@@ -1,0 +1,169 @@
+"""Proposes a log link of labels that are amounts, where factors predict them better than sums.
+
+R rows of the sample, K rows with a label, F numbers, H rows to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import (
+    FEWEST_ROWS,
+    JudgingSample,
+    Rows,
+    is_number,
+    is_single_id,
+    read_number_label,
+    read_numbers,
+    value_codes,
+)
+from runner.data.proposal.features.buckets import standardise
+from runner.data.proposal.features.crosses import MOST_COLUMNS, fit_effects
+
+HEAVY_SKEW = 2.0  # of a label from 0 on, whose few large values would rule a squared error
+# What factors must gain over sums on the half of the rows that did not give them: a share of the
+# squared or of the absolute errors, while the squared ones grow by hardly any.
+SQUARED_GAIN, ABSOLUTE_GAIN, MOST_LOSS = 0.01, 0.02, 0.005
+SHRINKAGES = (1.0, 0.85, 0.7, 0.5)  # of the effects, of which the best counts
+MOST_LOG = 40.0  # of a prediction, as in a model
+ROUNDS = 10  # in which the factors of all columns settle
+
+
+def propose_log_links(
+    sample: JudgingSample, roles: Mapping[str, Role]
+) -> tuple[dict[str, Role], list[str]]:
+    """Return the roles of labels that get a log link, and a note on each.
+
+    They are those of which a few large values would rule a squared error, and which an additive
+    model of their logarithm predicts better than one of themselves.
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+    """
+    found, notes = {}, []
+    for name, role in roles.items():
+        if not is_number(role) or "grades" in role.settings:
+            continue
+        y_R = read_number_label(sample.table[name], role)
+        y_K = y_R[np.isfinite(y_R)]
+        if _is_heavy(y_K) and _are_factors(sample, roles, y_R):
+            link = {"link": "log", "scale": float(f"{y_K.mean():.2g}")}
+            found[name] = replace(role, settings={**role.settings, **link})
+            notes.append(
+                f"{name}: a few of its numbers are far above the others, and factors predict them "
+                "better than sums: `link: log` learns what multiplies it, and predicts means in "
+                "its own unit"
+            )
+    return found, notes
+
+
+def _is_heavy(y_K: np.ndarray) -> bool:
+    """Tell whether labels are from 0 on, and far from symmetric."""
+    if len(y_K) < FEWEST_ROWS or y_K.min() < 0 or not (deviation := y_K.std()):
+        return False
+    return float((((y_K - y_K.mean()) / deviation) ** 3).mean()) >= HEAVY_SKEW
+
+
+def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarray) -> bool:
+    """Tell whether factors of ids and numbers predict a label [R] better than sums of effects."""
+    known_R = np.isfinite(y_R)
+    y_K, halves = y_R[known_R], sample.halves(known_R)
+    ids, x_KF = read_features(sample, roles, known_R)
+    errors = []
+    for is_log in (False, True):
+        fits = [
+            (predict_additively(ids, x_KF, y_K, fitted, is_log=is_log), fitted, judged)
+            for fitted, judged in (halves, halves[::-1])
+        ]
+        by_shrinkage = []
+        for share in SHRINKAGES:  # as a penalty that validation chooses
+            off_K = np.concatenate(
+                [
+                    (_shrink(predicted_K, share, y_K, fitted, is_log=is_log) - y_K)[judged]
+                    for predicted_K, fitted, judged in fits
+                ]
+            )
+            by_shrinkage.append((float(np.square(off_K).mean()), float(np.abs(off_K).mean())))
+        errors.append(min(by_shrinkage))
+    (squared, absolute), (squared_log, absolute_log) = errors
+    is_better = squared_log <= (1 - SQUARED_GAIN) * squared
+    is_better |= absolute_log <= (1 - ABSOLUTE_GAIN) * absolute
+    return bool(is_better and squared_log <= min((1 + MOST_LOSS) * squared, y_K.var()))
+
+
+def read_features(
+    sample: JudgingSample, roles: Mapping[str, Role], known_R: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the number of each row's value [K] of columns of ids, and all numbers [K, F].
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        known_R: which rows these are.
+    """
+    table = sample.table
+    ids = [value_codes(table[name])[known_R] for name, role in roles.items() if is_single_id(role)]
+    numbers = [
+        standardise(read_numbers(table[name], role.settings)[known_R])
+        for name, role in roles.items()
+        if role.name == "numeric" and "size" not in role.settings
+    ]
+    x_KF = np.stack(numbers, axis=1) if numbers else np.zeros((int(known_R.sum()), 0))
+    return sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS], x_KF
+
+
+def predict_additively(
+    columns: Sequence[np.ndarray], x_KF: np.ndarray, y_K: np.ndarray, half: Rows, *, is_log: bool
+) -> np.ndarray:
+    """Return what an additive model [K] predicts that is fitted to some of the rows.
+
+    Each step is one of Newton's: of the squared error, or with a log link of the deviance of
+    Tweedie's distribution with p = 1.5, of labels in units of their deviation or their mean.
+
+    Args:
+        columns: the number of each row's value, [K] each.
+        x_KF: numbers.
+        y_K: labels.
+        half: the rows to learn from.
+        is_log: whether the effects are added up to the logarithm of a prediction.
+    """
+    mean, deviation = float(y_K[half].mean()), float(y_K[half].std())
+    unit = (mean if is_log else deviation) or 1.0
+    share_H = (y_K[half] if is_log else y_K[half] - mean) / unit
+    slope_of = partial(_newton, share_H, is_log=is_log)
+    sum_K = fit_effects(columns, np.zeros(len(y_K)), half, slope_of, ROUNDS, x_KF)
+    if is_log:
+        return np.asarray(np.exp(np.clip(sum_K, -MOST_LOG, MOST_LOG)) * unit)
+    return np.asarray(mean + sum_K * unit)
+
+
+def _shrink(
+    predicted_K: np.ndarray, share: float, y_K: np.ndarray, half: Rows, *, is_log: bool
+) -> np.ndarray:
+    """Return predictions [K] with a share of their effects, or of their logarithms', and the mean.
+
+    Many ids of few rows each are learnt by heart, and exponentials of that are far off.
+    """
+    mean = float(y_K[half].mean())
+    if share == 1:
+        return predicted_K
+    if not is_log:
+        return mean + share * (predicted_K - mean)
+    shrunk_K = predicted_K**share
+    return np.asarray(shrunk_K * (mean / (float(shrunk_K[half].mean()) or 1.0)))
+
+
+def _newton(
+    share_H: np.ndarray, sum_H: np.ndarray, *, is_log: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the slope and the expected curvature of each row's loss, with the signs of a step."""
+    if not is_log:
+        return share_H - sum_H, np.ones(len(sum_H))
+    root_H = np.exp(np.clip(sum_H, -MOST_LOG, MOST_LOG) / 2)
+    return share_H / root_H - root_H, root_H

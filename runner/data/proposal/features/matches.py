@@ -1,0 +1,113 @@
+"""Proposes how often a list holds the id of its row, where that tells of the label.
+
+R rows of the sample, K rows with a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.columns.column_specs import COUNT, SHARE
+from runner.data.columns.list_matches import count_matches
+from runner.data.columns.vectors import split_vectors
+from runner.data.core.columns import is_list
+from runner.data.files.read_files import single_array, unpacked_type
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import (
+    JudgedLabel,
+    JudgingSample,
+    is_single_id,
+    value_codes,
+)
+from runner.data.proposal.columns.label_leaks import LEAK_AUC, find_only_label, leak_auc
+from runner.data.proposal.features.crosses import add_effects, gain_of_cells
+
+FEWEST_MATCHES = 0.002  # of the rows: with fewer, the list is of other ids
+MOST_PAIRS = 100  # of a list and a column of ids that are tried
+BUCKETS = 10  # of the rows with a match
+# What a match must gain over the effects of all ids: AUC on the half of the rows that did not give
+# its effects. It is one number, so that chance gains less by it than by a cross.
+LEAST_GAIN, CHANCE_GAIN = 0.001, 0.3  # the latter divided by the root of the rows
+
+
+def propose_matches(
+    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose the number of a list's values that are the id of another column, or their share.
+
+    Whether a history holds the item that is shown, or its category, no model of sums over ids
+    sees, and one of vectors learns it id by id.
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        taken: names that no number may have.
+
+    Returns:
+        Name -> settings of each number, and a note on each. One that tells the label nearly
+        perfectly is not proposed, but warned of: a history that was written after the label.
+    """
+    table = sample.table
+    ids = {n: r.settings for n, r in roles.items() if r.name == "categorical"}
+    lists = [n for n in ids if not is_single_id(roles[n])]
+    single = [n for n in ids if n not in lists and _is_comparable(table[n].type)]
+    lists = [n for n in lists if _is_comparable(table[n].type)]
+    if not (lists and single and sample.labels):
+        return {}, []
+    codes = [value_codes(table[n]) for n in single]
+    judges = []  # each label with the logits [K] that the ids of a row give, by either half
+    for label in sample.judged_labels():
+        ids_K = [codes_R[label.known_R] for codes_R in codes]
+        judges.append((label, [add_effects(ids_K, label.y_K, half) for half in label.halves]))
+    found: dict[str, dict[str, Any]] = {}
+    notes = []
+    for history, item in list(product(lists, single))[:MOST_PAIRS]:
+        name, separator = f"{item}_in_{history}", ids[history].get("separator", "")
+        values = split_vectors(single_array(table, history), separator)
+        counts_R, shares_R = count_matches(values, single_array(table, item))
+        if name in taken or (counts_R > 0).mean() < FEWEST_MATCHES:
+            continue
+        if any(_gives_away(counts_R, y_R) for y_R in sample.labels):
+            notes.append(
+                f"warning: whether {history} holds {item} tells the label: was {history} known "
+                "before the label was?"
+            )
+            continue
+        by_count, by_share = (
+            max((_gain(x_R, *judge) for judge in judges), default=0.0)
+            for x_R in (counts_R, shares_R)
+        )
+        encode = SHARE if by_share > by_count + LEAST_GAIN else COUNT  # most matches are single
+        if max(by_count, by_share) >= max(LEAST_GAIN, CHANCE_GAIN / table.num_rows**0.5):
+            written = {"separator": separator} if separator else {}
+            scaled = {"log1p": True} if encode == COUNT else {}
+            found[name] = {"column": history, **written, "encode": encode, "of": item, **scaled}
+            found[name]["standardise"] = True
+            notes.append(f"whether {history} holds {item} tells of the label: {name} says it")
+    return found, notes
+
+
+def _is_comparable(type_: pa.DataType) -> bool:
+    inner = type_.value_type if is_list(type_) else type_
+    is_number = pt.is_integer(inner) or pt.is_floating(inner)
+    return is_number or unpacked_type(inner) in (pa.string(), pa.large_string())
+
+
+def _gives_away(counts_R: np.ndarray, y_R: np.ndarray) -> bool:
+    """Tell whether matches tell a label nearly perfectly, or are in rows of label 1 alone."""
+    column = pa.chunked_array([pa.array(counts_R, mask=counts_R == 0)])
+    return leak_auc(column, y_R) >= LEAK_AUC or find_only_label(column, y_R) == 1
+
+
+def _gain(x_R: np.ndarray, label: JudgedLabel, logits_by_half: Sequence[np.ndarray]) -> float:
+    """Return the AUC that the buckets of a number add to the logits of the other columns."""
+    x_K = x_R[label.known_R]
+    edges = np.unique(np.quantile(x_K[x_K > 0], np.linspace(0, 1, BUCKETS + 1)[:-1]))
+    cells_K = np.searchsorted(edges, x_K, "right")
+    return gain_of_cells(cells_K, label.y_K, logits_by_half, label.halves)

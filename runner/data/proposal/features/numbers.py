@@ -1,0 +1,204 @@
+"""Finds the numbers among whole numbers that may be ids, by what their order tells of the label.
+
+R rows of the sample, K rows with a label and a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.columns.amounts import are_plain_numbers
+from runner.data.proposal.columns.column_names import USER, guess_kind, sounds_like_time
+from runner.data.proposal.columns.column_statistics import ColumnStatistics
+from runner.data.proposal.columns.guess_roles import (
+    DOUBT_REASON,
+    ORDER_REASON,
+    UNIQUE_REASON,
+    Role,
+    propose_numeric,
+)
+from runner.data.proposal.columns.judging_sample import JudgingSample, Rows, read_numbers
+from runner.data.proposal.columns.label_leaks import chance_error, rank_auc
+from runner.data.proposal.columns.sample_statistics import compute_amount_statistics
+from runner.data.proposal.features.number_ids import CHANCE_GAIN, LEAST_GAIN, means_of_buckets
+
+EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
+LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
+FEW_BEYOND = 0.1  # of the numbers of a half, which may lie among those of the other
+# What the order of quantities tells, as a share of what their values and the order tell together.
+# Where the order told anything, in 100 tables, it was 0.8 and more of most quantities, and below
+# 0.6 of ids such as schools, counties and firms.
+ORDER_SHARE = 0.8
+ORDER_ERRORS = 5.0  # of an AUC, which the order must tell more than chance
+PRIOR_ROWS = 10.0  # as many rows of its bucket's mean has each value, when both tell together
+MANY_ROWS_OF_VALUE = 50  # on average; a vector of its own then tells what a number would hide
+
+
+class _Told(NamedTuple):
+    """What single values tell of the label, and their order, as AUC on rows not learnt from."""
+
+    order: float  # of the numbers themselves
+    bucket: float  # of the means of ten buckets
+    values: float  # of the means of each value
+    both: float  # of the means of each value, rare ones drawn to their bucket's
+
+    @property
+    def number(self) -> float:
+        """What the numbers tell, as they are or in buckets."""
+        return max(self.order, self.bucket)
+
+
+def settle_doubts(
+    sample: JudgingSample, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> dict[str, Role]:
+    """Return the columns in doubt that are quantities, each with its new role.
+
+    They were taken for ids since neither a name nor the values spoke for a quantity. If the order
+    tells nearly all that the values tell, a vector for each rare value only learns by heart. Of a
+    large table a part of the rows cannot tell that, since more rows tell more of each value.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+    """
+    return {
+        f.name: Role("numeric", ORDER_REASON, propose_numeric(f))
+        for f in columns
+        if sample.is_whole
+        and roles[f.name].reason == DOUBT_REASON
+        and roles[f.name].name == "categorical"
+        and f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
+        and not _drifts(x_R := read_numbers(sample.table[f.name], {}), sample)
+        and _follows_order(x_R, sample)
+    }
+
+
+def propose_numbers_of_ids(
+    sample: JudgingSample,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    taken: Collection[str],
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose a number of each column of whole numbers whose order tells more than its values do.
+
+    Whole numbers are ids where nothing speaks for a quantity. Of a quantity with many values each
+    is seen too rarely for a vector of its own, or in a single row, as the kilometres of a car are.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+        taken: names that no number may have.
+
+    Returns:
+        Name -> settings of each number, and a note if there is one.
+    """
+    table = sample.table
+    found: dict[str, dict[str, Any]] = {}
+    for f in columns:
+        name, type_ = f"{f.name}_number", table[f.name].type
+        is_unique = roles[f.name] == Role("carried", UNIQUE_REASON)
+        if name in taken or not (roles[f.name].name == "categorical" or is_unique):
+            continue
+        is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
+        is_string = pt.is_string(type_) or pt.is_large_string(type_)
+        if is_string and not (f.separator or f.time_form or f.amounts):
+            texts = table[f.name].combine_chunks().drop_null().cast(pa.string())
+            if is_whole := are_plain_numbers(texts):  # as BigQuery writes integers
+                f = compute_amount_statistics(table[f.name], f.name, is_number=True) or f
+        if not is_whole:
+            continue
+        x_R = read_numbers(table[f.name], f.amounts.settings() if f.amounts else {})
+        if (is_unique and _may_number_rows(f, x_R)) or _drifts(x_R, sample):
+            continue
+        in_doubt = roles[f.name].reason == DOUBT_REASON
+        if _gains_by_order(x_R, sample) or (in_doubt and _follows_order(x_R, sample)):
+            found[name] = {"column": f.name, **propose_numeric(f)}
+    if not found:
+        return {}, []
+    ids, made = ", ".join(given["column"] for given in found.values()), ", ".join(found)
+    are = "are numbers" if len(found) > 1 else "is a number"
+    return found, [f"values of {ids} tell of the label by their order: {made} {are}"]
+
+
+def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:
+    """Tell whether nearly all numbers of one half of the rows are above those of the other.
+
+    Halves by time are, of what rises or falls with it: rows to come have values that no row had.
+    """
+    known_R = np.isfinite(x_R)
+    early, late = x_R[known_R & ~sample.late_R], x_R[known_R & sample.late_R]
+    if not (len(early) and len(late)):
+        return True
+    low, high = sorted((early, late), key=np.median)
+    return bool(np.quantile(low, 1 - FEW_BEYOND) <= np.quantile(high, FEW_BEYOND))
+
+
+def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
+    """Tell whether numbers that differ in nearly every row may be ids, times or rows' numbers.
+
+    These lie evenly between the lowest and the highest, or come in order; quantities hardly do.
+    """
+    x_K = np.sort(x_R[~np.isnan(x_R)])
+    shares_K = (x_K - x_K[0]) / max(x_K[-1] - x_K[0], 1.0)
+    is_even = np.abs(shares_K - np.linspace(0, 1, len(x_K))).max() < EVEN_DISTANCE
+    steps = np.diff(x_R[~np.isnan(x_R)])
+    is_sorted = (steps >= 0).all() or (steps <= 0).all()
+    is_time = bool(f.time_form) or sounds_like_time(f.name) or x_K[-1] > LARGEST_QUANTITY
+    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
+    return bool(is_even or is_sorted or is_time or named)
+
+
+def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
+    """Tell whether numbers tell more of a label than their single values, by more than chance."""
+    for label in sample.judged_labels(x_R):
+        y_K = label.y_K
+        gain = label.mean_both_ways(partial(_gain_of_order, x_R[label.known_R], y_K))
+        num_rows = 4 * len(y_K) * y_K.var()  # of which half are ones: a rare label tells less
+        if gain >= max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
+            return True
+    return False
+
+
+def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
+    """Return how much more AUC numbers, or their buckets, have than single values.
+
+    Of numbers that tell nothing one or the other has more by chance, so that it is at most half of
+    what they have more than chance.
+    """
+    told = _judge(x_K, y_K, fitted, judged)
+    return min(told.number - told.values, (told.number - 0.5) / 2)
+
+
+def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
+    """Tell whether the order of numbers tells a label, and their values little beside it."""
+    is_told, by_number, by_both = False, 0.0, 0.0
+    for known_R, y_K, halves in sample.judged_labels(x_R):
+        ways = [_judge(x_R[known_R], y_K, *order) for order in (halves, halves[::-1])]
+        told = _Told(*np.mean(ways, axis=0))
+        is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
+        by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5
+    return is_told and by_number >= ORDER_SHARE * by_both
+
+
+def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Told:
+    """Return what numbers tell of the label in one half of the rows, learnt from the other."""
+    values, code_K = np.unique(x_K, return_inverse=True)
+    counts_K = np.bincount(code_K[fitted], minlength=len(values))[code_K]
+    sums_K = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))[code_K]
+    bucket_K = means_of_buckets(x_K, y_K, fitted)
+    falls = rank_auc(x_K[fitted], y_K[fitted]) < 0.5
+    told = (
+        -x_K if falls else x_K,
+        bucket_K,
+        (sums_K + y_K.mean()) / (counts_K + 1),
+        (sums_K + PRIOR_ROWS * bucket_K) / (counts_K + PRIOR_ROWS),
+    )
+    return _Told(*(rank_auc(told_K[judged], y_K[judged]) for told_K in told))

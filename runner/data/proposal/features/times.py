@@ -1,0 +1,465 @@
+"""Proposes what to make of times: a split of the rows, and parts of the time as features."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.columns.times import (
+    AMBIGUOUS,
+    DAYS,
+    EARLIEST_S,
+    LATEST_S,
+    SECONDS_OF_DAY,
+    TEXT_DATES,
+    TIME_FORMS,
+    compute_time_part,
+    parse_times,
+)
+from runner.data.files.read_files import is_text, single_array
+from runner.data.proposal.columns.column_names import (
+    TIME,
+    guess_kind,
+    is_event_in_time,
+    is_start,
+    is_time_of_row,
+    sounds_like_time,
+)
+from runner.data.proposal.columns.column_statistics import ColumnStatistics, compute_statistics
+from runner.data.proposal.columns.guess_label import read_binary_labels
+from runner.data.proposal.columns.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
+from runner.data.proposal.columns.judging_sample import (
+    is_single_id,
+    read_number_label,
+    read_numbers,
+)
+from runner.data.proposal.columns.label_leaks import (
+    LEAK_AUC,
+    correlate_ranks,
+    find_only_label,
+    leak_auc,
+)
+from runner.data.proposal.features.times_of_ids import drop_times_of_ids
+from runner.errors import UserError, nearest_hint
+
+WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
+MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
+FEWEST_VALUES, MOST_BACK = 10, 0.001  # of a number that goes with the time; steps against it
+TRAIN_SHARE = 0.8  # of the rows, the first ones, where a split by time is proposed
+MEASURED_CORRELATION = 0.9  # of the ranks of a time and of a number to be predicted
+MOST_AFTER = 0.01  # of the rows with a time after that of the row
+
+
+@dataclass(frozen=True)
+class SplitTime:
+    """The column of times of a table."""
+
+    name: str
+    form: str  # of TIME_FORMS; empty: a number from an origin of its own
+    splits: bool  # whether its last tenths have rows
+    num_missing: int  # rows of the sample without a time
+
+    def read_seconds(self, sample: pa.Table) -> np.ndarray:
+        """Return [R] float64, seconds since 1970 or its own origin; NaN where a time is missing."""
+        return _read_times(sample, self.name, self.form)
+
+
+def choose_time(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    given: str | None,
+    *,
+    form: str = "",
+    splits: bool,
+) -> SplitTime | None:
+    """Return the column of times by which rows are split: the finest of those without gaps.
+
+    One whose whole name says that it is a time, such as `ts`, comes before all others, and that of
+    a row before that of its customer. A start with times of day, such as `start_time`, is taken
+    where there is nothing else.
+
+    Args:
+        given: the column that the user has named.
+        form: that the user has said of it.
+
+    Raises:
+        UserError: for a given column that may be of two forms, or whose values are no times in
+            the given one.
+    """
+    times = [f for f in columns if roles[f.name].reason == TIME_REASON and f.zero_share < 0.001]
+    starts = [f for f in times if is_start(f.name)]
+    times = [f for f in times if is_time_of_row(f.name)] or (starts if len(starts) == 1 else [])
+    if given:
+        times = [f for f in columns if f.name == given]
+    else:
+        times = [f for f in times if not _may_be_until_event(f, sample, roles)]
+        times = drop_times_of_ids(sample, times, roles)
+    # one that is called a time comes before one that may be that of a delivery
+    for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
+        own = form or f.time_form or ("" if f.low is not None else "text")
+        if AMBIGUOUS in own and given:
+            raise UserError(f"--time {f.name}: {_ask_for_form(f.name, own)}")
+        if AMBIGUOUS in own and is_text(f.type):
+            continue
+        own = "" if AMBIGUOUS in own else own
+        seconds_R = _read_times(sample, f.name, own)
+        known_R = seconds_R[~np.isnan(seconds_R)]
+        is_early = is_text(f.type) and len(known_R) and known_R.min() < EARLIEST_S
+        if is_early and not (given or sounds_like_time(f.name)):  # such as a day of birth
+            continue
+        others = f.time_form.split(AMBIGUOUS) if form and is_text(f.type) and f.time_form else ()
+        is_other = bool(others) and form not in others and len(known_R) < 0.99 * len(seconds_R)
+        if not len(known_R) or is_other:
+            if not given:
+                continue
+            known = ", ".join(TIME_FORMS)
+            in_form = f" in the form {own}" if own else ""
+            if len(known_R):
+                num_rows = len(seconds_R)
+                in_form += f" in {num_rows - len(known_R):,} of {num_rows:,} rows"
+            if others:  # the forms in which they are times; ISO 8601 needs none
+                ways = (f"--time {f.name}" + f"={o}" * (o != "text") for o in others)
+                known += f"; {' or '.join(ways)} reads them"
+            raise UserError(f"--time {f.name}: has no times{in_form}; forms are {known}")
+        if len(known_R) < 0.99 * len(seconds_R) and not given:
+            continue
+        if not given and is_start(f.name) and not np.ptp(known_R % SECONDS_OF_DAY):
+            continue  # of a membership, or the like
+        ends = np.quantile(known_R, [0.8, 0.9], method="higher")
+        in_train, in_validation = (known_R < ends[0]).mean(), (known_R < ends[1]).mean()
+        fits = 0.5 < in_train < in_validation - 0.02 and in_validation < 0.98
+        if fits or given or not splits:
+            num_missing = len(seconds_R) - len(known_R)
+            return SplitTime(f.name, own, bool(fits or given), num_missing)
+    return None
+
+
+def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None, str]:
+    """Return the name and the form, or an empty text, of `--time NAME[=FORM]`.
+
+    Args:
+        names: of all columns, which may have = in them.
+
+    Raises:
+        UserError: for a form that does not exist.
+    """
+    name, equals, form = (given or "").rpartition("=")
+    if given in names or not equals:
+        return given, ""
+    if form not in TIME_FORMS:
+        near = nearest_hint(form, TIME_FORMS)
+        raise UserError(
+            f"--time {given}: {form} is no form of times{near}; forms are {', '.join(TIME_FORMS)}"
+        )
+    return name, form
+
+
+def describe_possible_times(
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> list[str]:
+    """Return a note on columns that may be the time of a row, where none has been taken for it.
+
+    Numbers may be by their values or their name, and texts by their name.
+    """
+    notes = []
+    for f in columns:
+        named = TIME.fullmatch(f.name) is not None or (
+            sounds_like_time(f.name) and not guess_kind(f.name)
+        )
+        is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
+        if is_other and _may_be_until_event(f, sample, roles):
+            notes.append(
+                f"{f.name}: may be how long it took until the label, which is not known before, "
+                f"and is left out; if it is when rows came about, --time {f.name} splits them by "
+                f"it, and if it is known, --numeric {f.name} makes a feature of it"
+            )
+        elif is_other and is_start(f.name) and AMBIGUOUS not in f.time_form:
+            notes.append(
+                f"{f.name}: may be when a row came about; --time {f.name} splits the rows by it, "
+                "and makes features of its hour and its day of the week, where they differ"
+            )
+        if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
+            continue
+        if f.amounts:  # such as a time of day, which no split can go by
+            continue
+        if f.low is None:
+            if not (is_text(f.type) and f.num_distinct > MOST_DAYS) or f.time_form:
+                continue
+            if _are_of_some_form(f.examples):
+                notes.append(
+                    f"{f.name}: texts such as {f.examples[0]!r} are times, but not all texts have "
+                    "one form, so that they split no rows; pandas.to_datetime with format='mixed' "
+                    "reads several"
+                )
+            elif named:
+                example = next(filter(str.strip, f.examples), "")
+                notes.append(
+                    f"{f.name}: is named like a time, and texts such as {example!r} are in "
+                    "no known form; pandas.to_datetime with utc=True reads more forms"
+                )
+            continue
+        form = f.time_form if f.time_form in TIME_FORMS else ""
+        in_seconds = f.low >= EARLIEST_S and (f.high or 0.0) < LATEST_S
+        if not (form or in_seconds) or guess_kind(f.name) == "id":
+            if not (named and f.num_distinct > MOST_DAYS and f.low >= 0):
+                continue
+            may_be = "is named like a time, but may be a count"
+        else:
+            days = parse_times(pa.array([f.low, f.high]), form or "seconds").astype("M8[s]")
+            first, last = (str(day.astype("M8[D]")) for day in days)
+            may_be = f"could be times from {first} to {last}"
+        notes.append(
+            f"{f.name}: {may_be}; --time {f.name} splits the rows by it, which shows how a model "
+            "does on later rows"
+        )
+    return notes
+
+
+def find_times_until_event(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], kept: Collection[str]
+) -> dict[str, Role]:
+    """Return the roles of times with fractions, or of few rows, that would be features otherwise.
+
+    Beside a label such as `died`, a number called `time` may be that until it.
+
+    Args:
+        columns: of the table.
+        roles: of the columns.
+        kept: columns that the user has asked for.
+    """
+    if not any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items()):
+        return {}
+    return {
+        f.name: Role("", TIME_REASON)
+        for f in columns
+        if roles[f.name].name in FEATURES and f.name not in kept and TIME.fullmatch(f.name)
+        if f.low is not None and f.low < EARLIEST_S and f.num_distinct > MOST_DAYS
+        if not (f.time_form or f.amounts)
+    }
+
+
+def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[str, Role]) -> bool:
+    """Tell whether a time without a date may be that until the label, as in studies of survival.
+
+    A split by it would test on the rows that were watched longest, which have seen no event. So
+    would one by the time of a race, with which a number to be predicted rises, test on the slow.
+    """
+    has_date = f.low is None or f.time_form or f.low >= EARLIEST_S
+    if has_date or roles[f.name].reason != TIME_REASON:
+        return False
+    time_R = _read_times(sample, f.name, "")
+    for name, role in roles.items():
+        if role.name == "labels" and is_event_in_time(name):
+            return True
+        if role.name == "labels" and role.settings.get("type") == "regression":
+            label_R = read_number_label(sample[name], role)
+            if abs(correlate_ranks(time_R, label_R)) >= MEASURED_CORRELATION:
+                return True
+    return False
+
+
+def _are_of_some_form(texts: Sequence[str]) -> bool:
+    """Tell whether each of some texts is a time, be it in a form of its own."""
+    values = pa.array(texts, pa.string())
+    times_FR = np.array([parse_times(values, form) for form in ("seconds", *TEXT_DATES)])
+    return bool(((times_FR >= EARLIEST_S) & (times_FR < LATEST_S)).any(0).all())
+
+
+def ask_for_forms(times: Sequence[ColumnStatistics]) -> list[str]:
+    """Return a question for each column of times that may be of several forms."""
+    return [
+        f"{f.name}: {_ask_for_form(f.name, f.time_form)}" for f in times if AMBIGUOUS in f.time_form
+    ]
+
+
+def _ask_for_form(name: str, forms: str) -> str:
+    """Return a question for a column that may be of several forms."""
+    each = forms.split(AMBIGUOUS)
+    meanings = {"dmy": "the day", "mdy": "the month", "ymd": "the year"}
+    meanings |= {"yymmddhh": "hours", "yyyymmdd": "days"}
+    asked = "comes first" if each[0] in TEXT_DATES else "are counted"
+    return (
+        f"its values do not tell whether {' or '.join(meanings[form] for form in each)} {asked}; "
+        f"--time {' or '.join(f'{name}={form}' for form in each)} says it"
+    )
+
+
+def propose_split(
+    time: SplitTime | None, missing: Sequence[str], query: str | None = None
+) -> dict[str, Any]:
+    """Propose a split for what has no path: by time if there is a column of times.
+
+    Args:
+        query: the column whose rows of one value are ranked together, and so are in one split.
+    """
+    if not missing:
+        return {}
+    shares = dict.fromkeys(missing, 0.1)
+    if time and time.splits:
+        return {"split": {"time": time.name, **form_settings("input", time.form), **shares}}
+    shares = {"train": round(1 - 0.1 * len(missing), 1), **shares}
+    return {"split": {"group": query, **shares} if query else {"random": shares}}
+
+
+def drop_times_in_disguise(
+    sample: pa.Table, roles: dict[str, Role], time: SplitTime, kept: Collection[str]
+) -> list[str]:
+    """Leave out numbers that only rise, or only fall, with the time by which rows are split.
+
+    The test rows have values of them that no train row has, such as the year as a fraction or the
+    number of a row, for which nothing can have been learnt. So do ids such as a year or a season.
+
+    Args:
+        sample: rows of the table.
+        roles: of the columns; gets another one for each of these numbers.
+        time: by which the rows are split.
+        kept: columns that the user has asked for.
+
+    Returns:
+        A note if there are any, and other features.
+    """
+    seconds_R = time.read_seconds(sample)
+    is_train_R = seconds_R < np.nanquantile(seconds_R, TRAIN_SHARE)
+    found = []
+    for name, role in roles.items():
+        is_id = is_single_id(role) and pt.is_primitive(sample[name].type)
+        is_number = role.name == "numeric" and "size" not in role.settings
+        if not (is_id or is_number) or name in kept:
+            continue
+        x_R = read_numbers(sample[name], {} if is_id else role.settings)
+        known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
+        if len(np.unique(x_R[known_R])) < FEWEST_VALUES:
+            continue
+        is_seen_K = np.isin(x_R[known_R & ~is_train_R], x_R[is_train_R])
+        if is_id and is_seen_K.sum() > len(is_seen_K) / 2:
+            continue  # such as a year, if the last one began long ago
+        for sign in (1, -1):
+            x_K = sign * x_R[known_R]
+            order_K = np.lexsort((x_K, seconds_R[known_R]))
+            # rows of one time, such as a day, have no order: only steps to another time tell
+            is_later = np.diff(seconds_R[known_R][order_K]) > 0
+            if is_later.any() and (np.diff(x_K[order_K])[is_later] < 0).mean() <= MOST_BACK:
+                found.append(name)
+                break
+    num_features = sum(role.name in FEATURES for role in roles.values())
+    if len(found) in (0, num_features):  # or nothing else is there to learn from
+        return []
+    for name in found:
+        flag = f"--{roles[name].name} {name}"
+        roles[name] = Role("", f"moves one way with {time.name}; {flag} keeps it")
+    move = "move" if len(found) > 1 else "moves"
+    return [
+        f"{', '.join(found)} only {move} one way with {time.name}, by which the rows are split, so "
+        "that the test rows have values that no train row has: left out"
+    ]
+
+
+def describe_missing_times(time: SplitTime, num_rows: int) -> str:
+    """Return a note on the rows of a sample that have no time by which they could be split."""
+    return (
+        f"{time.name}: {time.num_missing:,} of {num_rows:,} sampled rows hold no time by which "
+        "they could be split: bad rows, which dataset.on_bad_rows=skip leaves out"
+    )
+
+
+def propose_time_parts(
+    sample: pa.Table, time: SplitTime, taken: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Propose the hour and the day of the week as features, where the rows have several.
+
+    A time of one day a month has no days of the week that would tell anything.
+    """
+    if not time.form:
+        return {}
+    seconds_R = time.read_seconds(sample)
+    weeks = (np.nanmax(seconds_R) - np.nanmin(seconds_R)) / (7 * SECONDS_OF_DAY)
+    days = np.unique(seconds_R[~np.isnan(seconds_R)].astype("M8[s]").astype("M8[D]"))
+    has_weekdays = weeks >= WEEKS_OF_WEEKDAYS and len(days) > len(np.unique(days.astype("M8[M]")))
+    form = form_settings("input", time.form)
+    parts = {}
+    for part in ("hour", "weekday"):
+        name = f"{time.name}_{part}"
+        several = len(np.unique(compute_time_part(seconds_R, part))) > 1
+        if name not in taken and several and (part == "hour" or has_weekdays):
+            parts[name] = {"column": time.name, "encode": part, **form}
+    return parts
+
+
+def propose_days(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+    time: SplitTime | None,
+    *,
+    wanted: Collection[str] = (),
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose days as numbers, of times beside that of the row, such as the day of a registration.
+
+    Days are counted until the time of the row. A time that is often after it is not known by then,
+    and one that tells a label nearly perfectly hardly is; neither is proposed.
+
+    Args:
+        sample: rows of the table.
+        columns: their statistics.
+        roles: of the columns.
+        time: of the row, if it is known.
+        wanted: columns whose days are proposed whatever they tell.
+
+    Returns:
+        Name -> settings of each number, and a note if there is one.
+    """
+    until = time if time and time.form else None
+    until_R = until.read_seconds(sample) if until else None
+    labels = [
+        label_R
+        for f in columns
+        if roles[f.name].name == "labels" and roles[f.name].settings.get("type") != "regression"
+        for label_R in read_binary_labels(
+            sample[f.name], f.name, dict(roles[f.name].settings)
+        ).values()
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for f in columns:
+        form = f.time_form or ("text" if f.low is None else "")
+        is_other = roles[f.name].reason == TIME_REASON and (time is None or f.name != time.name)
+        name = f"{f.name}_days"
+        if not is_other or not form or AMBIGUOUS in form or f.zero_share or name in roles:
+            continue
+        days_R = _read_times(sample, f.name, form) / SECONDS_OF_DAY
+        if until_R is not None:
+            days_R = until_R / SECONDS_OF_DAY - days_R
+            is_after = (days_R < 0).sum() > MOST_AFTER * len(days_R)
+            # the date of the row itself, as folders have it: what is left is the time of day
+            is_same_day = np.nanmin(days_R, initial=1.0) >= 0 and np.nanmax(days_R) < 1
+            if (is_after or is_same_day) and f.name not in wanted:
+                continue
+        days = pa.chunked_array([pa.array(days_R, from_pandas=True)])
+        if f.name not in wanted and any(
+            leak_auc(days, label_R) >= LEAK_AUC or find_only_label(days, label_R) is not None
+            for label_R in labels
+        ):
+            continue
+        found[name] = {"column": f.name, "encode": DAYS, **form_settings("input", form)}
+        if until:
+            found[name] |= {"until": until.name, **form_settings("until_input", until.form)}
+        found[name] |= propose_numeric(compute_statistics(days, name))
+    if not found:
+        return {}, []
+    what = f"the days until {until.name}" if until else "the days since 1970"
+    listed = ", ".join(settings["column"] for settings in found.values())
+    return found, [f"{listed}: {what} are proposed as numbers ({', '.join(found)})"]
+
+
+def form_settings(key: str, form: str) -> dict[str, str]:
+    """Return the setting that names a form of times, where it is not the usual one."""
+    return {key: form} if form in TIME_FORMS[1:] else {}
+
+
+def _read_times(sample: pa.Table, name: str, form: str) -> np.ndarray:
+    return parse_times(single_array(sample, name), form if form in TIME_FORMS else "seconds")

@@ -1,0 +1,121 @@
+"""Proposes the time of a row as a number, where the level of a label moves with the time.
+
+R rows of the sample, K rows with a label and a time, F numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from runner.data.columns.times import DAYS, SECONDS_OF_DAY
+from runner.data.proposal.columns.guess_roles import Role
+from runner.data.proposal.columns.judging_sample import (
+    FEWEST_ROWS,
+    JudgingSample,
+    is_number,
+    read_number_label,
+)
+from runner.data.proposal.features.buckets import standardise
+from runner.data.proposal.features.links import predict_additively, read_features
+from runner.data.proposal.features.times import TRAIN_SHARE, SplitTime, form_settings
+
+# Shares of the rows in the order of their times: a model learns from those before a cut, and is
+# judged by a tenth that begins a tenth later, as the test follows validation; never by test rows.
+CUTS, LATER, JUDGED = (0.4, 0.5, 0.6, 0.7), 0.1, 0.1
+LAST_ROWS = 0.9  # of the rows to learn from: those behind it tell the level at their end
+LEAST_GAIN = 0.05  # of the squared error
+FEWEST_GAINS = 2  # of the cuts, the last one among them
+
+
+def propose_trend(
+    sample: JudgingSample,
+    roles: Mapping[str, Role],
+    time: SplitTime | None,
+    taken: Collection[str],
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Propose the days of the time by which rows are split, where a label's level goes with them.
+
+    Ids and numbers alone predict the mean level of all train rows, such as of prices of ten years,
+    for rows that are later than all of these. Where a straight line goes on, so do the days; where
+    the level of the last rows is nearer, the days end with the train rows (`clip`).
+
+    Args:
+        sample: rows of the table.
+        roles: of its columns.
+        time: by which rows are split; None: they are not.
+        taken: names that no number may have.
+
+    Returns:
+        Name -> settings of the number, and a note, if there is one.
+    """
+    seconds_R = sample.seconds_R
+    if time is None or not time.form or seconds_R is None or f"{time.name}_days" in taken:
+        return {}, []
+    by_label = {
+        name: _judge(sample, roles, name, seconds_R)
+        for name, role in roles.items()
+        if is_number(role) and "grades" not in role.settings
+    }
+    moving = [name for name, found in by_label.items() if found]
+    if not moving:
+        return {}, []
+    settings: dict[str, Any] = {"column": time.name, "encode": DAYS}
+    settings |= form_settings("input", time.form)
+    ends = ""
+    if "line" not in by_label.values():
+        end = np.nanquantile(seconds_R, TRAIN_SHARE, method="higher") / SECONDS_OF_DAY
+        settings["clip"] = [None, round(float(end), 5)]  # to a second
+        ends = ", which end with the train rows (`clip`), since the level of the last of them stays"
+    return {f"{time.name}_days": {**settings, "standardise": True}}, [
+        f"{time.name}: the level of {', '.join(moving)} moves with the time: its days since 1970 "
+        f"are proposed as a number ({time.name}_days){ends}"
+    ]
+
+
+def _judge(
+    sample: JudgingSample, roles: Mapping[str, Role], label: str, seconds_R: np.ndarray
+) -> str:
+    """Return what predicts later rows better than ids and numbers alone: `line`, `level` or ``.
+
+    It is a straight line in the time beside them, or the level of the last rows before a cut.
+    """
+    y_R = read_number_label(sample.table[label], roles[label])
+    known_R = np.isfinite(y_R) & np.isfinite(seconds_R)
+    if known_R.sum() < FEWEST_ROWS:
+        return ""
+    y_K, seconds_K = y_R[known_R], seconds_R[known_R]
+    columns, x_KF = read_features(sample, roles, known_R)
+    with_time_KF = np.column_stack([x_KF, standardise(seconds_K)])
+    is_log = roles[label].settings.get("link") == "log"
+    errors = []  # at each cut: alone, with the level, with the line
+    for cut in CUTS:
+        shares = (cut, cut + LATER, cut + LATER + JUDGED)
+        start, first, end = np.quantile(seconds_K, shares, method="higher")
+        fitted = np.flatnonzero(seconds_K < start)
+        judged_K = (seconds_K >= first) & (seconds_K < end)
+        if not (len(fitted) and judged_K.any()):  # most rows have one time
+            return ""
+        alone_K, line_K = (
+            predict_additively(columns, numbers_KF, y_K, fitted, is_log=is_log)
+            for numbers_KF in (x_KF, with_time_KF)
+        )
+        last = fitted[seconds_K[fitted] >= np.quantile(seconds_K[fitted], LAST_ROWS)]
+        mean, predicted = float(y_K[last].mean()), float(alone_K[last].mean())
+        level_K = alone_K * (mean / predicted) if is_log else alone_K + (mean - predicted)
+        found = (alone_K, level_K, line_K)
+        errors.append([float(np.square(p_K - y_K)[judged_K].sum()) for p_K in found])
+    alone, level, line = np.array(errors).T
+    fits = {name: _gains(alone, own) for name, own in (("line", line), ("level", level))}
+    if fits["line"] and line.sum() < level.sum():
+        return "line"
+    return "level" if fits["level"] else ""
+
+
+def _gains(before: np.ndarray, after: np.ndarray) -> bool:
+    """Tell whether squared errors, one for each cut, fall by enough, and at the last cut, too."""
+    gains = after < before
+    is_enough = after.sum() <= (1 - LEAST_GAIN) * before.sum()
+    return bool(is_enough and gains[-1] and gains.sum() >= FEWEST_GAINS)

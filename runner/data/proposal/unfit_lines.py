@@ -1,0 +1,114 @@
+"""Says why lines of a text file have another number of values than its first, with a remedy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_text import TextFormat, read_first_rows, read_text_chunks
+from runner.data.files.text_blocks import new_name, unpack_command
+from runner.errors import DataError
+
+# How values may be quoted but for the usual way, and what that is to a reader of Python's csv
+_QUOTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("its values stand between single quotes", {"quotechar": "'"}),
+    ("quotes within its values follow a backslash", {"escapechar": "\\"}),
+    ("spaces stand before its quotes", {"skipinitialspace": True}),
+)
+_MOST_UNFIT = 0.05  # of the lines that did not fit, which may not fit a better reading either
+
+
+def check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
+    """Check that a file without rows has no lines of another number of values than its names.
+
+    Raises:
+        DataError: naming the first such line.
+    """
+    chunk = next(read_text_chunks(file, {}, layout, skip_bad_rows=True), None) if layout else None
+    if layout is None or chunk is None or not chunk.malformed_lines:
+        return
+    line, problem = chunk.malformed_lines[0]
+    advice = describe_quoting(file, layout)
+    counts = re.fullmatch(r"(\d+) values, not (\d+)", problem)
+    is_same = {told for _, told in chunk.malformed_lines} == {problem}
+    if not advice and counts and is_same and int(counts[1]) == int(counts[2]) + 1:
+        advice = _describe_one_more(file, layout)
+    raise DataError(f"{file}: no line fits its first line: line {line} has {problem}{advice}")
+
+
+def describe_quoting(file: DataFile, layout: TextFormat) -> str:
+    """Return how the values of a file are quoted, if not as usual, and what quotes them as usual.
+
+    It is empty where no other way of quoting gives the lines as many values as the first has.
+    """
+    if layout.json_lines or layout.delimiter == " ":
+        return ""
+    text = read_first_rows(file)
+    rows = _read_rows(text, layout, {})
+    num_unfit = len(rows) - _count_fitting(rows)
+    for parts in (p for size in range(1, 4) for p in combinations(_QUOTINGS, size)):
+        options = {key: value for _, given in parts for key, value in given.items()}
+        num_left = len(rows) - _count_fitting(_read_rows(text, layout, options))
+        if num_left <= _MOST_UNFIT * num_unfit and num_unfit:
+            cause = " and ".join(cause for cause, _ in parts)
+            return f", since {cause}; {_requote(file, layout, options)} quotes them as usual"
+    return ""
+
+
+def _read_rows(text: str, layout: TextFormat, options: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of a text; none where Python's csv reads no rows of it."""
+    lines = io.StringIO(text, newline="")
+    try:
+        return list(filter(None, csv.reader(lines, delimiter=layout.delimiter, **options)))
+    except csv.Error:
+        return []
+
+
+def _count_fitting(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many rows have as many values as the first."""
+    return sum(len(row) == len(rows[0]) for row in rows)
+
+
+def _requote(file: DataFile, layout: TextFormat, options: Mapping[str, Any]) -> str:
+    """Return a command that reads a file as said, and writes it as usual; it keeps all values."""
+    mark = {} if layout.delimiter == "," else {"delimiter": layout.delimiter}
+
+    def write(given: Mapping[str, Any]) -> str:
+        values = {k: str(v) if v is True else json.dumps(v) for k, v in given.items()}
+        return "".join(f", {k}={v}" for k, v in values.items()).replace("'", "\\x27")
+
+    code = (
+        f"import csv, sys; csv.writer(sys.stdout{write({**mark, 'lineterminator': chr(10)})})"
+        f".writerows(csv.reader(sys.stdin{write({**mark, **options})}))"
+    )
+    return f"{unpack_command(file)} | python3 -c '{code}' > {new_name(file, 'table.csv')}"
+
+
+def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
+    """Return what makes a file readable, of which each line has a value more than the first."""
+    text, mark = read_first_rows(file), layout.delimiter.replace("\t", "\\t")
+    if text.splitlines()[1].rstrip("\r").endswith(layout.delimiter):
+        script, does = f"2,$s/[{mark}]\\r\\?$//", "takes the delimiter from the end of the lines"
+    elif _has_row_names(text, layout):
+        script, does = f"1s/^/row{mark}/", "gives a name to the first column, as R has not done"
+    else:
+        return "; values in which the delimiter stands need quotes, or the first line lacks a name"
+    made = new_name(file, "table.csv")
+    return f"; {unpack_command(file)} | sed '{script}' > {made} {does}"
+
+
+def _has_row_names(text: str, layout: TextFormat) -> bool:
+    """Tell whether lines begin with the names of R's rows: each has its own.
+
+    A value with quotes that are no usual ones may as well be two.
+    """
+    firsts = [row[0] for row in _read_rows(text, layout, {})[1:]]
+    rest = re.sub(r'"[^"]*"', "", text)
+    is_odd = '"' in rest or '\\"' in text or re.search(rf"[{re.escape(layout.delimiter)}] *'", rest)
+    return not is_odd and len(set(firsts)) == len(firsts)

@@ -1,0 +1,283 @@
+"""A delta: what changed in a model since a version of it, as a folder beside whole artifacts.
+
+docs/export.md describes the format. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from runner.data.prepare.recipe import hash_json
+from runner.errors import UserError
+from runner.serving.artifact.folder import (
+    EXPORT_WHOLE,
+    MANIFEST,
+    SCHEMA,
+    WRITE_ANEW,
+    Artifact,
+    GraphSpec,
+    read_manifest,
+    read_schema,
+    verify_files,
+)
+from runner.serving.artifact.loaded_graph import read_weights
+
+KIND = "delta"
+NO_DELTA = "no delta; `python -m runner export DIR --since MODEL --out DELTA` writes one"
+WEIGHTS = "delta.safetensors"
+PREFIX = "delta-"  # of the folders of deltas in a folder of deliveries
+# behind the name of a table: the numbers of the rows that changed or are new; of those that are
+# gone, as the base numbers them; and of those that are new
+ROWS, DELETED, INSERTED = "/rows", "/deleted", "/inserted"
+# facts of a whole artifact that become those of the delta
+CARRIED = ("checkpoint", "run", "versions")
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A delta whose files are those of its manifest."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def base(self) -> str:
+        """The version that it changes."""
+        return str(self.manifest["base"]["version"])
+
+    @property
+    def version(self) -> str:
+        """The version that it makes of it: the hash of all that its manifest says."""
+        return str(self.manifest["version"])
+
+    @property
+    def step(self) -> int:
+        """The update whose weights it brings."""
+        return int(self.manifest["checkpoint"]["step"])
+
+    @cached_property
+    def weights(self) -> dict[str, np.ndarray]:
+        """`<graph>/<weight>`: whole, or the rows that `.../rows` lists."""
+        return read_weights(self.path / WEIGHTS)
+
+    def check_base(self, artifact: Artifact) -> None:
+        """Check that this delta is one on the artifact's version.
+
+        Raises:
+            UserError: naming both versions.
+        """
+        if self.base != artifact.version:
+            base_step, step = self.manifest["base"]["step"], artifact.step
+            raise UserError(
+                f"{self.path}: is a delta on version {self.base} (step {base_step}), and not on "
+                f"version {artifact.version} (step {step}) of {artifact.path}; deltas are "
+                "applied in the order in which they were written"
+            )
+
+    def new_weights(
+        self, graph: str, weight: Callable[[str], np.ndarray | None]
+    ) -> dict[str, np.ndarray]:
+        """Return the weights of a graph that this delta changes, whole.
+
+        Args:
+            graph: its name.
+            weight: gives a weight of the base by name; None if the format has no use for it.
+
+        Raises:
+            UserError: for weights that do not fit those of the base.
+        """
+        changed = {}
+        for key, values in self.weights.items():
+            owner, _, name = key.partition("/")
+            if owner != graph or "/" in name or (old := weight(name)) is None:
+                continue
+            try:
+                changed[name] = self._new_weight(key, np.asarray(old), values)
+            except (ValueError, IndexError) as error:
+                problem = f"{self.path / WEIGHTS}: {key} does not fit the base's weight"
+                raise UserError(f"{problem}: {error}") from error
+            first = f"{name.rpartition('.rows.')[0]}.first_F"
+            if self.manifest["moved"].get(key, {}).get("starts_changed") and weight(first) is None:
+                raise UserError(
+                    f"{self.path}: tables of {key} begin elsewhere than in the base, which an ONNX "
+                    f"graph cannot follow: {EXPORT_WHOLE}, or serve pt2 or aoti"
+                )
+        return changed
+
+    def changed_weights(
+        self, graphs: Sequence[GraphSpec], weights: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return `new_weights` of several graphs; the names of weights are `<graph>/<weight>`."""
+        changed: dict[str, np.ndarray] = {}
+        for spec in graphs:
+            prefix = f"{spec.name}/"
+            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+            new = self.new_weights(spec.name, own.get)
+            changed |= {f"{prefix}{name}": values for name, values in new.items()}
+        return changed
+
+    def _new_weight(self, key: str, old: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return a weight with what this delta says of it.
+
+        Raises:
+            ValueError: for what does not fit the weight of the base; so is IndexError.
+        """
+        rows = self.weights.get(key + ROWS)
+        if rows is None:
+            if (old.shape, old.dtype) != (values.shape, values.dtype):
+                raise ValueError(f"{old.dtype} {old.shape} and {values.dtype} {values.shape}")
+            return np.array(values)
+        if (old.shape[1:], old.dtype) != (values.shape[1:], values.dtype):
+            raise ValueError(f"rows of {old.dtype} {old.shape[1:]} and {values.dtype}")
+        none = np.zeros(0, np.int64)
+        deleted, inserted = (self.weights.get(key + end, none) for end in (DELETED, INSERTED))
+        new = move_rows(old, deleted, inserted)
+        new[rows] = values
+        return new
+
+    def applied_to(self, artifact: Artifact) -> Artifact:
+        """Return the artifact with what its manifest and its transforms say after this delta."""
+        facts = {name: self.manifest[name] for name in (*CARRIED, "version")}
+        manifest = {**artifact.manifest, **facts}
+        if SCHEMA not in self.manifest["files"]:
+            return replace(artifact, manifest=manifest)
+        graphs, tasks, raw = read_schema(self.path)
+        return replace(artifact, manifest=manifest, graphs=graphs, tasks=tasks, raw=raw)
+
+
+def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> np.ndarray:
+    """Return a copy of stacked tables without the rows that are gone, and with zeros for new ones.
+
+    Args:
+        old_RD: the rows of the base.
+        deleted: numbers of the rows that are gone, in the base.
+        inserted: numbers of the rows that are new, in the result. The others keep their order.
+    """
+    new_RD = np.zeros((len(old_RD) - len(deleted) + len(inserted), *old_RD.shape[1:]), old_RD.dtype)
+    is_kept_R = np.ones(len(new_RD), bool)
+    is_kept_R[inserted] = False
+    new_RD[is_kept_R] = np.delete(old_RD, deleted, axis=0) if len(deleted) else old_RD
+    return new_RD
+
+
+def open_delta(path: Path | str) -> Delta:
+    """Open a delta after every file was checked against its manifest.
+
+    Raises:
+        UserError: for a folder that is no delta, is damaged, or is of a later version.
+    """
+    folder = Path(path)
+    delta = Delta(folder, _read_manifest(folder))
+    verify_files(folder, delta.manifest["files"])
+    return delta
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder, NO_DELTA, again="write it again")
+    if manifest.get("kind") != KIND:
+        raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
+    named = {k: v for k, v in manifest.items() if k != "version"}
+    if hash_json(named) != manifest.get("version"):
+        raise UserError(
+            f"{folder / MANIFEST}: damaged: its version is not the hash of the rest; {WRITE_ANEW}"
+        )
+    return manifest
+
+
+class Versioned(Protocol):
+    """What a delta can be for: a `Scorer`."""
+
+    @property
+    def version(self) -> str:
+        """The version that is served."""
+
+
+def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
+    """Return the delta in a folder whose base is what a scorer serves; None: there is none yet.
+
+    Args:
+        scorer: its version is the base that is looked for.
+        folder: of deliveries; folders not called `delta-*` are passed over, and so is one that is
+            being written.
+
+    Raises:
+        UserError: for a delta whose manifest is damaged, and a folder that cannot be read.
+    """
+    return DeltaFolder(folder).take(scorer.version)
+
+
+class DeltaFolder:
+    """The deltas of a folder, to be taken one after another.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        # version -> the delta on it, and the step of the version
+        self._on: dict[str, tuple[Path, int]] = {}
+
+    def take(self, base: str) -> Path | None:
+        """Return the delta on a version, of those that were there at one look the last by name.
+
+        The folder is looked at where none is known, and the next call looks for it anew.
+
+        Raises:
+            UserError: as `next_delta`, unless there is another delta on the version.
+        """
+        if base not in self._on and (problem := self._look()) and base not in self._on:
+            raise problem
+        return self._on.pop(base, (None, 0))[0]
+
+    def find_waiting(self, step: int) -> tuple[Path, int] | None:
+        """Return the first delta on another version of this step or a later one, and its base's.
+
+        It waits for others, since none is on the version of this step that is there.
+
+        Args:
+            step: of a version on which `take` has found no delta.
+        """
+        known = [(at, path) for path, at in self._on.values() if at >= step and path.exists()]
+        return min(known)[::-1] if known else None
+
+    def _look(self) -> UserError | None:
+        """Find all deltas; return what is wrong with the last of those that are damaged."""
+        problem = None
+        try:
+            found = sorted(self.path.glob(f"{PREFIX}*"))
+        except OSError as error:
+            return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
+        for path in found:
+            try:
+                version, step = _read_base(path, _state(path / MANIFEST))
+                self._on[version] = path, step
+            except UserError as error:
+                problem = error
+        return problem
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    """Return what tells a file from another one under its name."""
+    try:
+        now = file.stat()
+    except OSError:  # whoever reads it says so
+        return (0, 0, 0)
+    return now.st_ino, now.st_size, now.st_mtime_ns
+
+
+@lru_cache(maxsize=1 << 16)
+def _read_base(path: Path, state: tuple[int, int, int]) -> tuple[str, int]:
+    """Return the version that a delta is on, and its step (-1 if that is not known).
+
+    A manifest is read once in each of its states.
+    """
+    base = _read_manifest(path)["base"]
+    step = base.get("step")
+    return str(base["version"]), step if isinstance(step, int) else -1

@@ -1,0 +1,1 @@
+"""Writes a trained model as an artifact, and compares it with the run's evaluation."""

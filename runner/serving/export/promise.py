@@ -1,0 +1,260 @@
+"""What is served is what was evaluated: an artifact is scored on a split of its own run.
+
+B batch, T tasks, R rows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.batch import Batch, Prediction
+from runner.models.layers.retrieval import RetrievalModel
+from runner.serving.artifact.raw_rows import EncodedRows
+from runner.serving.export.run_inputs import RunInputs, select_rows
+from runner.serving.items.item_vectors import all_item_vectors
+from runner.serving.scorer import Scorer
+from runner.training.catalogue import attach_slices, open_catalogue
+from runner.training.job import Job
+from runner.training.loops.recorder import reduce_metrics
+from runner.training.update.context import Context
+
+# How far a metric may lie from that of the evaluation. The graph of a .pt2 has the very operators
+# of the model; a compiler or another runtime adds in another order.
+BOUNDS: Mapping[str | None, float] = {None: 1e-5, "fp16": 1e-4, "int8": 2e-3, "int4": 2e-2}
+LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
+MOVED_ROWS = 4  # in rankings rounding may swap so many rows
+# of a whole graph, relative to the logit or 1: in metrics a logit this close is the model's own,
+# since rows that are equal for a model are ordered by their rounding
+ROUNDING = 1e-5
+LATENCY_ROWS = (1, 64, 1024)
+
+
+@dataclass
+class Comparison:
+    """An artifact beside its evaluation."""
+
+    metrics: dict[str, float]
+    without_rounding: dict[str, float] | None = None  # the metrics if rounding changed no logit
+    largest_difference: float = 0.0  # of a logit
+    largest_logit: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def compare(
+    job: Job, scorer: Scorer, inputs: RunInputs, split: str, evaluated: Mapping[str, float]
+) -> Comparison:
+    """Score a split from its raw rows, and compare metrics and logits with the model's own.
+
+    A model trained with `trainer.amp=true` scores in float32 here, as its artifact does.
+
+    Args:
+        job: with the weights of the artifact.
+        scorer: of the artifact; its own transforms are used.
+        inputs: the run's raw rows.
+        split: the name of the split.
+        evaluated: metrics of `loop=eval` on this split.
+    """
+    context, model = job.context, job.context.model
+    is_amp = context.amp_dtype is not None
+    quantise = scorer.artifact.manifest["quantise"]
+    metrics, of_model, rounded = (job.make_metrics(True) for _ in range(3))
+    settings = job.metric_settings
+    rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
+    found = Comparison({})
+    context.set_eval_mode()
+    catalogue = open_catalogue(model, settings, job.dataset, split)
+    with without_autocast(context), context.evaluation_weights(), torch.no_grad(), catalogue:
+        if isinstance(model, RetrievalModel) and model.items_ID is not None:
+            items_ID = torch.from_numpy(all_item_vectors(scorer, model.item.num_rows))
+        else:
+            items_ID = None
+        for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
+            prediction, own_losses = job.task.eval_step(context, batch)
+            encoded = rows.take(batch.size)
+            scored = _score(scorer, encoded, prediction, batch, model, items_ID)
+            # rows that were skipped as bad have weight 0, and whatever score
+            counted_B1 = (batch.weights_B > 0)[:, None]
+            difference_BT = (scored.logits_BT - prediction.logits_BT).abs() * counted_B1
+            found.largest_difference = max(found.largest_difference, float(difference_BT.max()))
+            size_BT = prediction.logits_BT.abs()
+            found.largest_logit = max(found.largest_logit, float((size_BT * counted_B1).max()))
+            losses = dict(context.loss(scored))
+            slices = batch, job.dataset.schema, settings.slice_by, model
+            metrics.update(attach_slices(scored, *slices), losses)
+            if quantise is None:
+                is_rounding_BT = difference_BT <= ROUNDING * size_BT.clamp(min=1.0)
+                logits_BT = torch.where(is_rounding_BT, prediction.logits_BT, scored.logits_BT)
+                same = replace(scored, logits_BT=logits_BT)
+                rounded.update(attach_slices(same, *slices), losses)
+            if is_amp:
+                of_model.update(attach_slices(prediction, *slices), own_losses)
+    found.metrics, _ = reduce_metrics(metrics, context.ranks)
+    if quantise is None:
+        found.without_rounding, _ = reduce_metrics(rounded, context.ranks)
+    if is_amp:
+        evaluated, _ = reduce_metrics(of_model, context.ranks)
+    if isinstance(model, RetrievalModel):  # whose losses are of drawn items, which no graph scores
+        evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
+    found.problems = _find_problems(found, evaluated, scorer, job, split)
+    return found
+
+
+@contextmanager
+def without_autocast(context: Context) -> Iterator[None]:
+    """Within the block the model computes in float32."""
+    dtype, context.amp_dtype = context.amp_dtype, None
+    try:
+        yield
+    finally:
+        context.amp_dtype = dtype
+
+
+def _score(
+    scorer: Scorer,
+    rows: EncodedRows,
+    prediction: Prediction,
+    batch: Batch,
+    model: torch.nn.Module,
+    items_ID: torch.Tensor | None,
+) -> Prediction:
+    """Return the prediction of the model with what the artifact says instead."""
+    aux = dict(prediction.aux)
+    if isinstance(model, RetrievalModel) and items_ID is not None:
+        embeddings = model.embed(batch)
+        query_BD = torch.from_numpy(scorer.vectors("query", rows))
+        own_ID, model.items_ID = model.items_ID, items_ID
+        per_row = embeddings.per_row
+        aux |= model.rank_in_catalogue(query_BD, per_row["item"], per_row, batch.rows_B)
+        model.items_ID = own_ID
+    logits_BT = torch.from_numpy(np.ascontiguousarray(scorer.logits(rows)))
+    return replace(prediction, logits_BT=logits_BT, aux=aux)
+
+
+def _without_losses(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {n: value for n, value in metrics.items() if n.partition("/")[0] != "loss"}
+
+
+def _find_problems(
+    found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
+) -> list[str]:
+    quantise = scorer.artifact.manifest["quantise"]
+    bound = BOUNDS[quantise]
+    moved = MOVED_ROWS / job.dataset.num_rows[split]
+    compared = found.metrics if found.without_rounding is None else found.without_rounding
+    problems = []
+    for name, value in evaluated.items():
+        now = compared.get(name, math.nan)
+        if math.isnan(value) and math.isnan(now):
+            continue
+        if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
+            problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
+    allowed = LOGIT_BOUND * max(1.0, found.largest_logit)
+    if quantise is None and not found.largest_difference <= allowed:
+        problems.append(
+            f"a logit differs by {found.largest_difference:.3g}; at most {allowed:.3g} is rounding"
+        )
+    return problems
+
+
+class RowQueue:
+    """Encoded rows in the sizes that are asked for."""
+
+    def __init__(self, chunks: Iterator[EncodedRows]) -> None:
+        self._chunks = chunks
+        self._rest: EncodedRows | None = None
+        self._at = 0
+
+    def take(self, count: int) -> EncodedRows:
+        parts: list[EncodedRows] = []
+        while count:
+            if self._rest is None or self._at == self._rest.num_rows:
+                self._rest, self._at = next(self._chunks), 0
+                continue
+            stop = min(self._at + count, self._rest.num_rows)
+            parts.append(row_range(self._rest, self._at, stop))
+            count -= stop - self._at
+            self._at = stop
+        return parts[0] if len(parts) == 1 else concat_rows(parts)
+
+
+def row_range(rows: EncodedRows, start: int, stop: int) -> EncodedRows:
+    """Return consecutive rows."""
+    number_R = np.arange(rows.num_rows)
+    return select_rows(rows, (number_R >= start) & (number_R < stop))
+
+
+def concat_rows(parts: list[EncodedRows]) -> EncodedRows:
+    """Return the rows of several parts, one after another."""
+    ids = {}
+    for name, first in parts[0].ids.items():
+        found = [part.ids[name] for part in parts]
+        offsets = first.offsets_R1
+        if offsets is not None:
+            lengths = np.concatenate(
+                [np.diff(x.offsets_R1) for x in found if x.offsets_R1 is not None]
+            )
+            offsets = np.concatenate([[0], np.cumsum(lengths)])
+        weights = [x.weights for x in found if x.weights is not None]
+        ids[name] = replace(
+            first,
+            values=np.concatenate([x.values for x in found]),
+            missing=np.concatenate([x.missing for x in found]),
+            offsets_R1=offsets,
+            weights=np.concatenate(weights) if weights else None,
+        )
+    dense = {n: np.concatenate([part.dense[n] for part in parts]) for n in parts[0].dense}
+    bad_R = np.concatenate([part.bad_R for part in parts])
+    return EncodedRows(sum(part.num_rows for part in parts), dense, ids, bad_R)
+
+
+def first_rows(inputs: RunInputs, split: str, count: int) -> EncodedRows:
+    """Return the first rows of a split, repeated if it has fewer."""
+    rows = next(chunk for chunk in inputs.encoded_rows(split) if chunk.num_rows)
+    while rows.num_rows < count:
+        rows = concat_rows([rows, rows])
+    return row_range(rows, 0, count)
+
+
+def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> dict[str, Any]:
+    """Time model and graphs on prepared inputs, microseconds of the fastest call."""
+    model = job.context.model
+    batches: dict[int, Batch] = {}
+    for size in LATENCY_ROWS:
+        long_enough = [s for s in (split, *job.dataset.num_rows) if job.dataset.num_rows[s] >= size]
+        if long_enough:
+            batches[size] = next(iter(job.dataset.batches(long_enough[0], batch_size=size)))
+    times: dict[str, Any] = {"eager": {}, "exported": {}}
+    for size, batch in batches.items():
+        rows = first_rows(inputs, split, size)
+        ready = [(spec.name, scorer.arrays(spec.name, rows)) for spec in scorer.artifact.graphs]
+
+        def exported(ready: list[tuple[str, list[np.ndarray]]] = ready) -> None:
+            for name, arrays in ready:
+                scorer.run_arrays(name, arrays)
+
+        with torch.no_grad(), job.context.evaluation_weights():
+            eager_us, exported_us = _fastest_us(partial(model, batch), exported)
+        times["eager"][str(size)], times["exported"][str(size)] = eager_us, exported_us
+    return times
+
+
+def _fastest_us(*calls: Callable[[], object]) -> list[float]:
+    """Time functions in turns for a second; the fastest call of each was not interrupted."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    while sum(map(sum, taken)) < 1.0 and len(taken[0]) < 200:
+        for call, times in zip(calls, taken):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return [round(min(times) * 1e6, 1) for times in taken]

@@ -1,0 +1,1 @@
+"""Makes and measures an index of the items of an artifact."""

@@ -1,0 +1,1 @@
+"""The items of an exported retrieval model: ids, vectors, and the nearest to a query."""

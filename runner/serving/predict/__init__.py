@@ -1,0 +1,1 @@
+"""Scores the rows of files with the model of a run."""

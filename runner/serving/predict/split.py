@@ -1,0 +1,131 @@
+"""The rows of a run's own split as the input of a prediction, with their labels. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.core.fitted import with_fitted_transforms
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import RowChunk
+from runner.data.prepare.fingerprint import build_recipe
+from runner.data.prepare.recipe import SPLITS, prepare
+from runner.data.tabular.parts import iterate_split_chunks
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.errors import UserError, unknown_choice
+from runner.serving.rows.encode import Transforms
+from runner.serving.rows.input import InputTable, LocatedChunk, find_format
+
+
+@dataclass(frozen=True)
+class SplitTable(InputTable):
+    """The table that a run has learnt from, of which one split is scored."""
+
+    wanted: str = "test"  # the split
+    # where the splits of a split by time begin, as the training has found it
+    times: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def files(self) -> dict[str, list[DataFile]]:
+        return super(InputTable, self).files
+
+    @property
+    def columns_read(self) -> list[str]:
+        split = [self.row_split.column] if self.row_split.column else []
+        return list(dict.fromkeys([*super().columns_read, *split]))
+
+    def num_rows(self, counted: int) -> int:
+        return counted
+
+    def located_chunks(self, is_wanted: Callable[[int, int], bool]) -> Iterator[LocatedChunk]:
+        """Yield the rows of the split in the order of evaluations."""
+        start = 0
+        for chunk, masks in iterate_split_chunks(self, self.columns_read, self.times):
+            mask_R = masks.get(self.wanted, np.zeros(chunk.num_rows, bool))
+            for piece in _select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == self.wanted):
+                yield start, piece
+                start += piece.num_rows
+
+
+@dataclass(frozen=True)
+class SelectedRows(RowChunk):
+    """Some rows of a chunk, which know their places in it."""
+
+    chunk: RowChunk | None = None
+    rows_R: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def describe_row(self, row: int) -> str:
+        assert self.chunk is not None
+        # a slice of these rows begins at a later one
+        return self.chunk.describe_row(int(self.rows_R[self.first_row + row]))
+
+
+def _select_rows(chunk: RowChunk, mask_R: np.ndarray, *, gets_lines: bool) -> Iterator[RowChunk]:
+    """Yield the rows of a mask, then a row for each malformed line if they are this split's."""
+    mask_R = mask_R[: chunk.num_rows]
+    if mask_R.any():
+        rows_R, mask = np.flatnonzero(mask_R), pa.array(mask_R)
+        yield SelectedRows(
+            chunk.file,
+            chunk.row_group,
+            0,
+            len(rows_R),
+            None if chunk.table is None else chunk.table.filter(mask),
+            chunk.problem,
+            {name: texts.filter(mask) for name, texts in chunk.invalid_values.items()},
+            chunk=chunk,
+            rows_R=rows_R,
+        )
+    for line, text in chunk.malformed_lines if gets_lines else ():
+        yield RowChunk(chunk.file, None, line, 1, None, f"{chunk.file}: line {line}: {text}")
+
+
+def open_split(
+    dataset: Mapping[str, Any], transforms: Transforms, run: Path, split: str, keep: tuple[str, ...]
+) -> SplitTable:
+    """Return the rows of a split of a run's dataset.
+
+    Args:
+        dataset: the group of the run's configuration.
+        transforms: of the run.
+        run: its directory.
+        split: train, validation or test.
+        keep: columns that are carried into the output.
+
+    Raises:
+        UserError: for a split that there is not, a dataset whose rows are in no table, and files
+            that are gone.
+    """
+    recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
+    declared, fitted = transforms.declared, transforms.fitted
+    if declared.interactions is not None:
+        raise UserError(
+            "--split: the rows of this run were made of events; `python -m runner histories` makes "
+            "rows of events that predict scores, and loop=eval measures the splits"
+        )
+    if recipe is None or not hasattr(recipe, "make"):
+        raise UserError(
+            f"--split: dataset {dataset['_target_']} gives batches, and no columns that could be "
+            "scored and kept; name files to score instead"
+        )
+    common: dict[str, Any] = {"features": declared, "keep": keep, "id_types": fitted.id_types}
+    if isinstance(recipe, TableRecipe):
+        known = {*recipe.row_split.splits, *recipe.files}
+        settings = {name: getattr(recipe, name) for name in TableRecipe.__dataclass_fields__}
+        table = SplitTable(**{**settings, **common}, wanted=split, times=dict(fitted.times or {}))
+    else:
+        folder, prepared = prepare(recipe)
+        known = set(prepared.splits)
+        files = [str(folder / name) for name in prepared.splits.get(split, ())]
+        format_ = find_format(files, "parquet")
+        # the files of one split, all of whose rows are wanted
+        table = SplitTable(format_, files, None, wanted="train", **common)
+    if split not in known:
+        raise UserError(unknown_choice("--split", split, [s for s in SPLITS if s in known]))
+    return table

@@ -1,0 +1,377 @@
+"""Raw rows become the inputs of a run's model, by the transforms of its training. No torch here.
+
+R rows of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.columns.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.columns.column_types import (
+    check_column_types,
+    id_types,
+    numbers_in_texts,
+    rewritten_columns,
+)
+from runner.data.columns.encode import encode_chunk, make_blank_rows
+from runner.data.columns.hash_text import hash_texts
+from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
+from runner.data.core.fitted import FITTED_FILE, FittedTransforms
+from runner.data.files.bad_rows import MAX_EXAMPLES, RowValidator
+from runner.data.files.read_files import (
+    RowChunk,
+    decode_dictionaries,
+    read_uuids,
+    restore_uuids,
+)
+from runner.data.files.text_values import with_points
+from runner.data.tabular.fit import with_declared_sizes
+from runner.errors import DataError
+from runner.serving.rows.input import MEMORY, InputPart
+
+_UUID_TEXT, _UUID_LENGTH = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$", 36
+# true and false as programs write them, the last ones Postgres
+BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", "f"))
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """What a run's training has declared, and fitted, of the columns that it read."""
+
+    declared: Declared  # all columns, labels included
+    fitted: FittedTransforms  # vocabularies, statistics, sizes of tables, and the types of ids
+    decimal: str = "."  # before the fractions of numbers in the training's texts
+
+    @property
+    def features(self) -> Declared:
+        """The columns that the model's inputs are made of."""
+        return replace(self.declared.features, places={})
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of encoded rows. Every row has a weight, which is 0 if it is bad."""
+        return rewritten_columns(self.declared, self.fitted, has_weights=True)
+
+
+def load_transforms(declared: Declared, run: Path) -> Transforms:
+    """Read the transforms that a run directory keeps.
+
+    Raises:
+        DataError: if they are damaged, or are not those of the declared columns.
+    """
+    folder = run / "data"
+    fitted = FittedTransforms()
+    if (folder / FITTED_FILE).exists():
+        fitted = FittedTransforms.load(folder)
+    fitted = with_declared_sizes(fitted, declared)
+    missing = {s.table_name for s in declared.ids} - fitted.num_rows.keys()
+    missing |= {s.name for s in declared.numeric if s.standardise} - fitted.moments.keys()
+    if missing:
+        raise DataError(
+            f"{folder}: has no fitted transform of {', '.join(sorted(missing))}, which the run's "
+            "schema declares: it was changed after the training; undo that, or train again"
+        )
+    return Transforms(declared, fitted)
+
+
+def plain_transforms(columns: Columns) -> Transforms:
+    """Return the transforms of prepared columns, whose ids are rows of tables already."""
+    numeric = [
+        NumericSpec(c.name, c.name, c.log1p, moved, (c.clip_min, c.clip_max), c.default)
+        for c in columns.numeric
+        for moved in [bool(c.mean) or c.std != 1]
+    ]
+    pooled = [
+        IdSpec(
+            c.name,
+            c.name,
+            c.encode,
+            c.num_rows,
+            c.salt,
+            default=c.default,
+            list=c.is_list,
+            weights=c.weights or "",
+            pooling=c.pooling,
+            table=c.table,
+        )
+        for c in columns.categorical
+    ]
+    sequences = [
+        IdSpec(c.name, c.name, num_rows=c.num_rows, table=c.table, max_length=c.max_length)
+        for c in columns.sequences
+    ]
+    declared = Declared(
+        labels=tuple(
+            LabelSpec(
+                c.name, c.name, c.kind, c.allowed, one_of=c.one_of, link=c.link, scale=c.scale
+            )
+            for c in columns.labels
+        ),
+        numeric=tuple(numeric),
+        ids=(*pooled, *sequences),
+        groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
+    )
+    fitted = FittedTransforms(
+        num_rows={spec.table_name: spec.num_rows or 0 for spec in declared.ids},
+        mean_length={c.name: c.mean_length for c in columns.lists},
+        moments={c.name: [c.mean, c.std] for c in columns.numeric},
+        id_types={spec.column: "integer" for spec in declared.ids},
+    )
+    return Transforms(declared, fitted)
+
+
+def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
+    """Give columns the types of their roles where their own do not tell what was learnt.
+
+    They are those without any value, of which Arrow knows no type, and pandas says NaN, and
+    booleans and UUIDs that the training's files had as texts, such as `True` in CSV: they become
+    the texts in its vocabulary. Texts of UUIDs become bytes where it has these, and texts of
+    several numbers get decimal points where the training's had commas.
+
+    Args:
+        transforms: of the run.
+        table: columns, of which only those of the model's inputs change.
+    """
+    features = transforms.features
+    numbers = {spec.column for spec in features.numbers}
+    texts = {name for spec in features.ids if spec.separator for name in spec.columns}
+    texts |= {spec.column for spec in features.numbers if spec.separator}
+    texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
+    lists = {c for s in features.ids if s.is_list and not s.separator for c in s.columns}
+    lists |= {spec.column for spec in features.numbers if spec.size and not spec.separator}
+    for index, (name, type_) in enumerate(zip(table.schema.names, table.schema.types)):
+        plain = pa.float64() if name in numbers else pa.int64()
+        if pt.is_floating(type_) and name in texts | lists:
+            are_missing = pc.all(pc.is_null(table.column(index), nan_is_null=True))
+            if are_missing.as_py() and table.num_rows:
+                type_ = pa.null()
+                table = table.set_column(index, name, pa.nulls(table.num_rows))
+        if pt.is_list(type_) and pt.is_null(type_.value_type):
+            target = pa.list_(plain)
+        elif pt.is_null(type_):
+            target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
+        elif pt.is_boolean(type_) and name in texts and (words := _known_words(transforms, name)):
+            texts_R = pc.if_else(table.column(name), *words)
+            table = table.set_column(index, name, texts_R)
+            continue
+        elif name in texts and (uuids := read_uuids(table, name)) is not None:
+            texts_R = pa.array([value and str(value) for value in uuids], pa.string())
+            # files with a type of UUIDs are learnt by their bytes
+            if _knows(transforms, name, texts_R):
+                table = table.set_column(index, name, texts_R)
+            continue
+        elif name in texts and (pt.is_string(type_) or pt.is_large_string(type_)):
+            bytes_R = _uuids_as_bytes(table.column(index))
+            if bytes_R is not None and _knows(transforms, name, bytes_R):
+                table = table.set_column(index, name, bytes_R)
+            continue
+        else:
+            continue
+        if name in features.columns:
+            table = table.set_column(index, name, table.column(index).cast(target))
+    return with_points(table, numbers_in_texts(features)) if transforms.decimal == "," else table
+
+
+def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
+    """Return the words for true and false in the vocabulary of a column of ids; None: it has none.
+
+    Where several are known, none is taken, since nobody knows which is meant.
+    """
+    found = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
+    return found[0] if len(found) == 1 else None
+
+
+def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
+    """Return texts with UUIDs as their sixteen bytes, as Parquet has them; None if none is one."""
+    # the lengths of most ids tell it, in a fraction of the time of the expression
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) < _UUID_LENGTH:
+        return None
+    are_uuids = pc.match_substring_regex(texts, _UUID_TEXT)
+    if not pc.any(are_uuids).as_py():
+        return None
+    pairs = zip(texts.to_pylist(), are_uuids.to_pylist())
+    values = [UUID(text).bytes if is_uuid else text and text.encode() for text, is_uuid in pairs]
+    return pa.array(values, pa.binary())
+
+
+def _knows(transforms: Transforms, column: str, texts: pa.Array) -> bool:
+    """Tell whether any of some texts is in a vocabulary of a column of ids."""
+    hashes = hash_texts(texts.drop_null())
+    return any(
+        bool(np.isin(hashes, transforms.fitted.vocabularies[spec.table_name]).any())
+        for spec in transforms.features.ids
+        if spec.column == column and spec.encode == "vocabulary" and not spec.is_list
+    )
+
+
+def check_input_types(
+    transforms: Transforms, input_schema: pa.Schema, path: str, *, same_format: bool
+) -> None:
+    """Check that the columns of an input can be read as in training.
+
+    Args:
+        transforms: of the run.
+        input_schema: the types of the columns as they are read.
+        path: of the input, for messages.
+        same_format: whether the input has the format of the run's data.
+
+    Raises:
+        DataError: for a type that an input of the model cannot take, and for a column of which it
+            is not known whether its ids were texts or numbers.
+    """
+    features, known = transforms.features, transforms.fitted.id_types
+    check_column_types(features, input_schema, path, is_input=True)
+    for spec in features.ids:
+        is_fixed = spec.encode == "as_is" or spec.input != "auto"
+        if same_format or (is_fixed and not spec.cross):
+            continue
+        for column in id_types(replace(features, ids=(spec,)), input_schema):
+            if column not in known:
+                type_ = input_schema.field(column).type
+                raise DataError(
+                    f"{path}: column {column!r} has type {type_}, and the files of the training, "
+                    "which tell whether its ids were texts or numbers, are not there any more; an "
+                    "input of the training's own format is taken to have its types"
+                )
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    """A part whose rows the model can take; bad ones have harmless values and weight 0."""
+
+    number: int
+    first_row: int
+    rows: pa.Table  # of the columns of `Transforms.columns`
+    kept: pa.Table  # the columns that are carried into the output
+    bad_R: np.ndarray
+    messages: tuple[str, ...]  # about the first bad rows
+
+
+class PartEncoder:
+    """Encodes parts.
+
+    Args:
+        transforms: of the run.
+        keep: columns that are carried into the output.
+        empty_rows: the columns that are read, without a row.
+        skip_bad_rows: bad rows are marked; otherwise the first is an error.
+        with_labels: rows have labels, which are checked as in training, and kept as `label_TASK`;
+            so is the `weight` of the rows, if the training has declared one.
+    """
+
+    def __init__(
+        self,
+        transforms: Transforms,
+        keep: Sequence[str],
+        empty_rows: pa.Table,
+        *,
+        skip_bad_rows: bool,
+        with_labels: bool = False,
+    ) -> None:
+        self._transforms, self._fitted = transforms, transforms.fitted
+        self._with_labels = with_labels
+        self._features = transforms.features
+        if with_labels:
+            self._features = replace(transforms.declared, carried=())
+        self._declared, self._keep = transforms.declared, list(keep)
+        self._skip_bad_rows = skip_bad_rows
+        nothing = RowChunk(MEMORY, None, 0, 0, with_types_of_roles(transforms, empty_rows))
+        validator = RowValidator.for_chunk(nothing, skip_bad_rows)
+        self._schema = encode_chunk(nothing, self._features, self._fitted, validator).schema
+        self.kept_schema = _plain_columns(empty_rows, self._keep).schema
+
+    def encode(self, part: InputPart) -> EncodedPart:
+        """Encode the rows of a part.
+
+        Raises:
+            DataError: for the first bad row, unless bad rows are skipped.
+        """
+        rows, kept, bad, messages = [], [], [], []
+        if (whole := self._encode_whole(part)) is not None:
+            return whole
+        for piece in part.pieces:
+            if piece.table is None:  # could not be read, and bad rows are skipped
+                rows.append(make_blank_rows(piece.num_rows, self._schema))
+                kept.append(make_null_rows(piece.num_rows, self.kept_schema))
+                bad.append(np.ones(piece.num_rows, bool))
+                messages.append(piece.problem)
+                continue
+            validator = RowValidator.for_chunk(piece, self._skip_bad_rows)
+            typed = replace(piece, table=with_types_of_roles(self._transforms, piece.table))
+            rows.append(encode_chunk(typed, self._features, self._fitted, validator))
+            kept.append(_plain_columns(piece.table, self._keep))
+            bad.append(validator.bad_R)
+            messages += validator.messages
+        return self._make_part(
+            part, pa.concat_tables(rows), pa.concat_tables(kept), np.concatenate(bad), messages
+        )
+
+    def _encode_whole(self, part: InputPart) -> EncodedPart | None:
+        """Encode all pieces at once, which for small ones is much faster, if every row is good.
+
+        Otherwise return None: the slower way then reports a bad row with its place in its file.
+        """
+        tables = [piece.table for piece in part.pieces if piece.table is not None]
+        invalid = any(piece.invalid_values for piece in part.pieces)
+        if len(tables) == 1 or len(tables) < len(part.pieces) or invalid:
+            return None
+        table = pa.concat_tables(tables).combine_chunks()
+        typed = with_types_of_roles(self._transforms, table)
+        whole = RowChunk(MEMORY, None, part.first_row, table.num_rows, typed)
+        validator = RowValidator.for_chunk(whole, self._skip_bad_rows)
+        try:
+            rows = encode_chunk(whole, self._features, self._fitted, validator)
+        except DataError:
+            return None
+        if validator.bad_R.any():
+            return None
+        return self._make_part(part, rows, _plain_columns(table, self._keep), validator.bad_R, [])
+
+    def _make_part(
+        self,
+        part: InputPart,
+        rows: pa.Table,
+        kept: pa.Table,
+        bad_R: np.ndarray,
+        messages: Sequence[str],
+    ) -> EncodedPart:
+        rows = self._with_unread_columns(rows, bad_R)
+        shown = tuple(messages[:MAX_EXAMPLES])
+        if self._with_labels:
+            columns = {name: kept[name] for name in kept.column_names}
+            for label in self._declared.labels:
+                values_R = rows[label.name].to_numpy()
+                columns[f"label_{label.name}"] = pa.array(values_R, mask=bad_R)
+            if self._declared.weight:
+                columns["weight"] = rows[WEIGHT_COLUMN]
+            kept = pa.table(columns)
+        return EncodedPart(part.number, part.first_row, rows, kept, bad_R, shown)
+
+    def _with_unread_columns(self, rows: pa.Table, bad_R: np.ndarray) -> pa.Table:
+        """Add the columns that a batch has and a prediction does not read: labels and groups."""
+        zeros_R = pa.array(np.zeros(len(bad_R), np.int8))
+        labels = [label.name for label in self._declared.labels]
+        for name in [*labels, *(GROUP_PREFIX + name for name in self._declared.groups)]:
+            if name not in rows.column_names:
+                rows = rows.append_column(name, zeros_R)
+        if WEIGHT_COLUMN in rows.column_names:
+            return rows
+        return rows.append_column(WEIGHT_COLUMN, pa.array((~bad_R).astype(np.float32)))
+
+
+def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
+    """Make rows without a value in any column."""
+    return pa.table([pa.nulls(num_rows, column.type) for column in schema], schema=schema)
+
+
+def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    return restore_uuids(decode_dictionaries(table.select(names))).replace_schema_metadata(None)
