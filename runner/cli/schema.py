@@ -230,7 +230,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
         again = f"rm {shell_path(out)} && python -m runner {command} --label {shlex.quote(name)}"
-        return f"it has no label yet: write one into it, or propose anew: {again}"
+        return f"it has no label yet: write one into it, or run: {again}"
     more = START
     ids = {f.name for f, _ in proposal.with_role("categorical")}
     has_pairs = len(ids | proposal.more_ids.keys()) > 1

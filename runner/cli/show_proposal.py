@@ -43,7 +43,7 @@ def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     console.print(table)
     rows = f"{proposal.num_rows:,} rows, " if proposal.num_rows else ""
     split = proposal.places.get("split")
-    splits = f"split: {split}" if split else "all splits have their paths"
+    splits = f"split: {split}" if split else "each split has its own files"
     console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
     for note in (*proposal.notes, *_whole_number_notes(proposal)):
         console.print(on_one_line(note), markup=False, soft_wrap=True)

@@ -198,7 +198,7 @@ def test_labels_say_of_a_small_table_which_column_in_doubt_is_a_quantity(
     assert ("lots" in proposed["categorical"]) == (not is_number)
     assert ("lots_number" in proposed["numeric"]) == (not is_number)
     assert "f1" in proposed["categorical"] and "f1_number" not in proposed["numeric"]
-    assert ("whole numbers whose order tells of the label" in shown) == is_number
+    assert ("whole numbers whose order helps to predict the label" in shown) == is_number
 
 
 def test_y_beside_x_is_a_coordinate_unless_it_alone_can_be_the_label(write, propose):
@@ -381,7 +381,7 @@ def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     assert list(proposed["numeric"]) == ["num_views"]
     assert "3 whole-number columns taken as ids; --numeric user,item,f7 turns them into" in shown
     assert "1 whole-number column taken as a quantity; --categorical num_views turns it" in shown
-    assert "whole numbers, in doubt ids" in shown and "named like a quantity" in shown
+    assert "whole numbers, perhaps ids" in shown and "named like a quantity" in shown
     proposed, _ = propose(path, "--numeric", "f7", "--categorical=num_views")
     assert set(proposed["categorical"]) == {"user", "item", "num_views"}
     assert list(proposed["numeric"]) == ["f7"]
@@ -456,7 +456,7 @@ def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose
     path = write(label=label, result=np.where(label, 7, 3), almost=np.where(binary(3), label, 2))
     proposed, shown = propose(path)
     assert "result" not in proposed["categorical"] and "almost" in proposed["categorical"]
-    assert "warning: result alone tells label (AUC 1.0000)" in shown and "left out" in shown
+    assert "warning: result alone predicts label (AUC 1.0000)" in shown and "left out" in shown
     proposed, shown = propose(path, "--categorical", "result")
     assert "result" in proposed["categorical"] and "warning: result" in shown
 
@@ -466,7 +466,7 @@ def test_a_number_that_differs_in_every_row_and_tells_the_label_is_left_out(writ
     path = write(label=label, paid=label * 20 + noise[0], half=label * 2 + noise[1])
     proposed, shown = propose(path)
     assert list(proposed["numeric"]) == ["half"]
-    assert "warning: paid alone tells label (AUC 0.99" in shown
+    assert "warning: paid alone predicts label (AUC 0.99" in shown
 
 
 def test_a_column_that_tells_one_of_several_classes_stays_with_a_warning(write, propose):
@@ -478,9 +478,9 @@ def test_a_column_that_tells_one_of_several_classes_stays_with_a_warning(write, 
     )
     proposed, shown = propose(path, "--label", "kind", "--categorical", "petal")
     assert "petal" in proposed["categorical"] and "code" not in proposed["categorical"]
-    assert "warning: code alone tells kind (AUC 1.0000)" in shown
+    assert "warning: code alone predicts kind (AUC 1.0000)" in shown
     shown = propose(path, "--label", "kind")[1]
-    assert "warning: petal alone tells kind.setosa (AUC 1.0000): is petal known before" in shown
+    assert "warning: petal alone predicts kind.setosa (AUC 1.0000): is petal known before" in shown
     assert "--drop petal leaves it out" in shown
 
 
@@ -498,7 +498,7 @@ def test_what_tells_a_number_by_its_order_is_left_out_with_a_warning(write, prop
     path = write(price=price, price_eur=(-0.92 * price).round(2), noisy=noisy)
     proposed, shown = propose(path, "--label", "price")
     assert list(proposed["numeric"]) == ["noisy"]
-    assert "warning: price_eur alone tells price by its order" in shown and "left out" in shown
+    assert "warning: price_eur alone predicts price by its order" in shown and "left out" in shown
     proposed, shown = propose(path, "--label", "price", "--numeric", "price_eur")
     assert "price_eur" in proposed["numeric"] and "warning: price_eur" in shown
 
@@ -648,7 +648,7 @@ def test_chances_of_a_log_are_no_features_and_their_inverses_are_weights(write, 
     path = write(click=binary(), propensity_score=chance, ips_weight=1 / chance)
     proposed, shown = propose(path)
     assert proposed["weight"] == "ips_weight" and "numeric" not in proposed
-    assert "a chance that rows to come lack" in shown
+    assert "a probability that future rows lack" in shown
 
 
 def test_constants_weights_times_and_texts(write, propose):
@@ -1400,7 +1400,7 @@ def test_a_price_with_decimal_commas_is_no_list_and_the_label_is_named_in_a_comm
     written = yaml.safe_load(Path("klicks.yaml").read_text())
     assert written["numeric"]["Preis"] and written["categorical"]["Tags"]["separator"] == "|"
     [again] = re.findall(
-        r"propose anew: rm klicks.yaml && python -m runner schema (.*)", capsys.readouterr().out
+        r"or run: rm klicks.yaml && python -m runner schema (.*)", capsys.readouterr().out
     )
     Path("klicks.yaml").unlink()
     schema(shlex.split(again), ())
@@ -1484,7 +1484,7 @@ def test_numbers_that_only_move_one_way_with_the_time_of_the_split_are_left_out(
     )
     proposed, shown = propose(path)
     assert list(proposed["numeric"]) == ["price"]
-    assert "year_part, days_left only move one way with event_time" in shown
+    assert "year_part, days_left only rise or only fall with event_time" in shown
     proposed, shown = propose(path, "--numeric", "year_part,days_left")
     assert list(proposed["numeric"]) == ["year_part", "days_left", "price"]
     path = write(click=binary(), year_part=2016 + hours / 8766)  # whose rows are split at random
@@ -1510,7 +1510,7 @@ def test_ids_that_only_move_one_way_with_the_time_of_the_split_are_left_out(writ
         weekday=hours // 24 % 7,
     )
     proposed, shown = propose(path)
-    assert "season only moves one way with event_time" in shown
+    assert "season only rises or only falls with event_time" in shown
     assert "season" not in proposed["categorical"]
     assert {"version", "weekday"} <= proposed["categorical"].keys()
     assert "season" in propose(path, "--categorical", "season")[0]["categorical"]

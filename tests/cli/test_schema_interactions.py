@@ -72,7 +72,7 @@ def test_user_item_and_time_are_recognised(propose, names):
     declared = proposed["interactions"]
     assert (declared["user"], declared["item"], declared["time"]) == names
     assert proposed["split"] == "leave_one_out" and parse_schema(proposed).interactions
-    assert f"task: the next item ({names[1]}) of each user ({names[0]})" in shown
+    assert f"task: predict the next item ({names[1]}) of each user ({names[0]})" in shown
     assert "next: python -m runner dataset=parquet" in shown and "model=sasrec" in shown
     assert "trainer.eval_every=50 trainer.early_stop.patience=30" in shown  # of few histories
     assert "model.net.every=true model.net.uniform=0" in shown  # of 70 items none need be drawn
@@ -124,7 +124,7 @@ def test_a_rating_says_both_tasks(propose):
     table = columns(rating=np.arange(ROWS) % 5 + 1.0)
     proposed, shown = propose(table)
     assert list(proposed["labels"]) == ["rating"]
-    assert "task: predicts rating" in shown and "--task next_item proposes" in shown
+    assert "task: predict rating" in shown and "--task next_item proposes" in shown
     proposed, shown = propose(table, "--task", "next_item")
     declared = proposed["interactions"]
     assert (declared["rating"], declared["positive"]) == ("rating", 4)
@@ -174,14 +174,17 @@ def test_where_most_users_are_unknown_and_a_session_has_one_day_its_events_are_i
     proposed, shown = propose({**table, **frames, "price": np.arange(ROWS) / 7})
     parts = {"user": "session_id", "item": "item_id", "time": "timeframe"}
     assert proposed["interactions"].items() >= parts.items()
-    assert "eventdate: is one for all events of most session_id" in shown
-    assert "user_id: is missing in 66.6% of the events: each session_id has a history" in shown
+    assert "eventdate: for most session_id all events have the same time" in shown
+    assert "user_id: is missing in 66.6% of the events, so each session_id has a history" in shown
     proposed, shown = propose({**table, "watch_time": frames["timeframe"]})
     assert proposed["interactions"]["time"] == "eventdate"
-    assert "nearly all would be empty: --time NAME names what orders them, such as the" in shown
+    assert (
+        "nearly all histories would be empty: --time NAME names the column that orders the "
+        "events, such as the" in shown
+    )
     proposed, shown = propose({**table, **frames}, "--user", "user_id", "--time", "eventdate")
     assert proposed["interactions"].items() >= {"user": "user_id", "time": "eventdate"}.items()
-    assert "is one for all" not in shown and "is missing in" not in shown
+    assert "have the same time" not in shown and "is missing in" not in shown
 
 
 def test_a_row_for_each_user_with_ids_in_a_text_is_told_how_it_becomes_events(propose):
@@ -262,7 +265,7 @@ def test_lists_of_other_lengths_are_not_made_rows_together(propose):
 def test_other_columns_are_left_out_and_said(propose):
     proposed, shown = propose(columns(category=np.arange(ROWS) % 7))
     assert set(proposed) == {"path", "split", "interactions"}
-    assert "interactions.sequences puts ids into the histories" in shown
+    assert "interactions.sequences adds ids to the histories" in shown
 
 
 def test_what_may_be_the_type_of_an_event_is_told_how_to_declare_it(propose):
@@ -366,7 +369,7 @@ def test_names_of_items_are_those_and_no_others():
 def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(propose):
     table = columns(timestamp=None, place=np.arange(ROWS) % 50)
     _, shown = propose(table)
-    assert "it has users and items, but no column that looks like a time: --task next_item" in shown
+    assert "there are users and items, but no column looks like a time: --task next_item" in shown
     proposed, shown = propose(table, "--task", "next_item", "--time", "place")
     assert proposed["interactions"]["time"] == "place"
     assert "no column that looks like a time" not in shown
@@ -376,7 +379,9 @@ def test_users_and_times_without_an_item_are_told_which_column_may_be_one(propos
     places = {"spot_no": np.arange(ROWS) % 50, "lat": np.arange(ROWS) / 7, "lon": np.ones(ROWS) / 3}
     proposed, shown = propose(columns(item_id=None, **places))
     assert "interactions" not in proposed
-    assert "named like an item: --task next_item --item spot_no proposes each user's" in shown
+    assert (
+        "named like an item: --task next_item --item spot_no proposes to predict the next" in shown
+    )
     proposed, shown = propose(columns(item_id=None, **places), "--task", "next_item")
     assert proposed["interactions"]["item"] == "spot_no" and "named like an item" not in shown
 

@@ -141,7 +141,7 @@ def test_times_before_that_of_the_row_are_proposed_as_days_until_it(tmp_path, fr
     }
     assert "born, joined_at: the days until ts are proposed as numbers" in capsys.readouterr().out
     text = (tmp_path / "s.yaml").read_text()
-    assert "#   born: a time, as such; made of it: born_days" in text
+    assert "#   born: a time; used for born_days" in text
     assert "#   delivered_at: a time\n" in text
     path = str(tmp_path / "x.csv")
     found = propose(tmp_path, path, "--numeric", "delivered_at,refunded_at")

@@ -171,7 +171,7 @@ def test_a_history_that_was_written_after_the_label_is_warned_of(tmp_path, capsy
     table = pa.table({"item": items, "history": histories, "click": click})
     proposed, said = propose(tmp_path, table, capsys)
     assert "numeric" not in proposed
-    assert "warning: whether history holds item tells the label" in said
+    assert "warning: whether item is in history gives the label away" in said
 
 
 @pytest.mark.parametrize(

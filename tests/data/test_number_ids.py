@@ -99,7 +99,7 @@ def test_whether_a_value_is_missing_is_an_id_only_where_it_tells_of_the_label(ki
     lowest = x[~is_missing].min()
     settings = {"column": "x", "encode": "bucketise", "boundaries": [lowest]}
     assert found == {"x_missing": settings}
-    assert note == "whether a value of x is missing tells of the label: x_missing says so"
+    assert note == "whether x is missing helps to predict the label: proposed as x_missing"
     assert propose({**columns, "x_missing": item}, kind, ids=("item",)) == ({}, [])
 
 

@@ -51,7 +51,10 @@ def test_numbers_on_which_a_label_depends_by_hills_have_buckets(kind, missing):
     columns["age"] = np.where(rng.random(ROWS) < missing, np.nan, columns["age"])
     found, [note] = propose(columns, y, kind)
     assert found == {"age_bucket": {"column": "age", "encode": "bucketise", "buckets": 30}}
-    assert note == "the label is no straight function of age: age_bucket is of 30 buckets"
+    assert note == (
+        "the label does not rise or fall evenly with age: age_bucket, in 30 buckets, is proposed "
+        "as well"
+    )
     assert propose(columns, y, kind, taken=("age_bucket",)) == ({}, [])
 
 

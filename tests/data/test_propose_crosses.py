@@ -41,7 +41,10 @@ def test_two_ids_are_crossed_where_their_pairs_tell_the_label(kind):
     named = {**ids, "shop": np.array([f"s{n}" for n in ids["shop"]])}
     found, [note] = propose(named, y, kind)
     assert found == {"shop_product": {"cross": ["shop", "product"], "num_rows": 4096}}
-    assert note == "shop and product tell more together than each by itself: shop_product"
+    assert note == (
+        "shop and product predict more together than each alone: their pairs are proposed as "
+        "shop_product"
+    )
     assert propose(named, y, kind, taken=("shop_product",)) == ({}, [])
 
 

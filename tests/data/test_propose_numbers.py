@@ -51,7 +51,10 @@ def test_the_order_of_many_values_makes_a_number(kind, curve):
     y = noisy if kind else (noisy > 0).astype(int)
     found, [note] = propose(lots, y, kind)
     assert found == {"lot_number": {"column": "lot", "standardise": True}}
-    assert note == "values of lot tell of the label by their order: lot_number is a number"
+    assert note == (
+        "the order of the values of lot helps to predict the label: also proposed as a number, "
+        "lot_number"
+    )
     assert propose(lots, y, kind, taken=("lot_number",)) == ({}, [])
     with_gaps = pa.array(lots, mask=rng.random(ROWS) < 0.1)
     assert propose(with_gaps, y, kind)[0]["lot_number"]["default"] == pytest.approx(1_500, abs=100)

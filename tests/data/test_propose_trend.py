@@ -45,7 +45,7 @@ def test_a_level_that_rises_in_a_line_is_followed_beyond_the_train_rows(tmp_path
     proposed = propose(tmp_path, LEVELS["a price that rises"], form=form)
     expected = {"column": "date", "encode": "days", "standardise": True}
     assert proposed["numeric"]["date_days"] == expected | ({"input": form} if form else {})
-    assert "the level of revenue moves with the time" in capsys.readouterr().out
+    assert "the level of revenue changes with the time" in capsys.readouterr().out
 
 
 def test_a_level_that_stays_where_it_was_ends_with_the_train_rows(tmp_path):

@@ -125,7 +125,7 @@ def test_how_long_it_took_until_an_event_is_no_time_that_splits(tmp_path, capsys
         proposed = propose(path, tmp_path / f"{label}.yaml")
         assert ("time" in proposed["split"]) is splits
         assert "time" not in proposed["numeric"]
-        note = "time: may be how long it took until the label"
+        note = "time: may be the time until the label"
         assert (note in capsys.readouterr().out) is not splits
     path = str(tmp_path / "survival.parquet")
     pq.write_table(pa.table(table | {"status": (table["time"] < 900).astype(int)}), path)
@@ -146,7 +146,7 @@ def test_how_long_it_took_is_no_feature_beside_the_event_either(unit, tmp_path, 
     pq.write_table(pa.table(table), path)
     proposed = propose(path, tmp_path / "x.yaml", "--label", "status")
     assert "time" not in {*proposed["numeric"], *proposed.get("categorical", {})}
-    assert "time: may be how long it took until the label" in capsys.readouterr().out
+    assert "time: may be the time until the label" in capsys.readouterr().out
     proposed = propose(path, tmp_path / "y.yaml", "--label", "status", "--numeric", "time")
     assert "time" in proposed["numeric"]
     table["click"] = table.pop("status")
@@ -265,7 +265,7 @@ MAY_BE_TIMES = {
     "forms": (
         "c7",
         lambda s: [f"{datetime.fromtimestamp(x, UTC):{TWO_FORMS[x % 2]}}" for x in s],
-        "are times, but not all texts have one form",
+        "are times, but not all have the same form",
     ),
     "ids": ("order_id", lambda s: s, ""),
     "hours": ("hour", lambda s: s // 3600 % 24, ""),
@@ -345,7 +345,7 @@ def test_what_may_be_the_time_of_a_row_is_told_where_rows_are_split_at_random(
     assert "random" in proposed["split"]
     shown = capsys.readouterr().out
     assert note in shown
-    told = ("splits the rows by it", "no known form", "one form")
+    told = ("splits the rows by it", "no known form", "same form")
     assert any(words in shown for words in told) is bool(note)
 
 

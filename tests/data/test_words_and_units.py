@@ -122,7 +122,7 @@ def test_a_table_with_words_and_units_trains_on_the_numbers(tmp_path, format_):
     proposal = propose_schema(path, hints=Hints(labels=("label",)))
     settings = _settings(proposal)
     assert settings["unit"] == "kg" and settings["missing"] == ["refused"]
-    assert "x: 'refused' stands for a missing number (missing), in 5.0% of the rows" in "\n".join(
+    assert "x: 'refused' is read as missing (`missing`), in 5.0% of the rows" in "\n".join(
         proposal.notes
     )
     schema = {"labels": ["label"], "numeric": {"x": {**settings, "standardise": False}}}

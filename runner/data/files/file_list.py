@@ -187,8 +187,8 @@ def describe_days_of_names(files: Sequence[DataFile]) -> list[str]:
     if len(days) < len(files) or len({*days}) < 2:
         return []
     return [
-        f"the files are named by days, from {min(days)} to {max(days)}, of which no column tells: "
-        f"in folders such as dt={min(days)}/ the day is a column, by which rows are split"
+        f"the files are named by days, from {min(days)} to {max(days)}, but no column has the day: "
+        f"in folders such as dt={min(days)}/ it becomes a column, by which rows are split"
     ]
 
 

@@ -17,14 +17,14 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     Args:
         command: the words that proposed it, for its first line.
     """
-    lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: it guessed."]
+    lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: these are guesses."]
     lines += [f"{key}: {format_value(value)}" for key, value in proposal.places.items()]
     if proposal.interactions is not None:
         flow = ", ".join(f"{k}: {format_value(v)}" for k, v in proposal.interactions.items())
         lines += ["", f"interactions: {{{flow}}}"]
         lines += ["# min_count: {user: 5, item: 5} leaves out users and items with fewer events"]
     elif not proposal.with_role("labels"):
-        lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
+        lines += ["", "# labels: {NAME: {}}  # no column looks like the label: write its name here"]
     for role in ("labels", "numeric", "categorical"):
         columns = proposal.with_role(role)
         more = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}.get(role, {})
@@ -70,7 +70,7 @@ def _describe_use(proposal: SchemaProposal, column: str) -> str:
     """Name the features that are made of a column, which is none itself."""
     made = {**proposal.more_numbers, **proposal.more_ids}
     names = [name for name, settings in made.items() if settings.get("column") == column]
-    return f", as such; made of it: {', '.join(names)}" if names else ""
+    return f"; used for {', '.join(names)}" if names else ""
 
 
 def _describe_column(f: ColumnStatistics) -> str:

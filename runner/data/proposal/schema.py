@@ -258,9 +258,7 @@ def _compute_columns(
     """
     table = sample.table
     if "" in table.column_names and table[""].null_count < table.num_rows:
-        notes.append(
-            "the column without a name is left out; a name in the first line makes use of it"
-        )
+        notes.append("the column without a name is left out; to use it, name it in the first line")
     names = filter(None, table.column_names)
     return [sample.compute_statistics(n, is_number=are_numbers.get(n)) for n in names]
 

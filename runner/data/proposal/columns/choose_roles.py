@@ -93,9 +93,9 @@ def choose_labels(
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
         lists = _hint_on_lists(columns)
         return {}, [
-            f"no column looks like the label{listed}: --label NAME names it, and the proposal "
-            "lacks it until then; without a label there is nothing to train on but histories: of "
-            f"events, --user NAME --item NAME propose them and the next item{lists}"
+            f"no column looks like the label{listed}: name it with --label NAME; a table of events "
+            "needs no label: --user NAME --item NAME propose to predict each user's next item"
+            f"{lists}"
         ]
     roles = {}
     for name in names:
@@ -265,7 +265,7 @@ def _find_leak(
     aucs = {part: leak_auc(column, y_R) for part, y_R in parts.items()}
     told = [part for part, auc in aucs.items() if auc >= LEAK_AUC]
     if parts and len(told) == len(parts):
-        found = f"{name} alone tells {label} (AUC {min(aucs.values()):.4f})"
+        found = f"{name} alone predicts {label} (AUC {min(aucs.values()):.4f})"
         return f"{found}: is it known before {label} is?", ""
     for part, y_R in parts.items():
         if (only := find_only_label(column, y_R)) is not None:
@@ -274,7 +274,7 @@ def _find_leak(
         if len(parts) == 1 and is_zero_without_label(column, y_R):
             found = f"{name} is another number than {nothing} only where {part} is 1"
             return f"{found}: is it known before {part} is?", ""
-    steps = [f"{name} alone tells {part} (AUC {aucs[part]:.4f})" for part in told]
+    steps = [f"{name} alone predicts {part} (AUC {aucs[part]:.4f})" for part in told]
     steps += [
         f"{part} is 1 only where {name} is not {nothing}"
         for part, y_R in parts.items()
@@ -293,7 +293,7 @@ def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) 
     """Leave a column out unless the user has asked for it; return the whole warning."""
     if name not in kept:
         flag = f"--{roles[name].name} {name}"
-        roles[name] = Role("", f"tells the label; {flag} makes a feature of it")
+        roles[name] = Role("", f"gives the label away; {flag} makes it a feature")
         warning += " It is left out"
     return f"warning: {warning}"
 
@@ -313,7 +313,7 @@ def _drop_leaks_of_number(
             continue
         numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
         if tells_by_order(x_R, label_R):
-            found = f"{name} alone tells {label} by its order: is it known before {label} is?"
+            found = f"{name} alone predicts {label} by its order: is it known before {label} is?"
             warnings.append(_leave_out(name, found, roles, kept))
     numbers = {name: x_R for name, x_R in numbers.items() if roles[name].name}
     if (formula := find_formula(numbers, label_R)) is not None:

@@ -53,11 +53,18 @@ def find_finer_time(
         for f in others
         if may_order(f) and not f.missing_share and len(pairs(f.name)) >= LEAST_APART * len(users_S)
     ]
-    why = f"{time}: is one for all events of most {user}, and histories hold those strictly before"
+    why = (
+        f"{time}: for most {user} all events have the same time, and a history holds only those "
+        "of earlier times"
+    )
     if len(found) == 1:
-        return found[0], [f"{why}: {found[0]} orders them; --time {time} takes it nonetheless"]
+        return found[0], [
+            f"{why}: {found[0]} is used for the order instead; --time {time} uses {time} all the "
+            "same"
+        ]
     return "", [
-        f"{why}, so that nearly all would be empty: --time NAME names what orders them, such as "
+        f"{why}, so nearly all histories would be empty: --time NAME names the column that orders "
+        "the events, such as "
         f"{' or '.join(found) or 'the number of each row, where rows are in order'}"
     ]
 

@@ -51,8 +51,8 @@ TIME_REASON = "a time"
 FREE_TEXT = "free text"
 OBJECTS = "a list of objects"
 UNIQUE_REASON = "differs in nearly every row"
-DOUBT_REASON = "whole numbers, in doubt ids"
-ORDER_REASON = "whole numbers whose order tells of the label"
+DOUBT_REASON = "whole numbers, perhaps ids"
+ORDER_REASON = "whole numbers whose order helps to predict the label"
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,9 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if not f.amounts and WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
         return Role("weight", "named like the weight of a row")
     if PROPENSITY.fullmatch(f.name) and f.low is not None and 0 <= f.low <= (f.high or 0) <= 1:
-        return Role("", "a chance that rows to come lack; a column of 1 / it may be the --weight")
+        return Role(
+            "", "a probability that future rows lack; a column of its inverse may be the --weight"
+        )
     named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
     # a sample of a large table has most of its users once
     most_distinct = (0.99 if named else 0.9) * f.num_rows * (1 - f.missing_share)
@@ -222,7 +224,11 @@ def _numbers_rows(f: ColumnStatistics) -> bool:
 
 
 def _list_reason(f: ColumnStatistics) -> str:
-    more = ", or a sequence: move it there with a max_length" if HISTORY.search(f.name) else ""
+    more = (
+        "; if its order matters, move it to `sequences`, with a max_length"
+        if HISTORY.search(f.name)
+        else ""
+    )
     return f"a list{more}"
 
 

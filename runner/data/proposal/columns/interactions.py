@@ -172,8 +172,11 @@ def whole_number_ids(
 def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
     """Return the role of each column: its part in an event, or that it is left out."""
     parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
-    unused = "no part of an event; interactions.sequences puts ids into the histories"
-    kinds = "a type? interactions.events predicts some of them, with train_on: every"
+    unused = "not used; interactions.sequences adds ids to the histories"
+    kinds = (
+        "perhaps the type of an event: interactions.events predicts some types only, with "
+        "train_on: every"
+    )
     return {
         f.name: Role("interactions", f"the {parts[f.name]}")
         if f.name in parts
@@ -227,8 +230,8 @@ def choose_events(
     if hints.task in ("label", "regression", "classes") or (labels and not must):
         if hints.task is None and all(_has_part(free, given)):
             notes.append(
-                f"task: predicts {', '.join(labels)} from the columns of its row; --task "
-                "next_item proposes each user's history and the next item instead"
+                f"task: predict {', '.join(labels)} from the other columns of each row; --task "
+                "next_item proposes to predict the next item from each user's history instead"
             )
         return None
     events = find_event_columns(free, given, must=must)
@@ -236,8 +239,9 @@ def choose_events(
         taken = (events.user, events.item, events.time, events.rating)
         if not hints.user:
             notes += [
-                f"{f.name}: is missing in {f.missing_share:.1%} of the events: each {events.user} "
-                f"has a history; --user {f.name} takes the events that have one"
+                f"{f.name}: is missing in {f.missing_share:.1%} of the events, so each "
+                f"{events.user} has a history instead; --user {f.name} makes histories of the "
+                "events that have it"
                 for f in free
                 if USER.fullmatch(f.name) and f.name not in taken and f.missing_share < 1
             ]
@@ -250,23 +254,24 @@ def choose_events(
         other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
         other = other or "--label NAME proposes to predict a column instead"
         notes.append(
-            f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
-            f"{events.time}; {other}"
+            f"task: predict the next item ({events.item}) of each user ({events.user}) in the "
+            f"order of {events.time}; {other}"
         )
     elif (has := _has_part(free, given)) == [True, False, True]:
         parts = {f.name for part in ("user", "time") for f in find_event_parts(free, part)}
         free = [f for f in free if f.name not in {*parts, *given.values()}]
         if ids := _unnamed_ids(free, "item")[:MOST_NAMED]:
-            more = f"; so does --item of {', '.join(ids[1:])}" if ids[1:] else ""
+            more = f"; or name {', '.join(ids[1:])}" if ids[1:] else ""
             notes.append(
-                "it has users and times, but no column that is named like an item: --task "
-                f"next_item --item {ids[0]} proposes each user's history and the next "
-                f"{ids[0]}{more}"
+                "there are users and times, but no column is named like an item: --task next_item "
+                f"--item {ids[0]} proposes to predict the next {ids[0]} from each user's history"
+                f"{more}"
             )
     elif all(has[:2]):
         notes.append(
-            "it has users and items, but no column that looks like a time: --task next_item --time "
-            "COLUMN proposes each user's history in the order of COLUMN, and the next item"
+            "there are users and items, but no column looks like a time: --task next_item --time "
+            "COLUMN proposes to predict the next item from each user's history, in the order of "
+            "COLUMN"
         )
     return events
 

@@ -67,8 +67,8 @@ def propose_buckets(
         return {}, []
     made = [f"{name}_bucket" for name in bent]
     note = (
-        f"the label is no straight function of {', '.join(bent)}: {', '.join(made)} "
-        f"{'are' if len(made) > 1 else 'is'} of {BUCKETS} buckets"
+        f"the label does not rise or fall evenly with {', '.join(bent)}: {', '.join(made)}, in "
+        f"{BUCKETS} buckets, {'are' if len(made) > 1 else 'is'} proposed as well"
     )
     more = {"encode": "bucketise", "buckets": BUCKETS}
     return {f"{n}_bucket": column_settings(n, numeric[n]) | more for n in bent}, [note]

@@ -68,7 +68,10 @@ def propose_crosses(
             num_cells = len(np.unique(cells_R))
             num_rows = 1 << int(np.ceil(np.log2(ROOM * num_cells)))
             found[name] = {"cross": [first, second], "num_rows": num_rows}
-            notes.append(f"{first} and {second} tell more together than each by itself: {name}")
+            notes.append(
+                f"{first} and {second} predict more together than each alone: their pairs are "
+                f"proposed as {name}"
+            )
     return found, notes
 
 

@@ -61,9 +61,9 @@ def describe_drift(sample: JudgingSample, roles: Mapping[str, Role], time: str) 
             aucs = [rank_auc(found[judged], y_K[judged]) for found in (of_newer, of_all)]
             day = seconds_R[known[newer[0]]].astype("M8[s]").astype("M8[D]")
             return [
-                f"{time}: old rows mislead. Effects of the newer half of the rows before the last "
-                f"fifth tell its labels with an AUC of {aucs[0]:.3f}, those of all of them with "
-                f"{aucs[1]:.3f}: compare with a training on rows from {day} on alone"
+                f"{time}: old rows mislead: effects fitted to rows from {day} on predict the last "
+                f"fifth of the rows with an AUC of {aucs[0]:.3f}, those fitted to older rows too "
+                f"with {aucs[1]:.3f}: compare with a training on rows from {day} on alone"
             ]
     return []
 

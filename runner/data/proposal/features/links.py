@@ -56,9 +56,9 @@ def propose_log_links(
             link = {"link": "log", "scale": float(f"{y_K.mean():.2g}")}
             found[name] = replace(role, settings={**role.settings, **link})
             notes.append(
-                f"{name}: a few of its numbers are far above the others, and factors predict them "
-                "better than sums: `link: log` learns what multiplies it, and predicts means in "
-                "its own unit"
+                f"{name}: a few of its numbers are far above the others, and effects that multiply "
+                "fit them better than effects that add up, so `link: log` is proposed; predictions "
+                f"keep the unit of {name}"
             )
     return found, notes
 

@@ -75,8 +75,8 @@ def propose_matches(
             continue
         if any(_gives_away(counts_R, y_R) for y_R in sample.labels):
             notes.append(
-                f"warning: whether {history} holds {item} tells the label: was {history} known "
-                "before the label was?"
+                f"warning: whether {item} is in {history} gives the label away: make sure that "
+                f"{history} was known before the label"
             )
             continue
         by_count, by_share = (
@@ -89,7 +89,9 @@ def propose_matches(
             scaled = {"log1p": True} if encode == COUNT else {}
             found[name] = {"column": history, **written, "encode": encode, "of": item, **scaled}
             found[name]["standardise"] = True
-            notes.append(f"whether {history} holds {item} tells of the label: {name} says it")
+            notes.append(
+                f"whether {item} is in {history} helps to predict the label: proposed as {name}"
+            )
     return found, notes
 
 

@@ -84,8 +84,7 @@ def propose_number_ids(
     if not telling:
         return found, []
     listed, made = ", ".join(telling), ", ".join(f"{name}_missing" for name in telling)
-    says = "say" if len(telling) > 1 else "says"
-    note = f"whether a value of {listed} is missing tells of the label: {made} {says} so"
+    note = f"whether {listed} is missing helps to predict the label: proposed as {made}"
     return found, [note]
 
 

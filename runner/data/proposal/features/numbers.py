@@ -124,8 +124,11 @@ def propose_numbers_of_ids(
     if not found:
         return {}, []
     ids, made = ", ".join(given["column"] for given in found.values()), ", ".join(found)
-    are = "are numbers" if len(found) > 1 else "is a number"
-    return found, [f"values of {ids} tell of the label by their order: {made} {are}"]
+    what = "numbers" if len(found) > 1 else "a number"
+    return found, [
+        f"the order of the values of {ids} helps to predict the label: also proposed as {what}, "
+        f"{made}"
+    ]
 
 
 def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:

@@ -175,9 +175,9 @@ def describe_possible_times(
         is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
         if is_other and _may_be_until_event(f, sample, roles):
             notes.append(
-                f"{f.name}: may be how long it took until the label, which is not known before, "
-                f"and is left out; if it is when rows came about, --time {f.name} splits them by "
-                f"it, and if it is known, --numeric {f.name} makes a feature of it"
+                f"{f.name}: may be the time until the label, which is known only afterwards, so "
+                f"it is left out; if it says when a row came about, --time {f.name} splits the "
+                f"rows by it; if it is known beforehand, --numeric {f.name} makes it a feature"
             )
         elif is_other and is_start(f.name) and AMBIGUOUS not in f.time_form:
             notes.append(
@@ -193,14 +193,14 @@ def describe_possible_times(
                 continue
             if _are_of_some_form(f.examples):
                 notes.append(
-                    f"{f.name}: texts such as {f.examples[0]!r} are times, but not all texts have "
-                    "one form, so that they split no rows; pandas.to_datetime with format='mixed' "
-                    "reads several"
+                    f"{f.name}: texts such as {f.examples[0]!r} are times, but not all have the "
+                    "same form, so rows cannot be split by them; pandas.to_datetime with "
+                    "format='mixed' reads several forms"
                 )
             elif named:
                 example = next(filter(str.strip, f.examples), "")
                 notes.append(
-                    f"{f.name}: is named like a time, and texts such as {example!r} are in "
+                    f"{f.name}: is named like a time, but texts such as {example!r} are in "
                     "no known form; pandas.to_datetime with utc=True reads more forms"
                 )
             continue
@@ -352,11 +352,11 @@ def drop_times_in_disguise(
         return []
     for name in found:
         flag = f"--{roles[name].name} {name}"
-        roles[name] = Role("", f"moves one way with {time.name}; {flag} keeps it")
-    move = "move" if len(found) > 1 else "moves"
+        roles[name] = Role("", f"only rises or only falls with {time.name}; {flag} keeps it")
+    move = "only rise or only fall" if len(found) > 1 else "only rises or only falls"
     return [
-        f"{', '.join(found)} only {move} one way with {time.name}, by which the rows are split, so "
-        "that the test rows have values that no train row has: left out"
+        f"{', '.join(found)} {move} with {time.name}, by which the rows are split, so the test "
+        "rows have values that no train row has: left out"
     ]
 
 

@@ -68,9 +68,9 @@ def propose_trend(
     if "line" not in by_label.values():
         end = np.nanquantile(seconds_R, TRAIN_SHARE, method="higher") / SECONDS_OF_DAY
         settings["clip"] = [None, round(float(end), 5)]  # to a second
-        ends = ", which end with the train rows (`clip`), since the level of the last of them stays"
+        ends = ", held at the end of the train rows (`clip`), since the last level persists"
     return {f"{time.name}_days": {**settings, "standardise": True}}, [
-        f"{time.name}: the level of {', '.join(moving)} moves with the time: its days since 1970 "
+        f"{time.name}: the level of {', '.join(moving)} changes with the time: its days since 1970 "
         f"are proposed as a number ({time.name}_days){ends}"
     ]
 

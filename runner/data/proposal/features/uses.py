@@ -163,7 +163,7 @@ def _describe_clips(columns: Sequence[ColumnStatistics], roles: Mapping[str, Rol
         if any(bound is not None and bound in clip for bound in clip_far_numbers(f)):
             lines.append(
                 f"{f.name}: a few numbers are far from all others ({f.describe_range(' to ')}), "
-                f"and may be mistakes: `clip: {json.dumps(clip)}` takes them as a bound"
+                f"and may be mistakes: `clip: {json.dumps(clip)}` limits them to its bounds"
             )
     return lines
 
@@ -184,7 +184,8 @@ def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
             )
     for f in columns:
         if missing := amounts[f.name].missing:
-            stand = f"stand{'s' * (len(missing) == 1)} for a missing number (missing)"
+            are = "is" if len(missing) == 1 else "are"
             share = f"in {f.word_share:.1%} of the rows"
-            notes.append(f"{f.name}: {', '.join(map(repr, missing))} {stand}, {share}")
+            words = ", ".join(map(repr, missing))
+            notes.append(f"{f.name}: {words} {are} read as missing (`missing`), {share}")
     return notes

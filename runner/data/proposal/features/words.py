@@ -34,7 +34,7 @@ def propose_words(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str,
         sample: rows of the table.
         roles: of its columns.
     """
-    reason = "free text, whose words tell of the label"
+    reason = "free text whose words help to predict the label"
     settings = {"separator": WORDS, "encode": "vocabulary", "min_count": MIN_COUNT}
     return {
         name: Role("categorical", reason, settings)
