@@ -42,8 +42,8 @@ def test_an_axis_is_measured_drawn_and_written_between_its_marks(tmp_path, monke
     assert growth.main(words) == 1, "a square is a defect"
     text = page.read_text()
     assert text.startswith(f"before\n{mark}\n`report`") and text.endswith("it wrote -->\nafter\n")
-    assert "| exponent | 2.00 (2.00 to 2.00) | 0.00 (0.00 to 0.00) |" in text
-    assert "| of its work | 1: GROWS FASTER | 1 |" in text and "old" not in text
+    assert "| exponent, all sizes | 2.00 (2.00 to 2.00) | 0.00 (0.00 to 0.00) |" in text
+    assert "| exponent of the work | 1: GROWS FASTER | 1 |" in text and "old" not in text
     picture = (tmp_path / "growth_report.svg").read_text()
     assert "prefers-color-scheme: dark" in picture and ">1,000<" in picture
     assert "1: GROWS FASTER" in capsys.readouterr().out

@@ -55,14 +55,14 @@ def cells(axis: Axis, grown: Sequence[Growth], name: str) -> tuple[list[str], li
         [f"{size:,}", *(shown(one.cost, one.medians[k]) for one in grown)]
         for k, size in enumerate(axis.sizes)
     ]
-    for words, slopes in (("exponent", "fits"), ("of the last step", "lasts")):
+    for words, slopes in (("exponent, all sizes", "fits"), ("exponent, last step", "lasts")):
         found = [getattr(one, slopes) for one in grown]
         ends = [(statistics.median(f), min(f), max(f)) for f in found]
         rows.append(
             [words, *(f"{mid:z.2f} ({low:z.2f} to {high:z.2f})" for mid, low, high in ends)]
         )
     judged = (f"{g.expected:g}" + (": GROWS FASTER" if g.is_faster else "") for g in grown)
-    rows.append(["of its work", *judged])
+    rows.append(["exponent of the work", *judged])
     return header, rows
 
 
@@ -76,7 +76,7 @@ def as_section(name: str, axis: Axis, grown: Sequence[Growth], machine: str) -> 
     lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
     turns = len(grown[0].fits)
     taken = "One turn" if turns == 1 else f"Medians of {turns} turns"
-    said = machine.partition("\n")[0].replace(": others are busy on it", ", others busy on it")
+    said = machine.partition("\n")[0].replace(": others are busy on it", ", with other work on it")
     picture = f"![Cost by {name}](growth_{name}.svg)"
     return "\n".join([axis.about, "", picture, "", *lines, "", f"{taken}; {said}."])
 
