@@ -2,7 +2,7 @@
 
     python -m bench.delta [--updates 20] [overrides]
 
-Trains the default model shortly on planted rows, and exports its last checkpoint whole and as a
+Trains the default model shortly on generated rows, and exports its last checkpoint whole and as a
 delta on one that is so many updates older. Both are checked against the evaluation, which is most
 of their time; a training that delivers leaves that out, and writes in a thread.
 """

@@ -2,8 +2,9 @@
 
     python -m bench.export [--formats pt2,aoti,onnx] [--quantise fp16,int8,int4] [overrides]
 
-Trains the default model shortly on planted rows and exports it in each format on one thread. Times
-are of the fastest of many calls with prepared inputs, as `metrics.json` of each artifact has them.
+Trains the default model shortly on generated rows and exports it in each format on one thread.
+Times are of the fastest of many calls with prepared inputs, as `metrics.json` of each artifact has
+them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
 
 The first table is measured in processor time, in a full table: all that the trainer does with the
 ids of an update, the reset of rows included. TorchRec's managed collisions (MCH) get the same ids.
-The second has the planted stream `drift`, learnt once in its order: each user is there for a while,
-and hashing has as many rows. Its best possible AUC is that of the planted chances.
+The second has the generated stream `drift`, learnt once in its order: each user is there for a
+while, and hashing has as many rows. Its best possible AUC is that of the probabilities that drew
+the labels.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def show_times(num_rows: int, sizes: Sequence[int], count: int, *, with_mch: boo
 
 
 def drift(num_rows: int, seed: int = 0) -> tuple[dict[str, np.ndarray], float]:
-    """Return a stream whose users come and go, and the AUC of its planted chances."""
+    """Return a stream whose users come and go, and the AUC of the probabilities of its labels."""
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(seed)
@@ -178,7 +179,7 @@ def progressive_auc(folder: Path, way: str, table_rows: int, num_rows: int) -> f
 
 
 def show_drift(num_rows: int, ways: Sequence[str] = tuple(WAYS)) -> dict[str, float]:
-    """Print and return the AUC of some ways on the planted stream."""
+    """Print and return the AUC of some ways on the generated stream."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""What each way to choose negatives is worth on planted pairs of users and items.
+"""What each way to choose negatives is worth on generated pairs of users and items.
 
     python -m bench.negatives [--seeds 3] [--only memory,hard_table] [--purity 0.8]
 

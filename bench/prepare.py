@@ -1,6 +1,6 @@
 """Speed and peak memory of `prepare`, by rows: `python -m bench.prepare --rows 1000000 10000000`.
 
-The table is planted: 13 numeric columns, one in buckets, and 13 columns of ids with vocabularies,
+The table is generated: 13 numeric columns, one in buckets, and 13 columns of ids with vocabularies,
 two of which have about as many values as a fifth of the rows; `--only-ids` leaves a label and one
 column in which nearly every row has an id of its own; `--csv` writes one CSV file. Each measurement
 is a process of its own; its peak is the largest sum of the memory of it and its workers, sampled

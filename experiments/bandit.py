@@ -1,10 +1,10 @@
 """A contextual bandit that learns from its own actions, where the best policy is known.
 
-The contexts are a dataset's rows: fields of a visitor. The environment is planted: arm a pays 1
-with a probability that is the sigmoid of summed effects of the visitor's fields and of their pairs
-on a. The policy sees the payment of the chosen arm only. The regret of a choice is the best arm's
-probability minus that of the chosen arm. `python -m experiments.regret RUN... --html FILE` plots
-it.
+The contexts are a dataset's rows: fields of a visitor. The payments are generated from a known
+model: arm a pays 1 with a probability that is the sigmoid of summed effects of the visitor's fields
+and of their pairs on a. The policy sees the payment of the chosen arm only. The regret of a choice
+is the best arm's probability minus that of the chosen arm. `python -m experiments.regret RUN...
+--html FILE` plots it.
 
 B rows, F fields, A arms.
 """
@@ -54,7 +54,7 @@ class ArmValues(Recommender):
 
 
 class Environment(nn.Module):
-    """The planted effects and the account of all decisions, in buffers that a resume restores."""
+    """Effects that make payments, and the account of decisions, in buffers that resumes restore."""
 
     def __init__(self, sizes: Sequence[int], arms: int, *, seed: int, strength: float) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ number is an AUC on test rows.
 
 `python -m runner schema FILE`, then the command that it prints, with nothing changed. The logistic
 regression is scikit-learn's on the same rows, with the best C of three on validation. The last
-three tables are planted: {:,} rows in the shape of published data sets, whose labels follow a
+three tables are generated: {:,} rows in the shape of published data sets, whose labels follow a
 logistic model, so that nothing can be much better there than logistic regression.
 
 {}
@@ -53,6 +53,8 @@ logistic model, so that nothing can be much better there than logistic regressio
 
 `python -m runner search=quick`, beside settings that were found by hand. The best trial is the one
 that is best on validation. A search of fewer than 20 trials was ended early.
+
+`planted` has rows of `dataset=synthetic`, which are generated from a known model.
 
 The standard error of an AUC of 980 test rows is about .016, so one split of criteo10k tells little:
 over 12 others (`dataset.split_seed=1` to `12`) the settings that the search of 2026-11-23 found had

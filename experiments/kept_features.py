@@ -3,8 +3,8 @@
     python -m experiments.kept_features --criteo ../shared/data/criteo10k/train.txt
 
 A run with all features is measured by `runner importance`. Then runs with the best features by
-each measure, and with random ones, are trained on the same rows, over the same seeds. Planted rows
-have twelve features, of which six make the label, each less than the one before.
+each measure, and with random ones, are trained on the same rows, over the same seeds. Generated
+rows have twelve features, of which six make the label, each less than the one before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "importance.md"
 BEGIN, END = "<!-- kept_features begins -->", "<!-- kept_features ends -->"
-WEIGHTS = (1.2, 0.9, 0.7, 0.5, 0.35, 0.25)  # of the planted features; as many have none
+WEIGHTS = (1.2, 0.9, 0.7, 0.5, 0.35, 0.25)  # of the features with an effect; as many have none
 CRITEO = {
     "delimiter": "\t",
     "column_names": ["label", "I{1..13}", "C{1..26}"],
@@ -39,13 +39,13 @@ CRITEO = {
 SPLIT = {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}
 COMMON = ("trainer.batch_size=128", "trainer.yardstick=false", "report=false")
 SETTINGS = {  # found by hand: few rows, so few epochs, of which validation chooses
-    "planted": (*COMMON, "model=deepfm", "trainer.max_epochs=6"),
+    "generated": (*COMMON, "model=deepfm", "trainer.max_epochs=6"),
     "criteo": (*COMMON, "model=dlrm", "trainer.max_epochs=3"),
 }
-COUNTS = {"planted": (2, 4, 6, 12), "criteo": (10, 15, 25, 39)}
+COUNTS = {"generated": (2, 4, 6, 12), "criteo": (10, 15, 25, 39)}
 
 
-def write_planted(folder: Path, num_rows: int = 20_000) -> dict[str, object]:
+def write_generated(folder: Path, num_rows: int = 20_000) -> dict[str, object]:
     """Write rows whose label is made of half of the features; return their declaration."""
     dice = np.random.default_rng(0)
     ids = {f"f{n:02}": dice.integers(0, 30, num_rows) for n in range(1, 2 * len(WEIGHTS) + 1)}
@@ -53,7 +53,7 @@ def write_planted(folder: Path, num_rows: int = 20_000) -> dict[str, object]:
         weight * dice.normal(size=30)[ids[f"f{n:02}"]] for n, weight in enumerate(WEIGHTS, 1)
     )
     label = dice.random(num_rows) < 1 / (1 + np.exp(-logit))
-    pq.write_table(pa.table({"label": label.astype(np.int8), **ids}), folder / "planted.parquet")
+    pq.write_table(pa.table({"label": label.astype(np.int8), **ids}), folder / "generated.parquet")
     return {"labels": {"label": {}}, "categorical": {name: {"num_rows": 30} for name in ids}}
 
 
@@ -140,8 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         out = (given.out or Path(temporary)).absolute()
         out.mkdir(parents=True, exist_ok=True)
-        content = write_planted(out)
-        sets = {"planted": (out / "planted.parquet", content)}
+        content = write_generated(out)
+        sets = {"generated": (out / "generated.parquet", content)}
         if given.criteo is not None:
             sets["criteo"] = (given.criteo, CRITEO)
         parts = [table(kind, *curve(out / kind, kind, *sets[kind], given)) for kind in sets]

@@ -4,7 +4,8 @@
     python -m experiments.planted --only planted_order  runs one kind of data
     python -m experiments.planted --write-only          writes from the runs that exist
 
-Each kind of data is an experiment, with a planted structure that calls for a kind of model.
+Each kind of data is an experiment, generated from a known model with a structure that calls for a
+kind of model (`planted` in the names of these experiments means that).
 `reached` is (AUC - 0.5) / (reachable AUC - 0.5) on test, the mean over tasks. Every number comes
 from a run directory. Repeating a sweep runs only the jobs that are not completed.
 """
@@ -107,7 +108,7 @@ def table(results: Iterable[tuple[str, Sequence[PlantedRun]]]) -> str:
 def page(out: Path) -> str:
     """Return experiments/PLANTED.md."""
     parts = [
-        "# Planted models",
+        "# Data generated from known models",
         "",
         "Written by `python -m experiments.planted` from run directories; edit no number here.",
         "The rows are drawn from models that are known, so the best reachable AUC is known as",

@@ -36,7 +36,7 @@ TABLES = {
 def plant(
     num_rows: int, users: int, items: int, columns: tuple[str, ...], alike: float, seed: int = 0
 ) -> tuple[pa.Table, float]:
-    """Return a table of so many rows, and the mean AUC of the planted logits of its labels.
+    """Return a table of so many rows, and the mean AUC of the logits that draw its labels.
 
     Args:
         num_rows: N.
@@ -76,7 +76,7 @@ def plant(
 
 def main() -> None:
     """Print a line for each table: test AUCs, means over its labels."""
-    print("| table | logistic regression | two commands | the planted logits |\n|---|---|---|---|")
+    print("| table | logistic regression | two commands | the true logits |\n|---|---|---|---|")
     for name, settings in TABLES.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "clicks.parquet"

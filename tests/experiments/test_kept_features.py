@@ -10,9 +10,9 @@ from experiments import kept_features
 from runner.data.columns.schema_file import parse_schema
 
 
-def test_half_of_the_planted_features_make_the_label(tmp_path):
-    content = kept_features.write_planted(tmp_path, 20_000)
-    rows = pq.read_table(tmp_path / "planted.parquet").to_pandas()
+def test_half_of_the_generated_features_make_the_label(tmp_path):
+    content = kept_features.write_generated(tmp_path, 20_000)
+    rows = pq.read_table(tmp_path / "generated.parquet").to_pandas()
     spread = {name: rows.groupby(name)["label"].mean().std() for name in content["categorical"]}
     useful, useless = list(spread)[:6], list(spread)[6:]
     assert min(spread[n] for n in useful) > max(spread[n] for n in useless)
@@ -23,18 +23,18 @@ def test_half_of_the_planted_features_make_the_label(tmp_path):
 def test_the_table_has_means_over_the_seeds():
     facts = {"rank_correlation": {"first_order, permuted": 0.912}, "rows": 4000}
     facts["seconds"] = {"first_order": 0.5, "permuted": 6.71}
-    counts = kept_features.COUNTS["planted"]
+    counts = kept_features.COUNTS["generated"]
     found = {"shark": {n: [0.7, 0.72] for n in counts}, "random": {n: [0.6] for n in counts}}
-    text = kept_features.table("planted", found, facts)
+    text = kept_features.table("generated", found, facts)
     assert "| shark | 0.7100 ± 0.0141 |" in text and "| random | 0.6000 |" in text
     assert "0.91, over 4,000 rows; 0.5 s and 6.7 s" in text
 
 
 @pytest.mark.slow
 def test_the_page_is_written_between_its_marks(tmp_path, monkeypatch):
-    rows = kept_features.write_planted
-    monkeypatch.setattr(kept_features, "write_planted", lambda folder: rows(folder, 4000))
-    monkeypatch.setattr(kept_features, "COUNTS", {"planted": (2, 6)})
+    rows = kept_features.write_generated
+    monkeypatch.setattr(kept_features, "write_generated", lambda folder: rows(folder, 4000))
+    monkeypatch.setattr(kept_features, "COUNTS", {"generated": (2, 6)})
     page = tmp_path / "page.md"
     page.write_text(f"before\n{kept_features.BEGIN}\nold\n{kept_features.END}\nafter\n")
     words = ["--out", str(tmp_path / "out"), "--seeds", "1", "--page", str(page)]

@@ -1,4 +1,4 @@
-"""The planted model of the synthetic data: rows whose true click probability is known.
+"""The known model that generates the synthetic data: the true click probability of each row.
 
 logit = bias + dense part + effects of single ids + products of pairs of effects. It is a function
 of what a model sees alone, so that the true probability is also the best possible prediction.

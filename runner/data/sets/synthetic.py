@@ -1,4 +1,4 @@
-"""Criteo-shaped rows drawn from a planted model, whose best reachable metrics are known."""
+"""Criteo-shaped rows drawn from a known model, whose best reachable metrics are known."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def synthetic(
 
 @dataclass(frozen=True)
 class Synthetic(Recipe):
-    """Settings of the planted model and of its rows; a recipe, see `runner.data.prepare.recipe`.
+    """Settings of the rows and of the model that draws them (`runner.data.prepare.recipe`).
 
     No setting is a path. The item of a row is the id of its last column with one id a row.
     """
