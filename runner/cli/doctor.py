@@ -84,7 +84,7 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     slow = f"if bytecode is missing: `python -m compileall -q {packages}`" * (seconds > 10)
     yield (
         "start",
-        f"{seconds:.1f} s to import torch, and of torchrec what a run needs",
+        f"{seconds:.1f} s to import torch and the parts of torchrec that a run needs",
         slow or None,
     )
     yield "gpu", _gpus(), None

@@ -186,7 +186,7 @@ def _split_search(
     wanted = {k: v for k, v in settings.space.items() if k not in missing}
     space, notes = read_space(wanted, parsed)
     if missing := [k for k in missing if k not in WIDTH_KEYS or WIDTH_KEYS.isdisjoint(wanted)]:
-        notes.append(f"the model takes no {', no '.join(missing)}: not searched")
+        notes.append(f"not searched, since the model has no {', no '.join(missing)}")
     notes += find_idle_settings(settings, base.default_config.get("search") or {})
     for note in notes:
         print_status(note)

@@ -191,6 +191,7 @@ def _find_length(
     if best == 0:  # the start itself was best, which the one update must not change
         words += ["optimizer.dense.lr=0", "optimizer.sparse.lr=0", "scheduler.warmup=0"]
     return words, (
-        f"learning the rows of all splits as often as {folder} had learnt {num_rows['train']:,} "
-        f"rows at its best step, {best:,}: trainer.max_steps={updates}"
+        f"training on the rows of all splits with trainer.max_steps={updates}: as many updates for "
+        f"each row as {folder} made on its {num_rows['train']:,} train rows up to its best step, "
+        f"{best:,}"
     )

@@ -60,13 +60,13 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
             original = {**original, "data": recorded["data"]}
         _check_same_signature(folder, original, spec.signature_fields)
     for line in list_drift(meta, spec.signature_fields):
-        print_status(f"drift: {line}")
+        print_status(f"note: {line}")
     result = read_result(folder)
     for line in list_stream_drift(result or {}, folder, composed.config["dataset"]):
-        print_status(f"drift: {line}")
+        print_status(f"note: {line}")
     if result is None or result.get("status") != "completed":
         status = "has no result" if result is None else f"is {result.get('status')}"
-        print_status(f"drift: {folder} {status}: the repetition will have another length")
+        print_status(f"note: {folder} {status}, so the repetition will have another length")
     target = _new_run_dir(composed, spec.signature)
     print_status(f"running {folder} again in {target}")
     again = replace(composed, run_dir=str(target))
@@ -169,7 +169,7 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     changed = [r for r in meta.get("resumes") or () if r.get("changed")]
     if changed:
         drift.append(
-            f"settings were changed at {len(changed)} of its resumes; the repetition has the last "
+            f"settings were changed at {len(changed)} of its resumes; the repetition uses the last "
             "ones from the start"
         )
     changed = [r for r in meta.get("resumes") or () if r.get("code_changed")]

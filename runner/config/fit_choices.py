@@ -60,8 +60,8 @@ def follow_model_kind(
     for key, value in updates.items():
         OmegaConf.update(config, key, value, merge=False)
     return (
-        f"metrics and monitor follow the model, which finds items: {', '.join(names)} over the "
-        "catalogue (metrics.candidates=full); metrics.eval and checkpoint.monitor set others",
+        f"since the model finds items, it is measured by {', '.join(names)} over all items "
+        "(metrics.candidates=full); metrics.eval and checkpoint.monitor choose other metrics",
     )
 
 

@@ -111,7 +111,9 @@ def launch_run(
     if loop == DEBUG_LOOP:
         config, off = disable_background_work(composed.config)
         if off:
-            print_status(f"loop=debug: {', '.join(off)}, for one thread of control")
+            print_status(
+                f"loop=debug: sets {', '.join(off)}, so that everything runs in one thread"
+            )
         return _execute(replace(composed, config=config), None, allowed), None
     if is_follow_evaluation(composed):
         return _execute(composed, None, allowed), None

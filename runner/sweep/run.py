@@ -173,13 +173,13 @@ def _announce(console: Console, state: SweepState) -> None:
 
 def _show_summary(console: Console, board: Leaderboard, directory: Path) -> None:
     show_leaderboard(console, board, with_errors=True)
-    print_line(console, f"{board.counts or 'no jobs'}: {directory / LEADERBOARD_FILE}")
+    print_line(console, f"{board.counts or 'no jobs'}; all are in {directory / LEADERBOARD_FILE}")
     failures = [run for run in board.runs if run.error]
     counts = Counter(run.error for run in failures)
     firsts = list({run.error: run for run in reversed(failures)}.values())[::-1]
     for run in firsts[:_MAX_FAILURES_SHOWN]:
         alike = counts[run.error] - 1
-        others = f"; {_count(alike, 'other job')} failed alike" if alike else ""
+        others = f"; {_count(alike, 'other job')} failed with the same error" if alike else ""
         job = " ".join(f"{k}={v}" for k, v in run.settings.items()) or "the only job"
         _warn(f"{run.status}: {job}: {run.error}  ({run.folder / JOB_LOG_FILE}){others}")
     if len(firsts) > _MAX_FAILURES_SHOWN:

@@ -262,7 +262,10 @@ class SearchJobs:
         for number in self.trial_numbers[job.key]:
             self._end_trial(number, outcome)
         if self._failed is not None and self._fails_whatever_is_chosen(job, outcome):
-            return f"all of its {len(self._failed)} jobs failed alike, whatever was chosen"
+            return (
+                f"all of its {len(self._failed)} jobs failed with the same error, whatever values "
+                "were chosen"
+            )
         values = {self.plan.metric: outcome.best, **outcome.secondary_values}
         missing = [name for name, value in values.items() if value is None]
         if outcome.status == "completed" and missing and missing[0] not in outcome.result_names:

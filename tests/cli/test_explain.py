@@ -40,8 +40,12 @@ def test_the_common_name_of_hidden_widths_leads_to_the_models_own(capsys):
     ("key", "words", "says"),
     [
         ("trainer.max_epochs", ["trainer.max_steps=3"], "trainer.max_steps from the command line"),
-        ("metrics.eval", ["model=sasrec", "dataset=amazon_beauty"], "metrics and monitor follow"),
-        ("checkpoint.monitor.metric", ["model=sasrec", "dataset=amazon_beauty"], "metrics and mon"),
+        (
+            "metrics.eval",
+            ["model=sasrec", "dataset=amazon_beauty"],
+            "since the model finds items, it is measured by",
+        ),
+        ("checkpoint.monitor.metric", ["model=sasrec", "dataset=amazon_beauty"], "since the model"),
     ],
 )
 def test_a_value_that_follows_from_another_key_names_that(capsys, key, words, says):

@@ -171,7 +171,7 @@ def test_a_refitted_model_has_seen_the_newest_items_and_is_exported(runner, tmp_
     runner.run("dataset=csv", "dataset.schema=s.yaml", *words, "trainer.max_epochs=2",
                "hydra.run.dir=run", cwd=tmp_path).check()  # fmt: skip
     done = runner.run("refit", "run", "hydra.run.dir=final", cwd=tmp_path).check()
-    assert "starts as the logistic regression of 4,000 of 4,000 train rows" in done.text
+    assert "starts as the logistic regression fitted to 4,000 of 4,000 train rows" in done.text
     exported = runner.run("export", "final", "--out", "model", cwd=tmp_path).check()
     assert "compared with the model on train rows" in exported.text
     assert "pt2: rows of rows.csv: loss" in exported.text  # no test: it has learnt from them

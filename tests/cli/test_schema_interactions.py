@@ -372,7 +372,7 @@ def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(p
     assert "there are users and items, but no column looks like a time: --task next_item" in shown
     proposed, shown = propose(table, "--task", "next_item", "--time", "place")
     assert proposed["interactions"]["time"] == "place"
-    assert "no column that looks like a time" not in shown
+    assert "no column looks like a time" not in shown
 
 
 def test_users_and_times_without_an_item_are_told_which_column_may_be_one(propose):

@@ -32,7 +32,7 @@ def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
     }
     names = ("embedding_dropout", "norm", "deep", "top")
     said = ", ".join(f"no model.net.{name}" for name in names)
-    assert f"the model takes {said}: not searched" in capsys.readouterr().err
+    assert f"not searched, since the model has {said}" in capsys.readouterr().err
     split("search=tpe", "model=dcn")
     assert "not searched" not in capsys.readouterr().err  # DCN calls its widths deep
 

@@ -45,7 +45,7 @@ def test_a_run_lists_them_in_its_report_and_an_evaluation_finds_the_same(runner,
     assert listed.keys() == {"validation", "test"}
     found = listed["test"]["rows"]
     assert len(found) == 3 and found[0]["loss"] >= found[2]["loss"] > 0
-    assert "Rows of the largest loss" in (run / "report.html").read_text()
+    assert "Rows with the largest loss" in (run / "report.html").read_text()
     words = (f"run={run}", "metrics.hardest_rows=3", f"hydra.run.dir={again}")
     runner.run("loop=eval", "loop.split=[validation,test]", *words).check()
     assert json.loads((again / "hardest.json").read_text()) == listed

@@ -333,9 +333,12 @@ def test_a_search_whose_jobs_all_fail_alike_stops_and_says_so_once(tmp_path, cap
     space = {"x": "interval(0, 1)", "do": "choice(raise)"}
     assert search_run(tmp_path, space, num_trials=20) == 1
     error = capsys.readouterr().err
-    assert "stopped: all of its 3 jobs failed alike, whatever was chosen" in error
+    assert (
+        "stopped: all of its 3 jobs failed with the same error, whatever values were chosen"
+        in error
+    )
     assert error.count("loss is not finite") + error.count("at step 3") == 1
-    assert "; 2 other jobs failed alike" in error
+    assert "; 2 other jobs failed with the same error" in error
     assert len(starts(tmp_path)) == 3
     # the same command tries them again, for the one who has mended the cause
     assert search_run(tmp_path, space, num_trials=20) == 1

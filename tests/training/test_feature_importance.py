@@ -95,7 +95,7 @@ def run(runner, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def facts(runner, run) -> dict:
     done = runner.run("importance", str(run)).check()
-    assert "rank correlation of first_order, permuted" in done.text
+    assert "rank correlation of first_order and permuted" in done.text
     return json.loads((run / "importance.json").read_text())
 
 
@@ -275,7 +275,7 @@ def test_the_kept_yaml_declares_the_best_columns_and_trains(runner, run, facts, 
 
 def test_the_report_of_the_run_shows_the_bars(run, facts):
     page = (run / "report.html").read_text()
-    assert "Importance of features" in page and "auc lost permuted" in page
+    assert "Importance of features" in page and "auc lost if permuted" in page
 
 
 @pytest.mark.long

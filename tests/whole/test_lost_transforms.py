@@ -45,7 +45,7 @@ def test_lost_transforms_are_fitted_anew_only_if_they_come_out_the_same(
     learnt.unlink()
     code, told = again(runner, "resume", run)
     assert code == 0, told
-    assert "learnt.json was missing: fitted anew, and the same as it was" in told
+    assert "learnt.json was missing; it is made again, with the same content" in told
     assert json.loads(learnt.read_bytes())["sha256"] == json.loads(before)["sha256"]
     assert differences(run, meanwhile) == []
 

@@ -61,7 +61,10 @@ def test_two_ranks_and_micro_batches_learn_what_one_process_does(runner, tmp_pat
     parts = ("trainer.batch_size=16", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((alone, one), (cut, parts)):
         done = runner.run(*words, *more, f"hydra.run.dir={run}").check()
-    assert "its 2 micro-batches go through the dense half as one" in done.text.replace("\n", " ")
+    assert (
+        "the 2 micro-batches of an update go through the dense layers as one"
+        in done.text.replace("\n", " ")
+    )
     signatures = [json.loads((run / "meta.json").read_text())["signature"] for run in (alone, cut)]
     assert signatures[0] == signatures[1]
     ours, theirs = (open_checkpoint(newest_checkpoint(run)) for run in (cut, alone))

@@ -68,7 +68,7 @@ def test_debugging_looks_into_models_of_sequences(runner, name):
     done = runner.run(
         "experiments=planted_order", f"model={name}", "trainer.batch_size=32", *words
     ).check()
-    fewer = "model.net.uniform: draws 64 negatives, as many as there are items, in place of 512"
+    fewer = "model.net.uniform: 64 negatives are drawn, as many as there are items, not 512"
     assert (fewer in done.text) == (name == "sasrec")
     table = done.text.split("tables of embedding in step 2")[1].split("modules, and share")[0]
     [line] = [line for line in table.splitlines() if line.strip().startswith("C2 ")]

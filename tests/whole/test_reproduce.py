@@ -61,11 +61,11 @@ def test_drift_is_told_before_it_runs(runner, trained, tmp_path):
         cpus=999,
     )
     done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}")
-    assert "drift: the code: commit 0123456789ab then" in done.text
+    assert "note: the code: commit 0123456789ab then" in done.text
     assert "uncommitted changes then" in done.text
-    assert "drift: torch: 1.0 then" in done.text
-    assert "drift: the data: fingerprint otherwise then" in done.text
-    assert "drift: the machine: 999 CPUs then" in done.text
+    assert "note: torch: 1.0 then" in done.text
+    assert "note: the data: fingerprint otherwise then" in done.text
+    assert "note: the machine: 999 CPUs then" in done.text
     assert done.code == 0  # nothing has really changed
 
 

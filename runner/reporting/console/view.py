@@ -194,7 +194,9 @@ class View:
             self._surface.write_line(title)
         if best and evaluated_step is not None and not best["step"] == evaluated_step == step:
             which = "best" if evaluated_step == best["step"] else "last"
-            self._surface.write_line(f"evaluations are of step {evaluated_step:,}, the {which}")
+            self._surface.write_line(
+                f"evaluated with the weights of step {evaluated_step:,}, the {which}"
+            )
         for remark in remarks:
             self._surface.write_line(remark)
         if directory is not None:

@@ -190,7 +190,7 @@ def show_cleanup(plan: CleanupPlan) -> None:
     for folder, why in plan.kept:
         out.print(Text(f"kept: {_relative(folder)}: {why}"), soft_wrap=True)
     size = sum(r.num_bytes for r in plan.removable) / 1e6
-    out.print(f"{len(plan.removable)} of {plan.num_runs} runs, {size:,.1f} MB")
+    out.print(f"{len(plan.removable)} of {plan.num_runs} runs can be deleted, {size:,.1f} MB")
 
 
 def _relative(folder: Path) -> str:

@@ -18,8 +18,8 @@ IMPORTANCE_FILE = "importance.json"
 _BARS = 60  # features that the page shows
 _HEADINGS = {
     "first_order": "first-order loss",
-    "at_mean": "{metric} lost at the mean",
-    "permuted": "{metric} lost permuted",
+    "at_mean": "{metric} lost if at its mean",
+    "permuted": "{metric} lost if permuted",
 }
 
 
@@ -55,8 +55,13 @@ def show_importance(out: Console, facts: Mapping[str, Any]) -> None:
         f"{facts['metric']} {facts['value']:.6f} over {facts['rows']:,} rows of {facts['split']}, "
         f"step {facts['step']}"
     ]
-    lines += [f"rank correlation of {k}: {v:.3f}" for k, v in facts["rank_correlation"].items()]
-    lines.append(", ".join(f"{name} {taken:.1f} s" for name, taken in facts["seconds"].items()))
+    lines += [
+        f"rank correlation of {k.replace(', ', ' and ')}: {v:.3f}"
+        for k, v in facts["rank_correlation"].items()
+    ]
+    lines.append(
+        "time: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in facts["seconds"].items())
+    )
     for line in lines:
         out.print(Text(line), soft_wrap=True)
 

@@ -85,17 +85,19 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     if not any(r.is_completed for r in runs):
         notes.append("no run is finished: numbers are those that each has logged so far")
     if len({r.monitor for r in started}) > 1:
-        notes.append(f"the runs monitor different metrics; {monitored} is taken for all")
+        notes.append(f"the runs monitor different metrics; {monitored} is used for all")
     num_data = len({str(r.settings.get("data")) for r in runs if r.is_completed})
     if num_data > 1:
         notes.append(
-            f"the runs have {num_data} different data, whose metrics do not compare; the "
-            "importance of settings is computed among runs of the same "
+            f"the runs have {num_data} different datasets, whose metrics cannot be compared; the "
+            "importance of settings is computed from the runs of one of them "
             f"({len(runs_of_same_data(runs)):,})"
         )
     kinds = Counter(r.kind for r in started)
     if len(kinds) > 1:
-        notes.append(f"trainings and evaluations together: {kinds['train']} and {kinds['eval']}")
+        notes.append(
+            f"trainings ({kinds['train']}) and evaluations ({kinds['eval']}) are shown together"
+        )
     if len(started) < len(runs):
         num_unstarted = len(runs) - len(started)
         told = "it had begun: it has" if num_unstarted == 1 else "they had begun: they have"

@@ -121,7 +121,7 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
         facts.append(("matters most", f"{name} ({largest.variance_share:.0%})"))
     seconds = sum(r.seconds for r in board.runs if r.seconds)
     if seconds:
-        facts.append(("computing", format_duration(seconds)))
+        facts.append(("computing time", format_duration(seconds)))
     return facts
 
 
@@ -213,8 +213,8 @@ def _history(page: Page, board: Leaderboard) -> str:
     if figure is None:
         return ""
     note = (
-        '<p class="note">A point is a run, in the order in which they were started; the line is '
-        "the best of the completed ones up to there.</p>"
+        '<p class="note">Each point is a run, in the order in which they were started; the line '
+        "is the best value of the runs completed up to that point.</p>"
     )
     return note + page.add_figure(figure)
 
@@ -227,9 +227,9 @@ def _parameters(page: Page, overview: Overview) -> None:
             importance_bars(overview.importances, overview.seed_variance_share, metric)
         )
         note = (
-            "The share of the metric's variance between completed runs that the means of a "
-            "parameter's values explain, corrected for chance (epsilon squared). It is the effect "
-            "of each parameter alone: the rest to 100% belongs to combinations and to seeds."
+            "How much of the metric's variance between completed runs each parameter explains by "
+            "itself, corrected for chance (epsilon squared). The rest up to 100% comes from "
+            "combinations of parameters and from seeds."
         )
         page.add_section("Importance", f'<p class="note">{note}</p>{bars}')
     keys = [s.key for s in overview.importances]
@@ -243,8 +243,8 @@ def _parameters(page: Page, overview: Overview) -> None:
     figure = parallel_coordinates(measured, [*keys[:_MAX_AXES], *seeds], metric, direction)
     if figure is not None:
         note = (
-            '<p class="note">Each line is a run, pruned ones among them with the value at which '
-            "they were stopped. Drag along an axis to keep only a part of it.</p>"
+            '<p class="note">Each line is a run; a pruned run has the value at which it was '
+            "stopped. Drag along an axis to show only the runs of that part.</p>"
         )
         page.add_section("Parallel coordinates", note + page.add_figure(figure))
 

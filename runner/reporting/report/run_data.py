@@ -53,10 +53,11 @@ def drift_section(features: Sequence[Mapping[str, Any]]) -> str:
     left_out = len(measured) - len(rows)
     more = f'<p class="note">and {left_out:,} that drift less</p>' if left_out else ""
     note = (
-        '<p class="note">Of up to 100,000 rows of each split. Unknown: the share of the values '
-        "that have no row of their own in the vocabulary. Not in train: the share whose id these "
-        "train rows lack. Drift: the population stability index against them; below 0.1 is "
-        f"read as no change, above {LARGE_DRIFT} (marked ▲) as a large one.</p>"
+        '<p class="note">Measured on up to 100,000 rows of each split. Unknown: the share of the '
+        "values that have no row of their own in the vocabulary. Not in train: the share of the "
+        "values whose id is not in these train rows. Drift: the population stability index "
+        "compared with these train rows; below 0.1 counts as no change, above "
+        f"{LARGE_DRIFT} (marked ▲) as a large one.</p>"
     )
     table = render_table(header, rows, numeric=numeric, sortable=True)
     return note + render_table_tools(header) + table + more

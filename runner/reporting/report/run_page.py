@@ -55,31 +55,33 @@ def make_run_page(run: RunRecord) -> Page:
     data = read_data_facts(run)
     page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
-        page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
+        page.add_section("Worse than the baseline", f"<p>{escape(below)}</p>", css_class="warn")
     curves, calibration = read_curves(run), read_calibration(run)
     if body := page.add_grid(metric_figures(curves, best=run.best_step)):
-        best = "; the dotted line is the best step" if run.best_step is not None else ""
+        best = "; the dotted vertical line marks the best step" if run.best_step is not None else ""
         parts = count_parts(run)
         of_parts = (
-            " Dotted lines are of the train rows, single points of the test." if parts else ""
+            " Dotted curves are of the train rows, single points of the test rows." if parts else ""
         )
         if parts >= len(COLOURS):
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
-        note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
+        note = (
+            f'<p class="note">A train point is the mean since the previous one{best}.{of_parts}</p>'
+        )
         page.add_section("Curves", note + body)
-    page.add_section("Beside its parent", parent_section(page, run, curves))
+    page.add_section("Compared with the run it started from", parent_section(page, run, curves))
     others = {"Learning rate": lr_figure(curves), "Examples a second": throughput_figure(run)}
     drawn = {heading: figure for heading, figure in others.items() if figure}
     page.add_section("Learning rate and speed", page.add_grid(drawn))
     page.add_section("Norms and activations", page.add_grid(norm_figures(curves)))
     page.add_section("Calibration", calibration_section(page, calibration))
     page.add_section("Predictions by label", predictions_section(page, calibration))
-    page.add_section("Rows of the largest loss", hardest_section(run))
+    page.add_section("Rows with the largest loss", hardest_section(run))
     page.add_section("Importance of features", _importance(page, run))
     page.add_section("Data", data_section(data, calibration, _texts(run, "findings")))
     page.add_section("Coverage and drift of features", drift_section(data.get("features") or ()))
     page.add_section("Configuration", _configuration(run), folded=True)
-    page.add_section("Where it comes from", _provenance(run), folded=True)
+    page.add_section("Code, versions and machine", _provenance(run), folded=True)
     return page
 
 
@@ -135,8 +137,11 @@ def _results(run: RunRecord) -> str:
         tables.append((f"<h3>{escape(heading)}</h3>" if heading else "") + table)
     note, split = "", run.monitor[0].partition("/")[0]
     if run.metrics.keys() - (run.result.get("metrics") or {}).keys():
-        told = f"of {split} the best row of metrics.jsonl is shown, of other splits the last"
-        note = f'<p class="note">Not all of these are in a result.json: {escape(told)}.</p>'
+        told = f"for {split} its best row, for other splits the last"
+        note = (
+            '<p class="note">What result.json does not have is taken from metrics.jsonl: '
+            f"{escape(told)}.</p>"
+        )
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
     return note + "".join(tables) + below

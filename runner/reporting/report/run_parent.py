@@ -43,11 +43,11 @@ def parent_section(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> s
     try:
         parent = read_run(folder, folder.name)
     except UserError as error:
-        note = f'<p class="note">The parent cannot be read: {escape(error)}</p>'
+        note = f'<p class="note">The run it started from cannot be read: {escape(error)}</p>'
         return note + carried
     note = (
-        f'<p class="note">Parent: {escape(folder)}, {escape(parent.status)}. Its updates are '
-        "counted from its own start.</p>"
+        f'<p class="note">It started from the weights of {escape(folder)} (the parent, '
+        f"{escape(parent.status)}), whose updates are counted from its own start.</p>"
     )
     grid = page.add_grid(_figures(curves, read_curves(parent), run.monitor[0]))
     return note + _results(run, parent) + grid + carried + _settings(run, parent)

@@ -92,9 +92,9 @@ def predictions_section(page: Page, calibration: Calibration) -> str:
         f"{split}: predictions of each label": label_figure(tasks),
     }
     note = (
-        '<p class="note">Gain over the diagonal is lift: twice as high means twice as many '
-        "positives as rows drawn at random have. The further apart the labels' lines are, the "
-        "better the predictions tell them from each other.</p>"
+        '<p class="note">Where the gain is twice as high as the diagonal, the rows up to there '
+        "have twice as many positives as rows drawn at random (a lift of 2). The further apart the "
+        "lines of the labels are, the better the predictions separate them.</p>"
     )
     return note + page.add_grid(figures)
 

@@ -205,12 +205,13 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
         for name in [n for n in shown if n in found["metrics"]][:4]:
             before, after = evaluated[name], found["metrics"][name]
             same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
-            parts.append(f"{name} {before:.6f} evaluated, {same} exported")
+            parts.append(f"{name} {before:.6f} in the run, {same} exported")
         lines.append(f"{format_}: {name_rows(measured)} {'; '.join(parts)}")
         if (latency := found.get("latency_us")) is None:
             continue
         times = [
-            f"{size} rows {latency['exported'][size]:,.0f} us (eager {latency['eager'][size]:,.0f})"
+            f"{size} row{'s' * (int(size) != 1)} in {latency['exported'][size]:,.0f} us (the "
+            f"run's model: {latency['eager'][size]:,.0f})"
             for size in latency["exported"]
         ]
         lines.append(f"{format_}: {found['bytes'] / 1e6:.2f} MB; {', '.join(times)}")

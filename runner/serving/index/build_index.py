@@ -243,11 +243,13 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
     lines = [
         f"{facts['kind']}: {facts['num_items']:,} items of width {facts['width']}"
         f"{f' ({effort})' if effort else ''}",
-        f"{shown} of the exact search, over {measured['queries']:,} queries of its own rows",
+        f"{shown} against the exact search, over {measured['queries']:,} queries of its own rows",
         _describe_times("", measured),
     ]
     if other := facts["instead_of"]:
-        lines.append(f"exact instead of {other['kind']}, the default for so many: {other['why']}")
+        lines.append(
+            f"exact was chosen, not {other['kind']}, the default for so many items: {other['why']}"
+        )
         lines.append(f"{other['kind']}: {_describe_times('', other)}")
     if facts["kind"] != "exact":
         lines.append(f"the exact search: {_describe_times('exact_', measured)}")
@@ -259,8 +261,8 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
         for name, value in evaluation["evaluated"].items():
             found = evaluation["through_index"][name]
             lines.append(
-                f"{name_rows(evaluation)} {name} {value:.6f} evaluated, {found:.6f} through the "
-                "index"
+                f"{name_rows(evaluation)} {name} {value:.6f} with all items, {found:.6f} through "
+                "the index"
             )
     return lines
 

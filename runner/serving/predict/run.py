@@ -175,7 +175,7 @@ def _score_parts(
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
     unknown = UnknownIds(plan.transforms.features)
     left = max(0, table.num_rows_estimate() - done.num_rows)
-    label = f"scoring with step {plan.checkpoint.step}"
+    label = f"scoring with the checkpoint of step {plan.checkpoint.step}"
     shown = show_progress(label, left) if rank == 0 else nullcontext(lambda _: None)
 
     score, started = model.make_scorer(plan.outputs, plan.training), time.monotonic()
@@ -237,7 +237,7 @@ def _finish(
     if not scored:
         print_status(f"{plan.folder}: is complete already: {num_rows:,} rows")
     else:
-        kept = f", {before.num_rows:,} were there" if before.num_rows else ""
+        kept = f", {before.num_rows:,} were there already" if before.num_rows else ""
         print_status(
             f"{plan.folder}: scored {scored:,} rows in {seconds:.1f} s "
             f"({scored / max(seconds, 1e-9):,.0f} rows/s){kept}"

@@ -165,6 +165,7 @@ def report_rows_at_once(context: Context, trainer: TrainerSettings, view: View) 
     updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
     if updates and trainer.accumulate > 1 and context.ranks.is_main:
         view.note(
-            f"batch statistics over the update: its {trainer.accumulate} micro-batches go through "
-            "the dense half as one; model.net.norm_scope=micro_batch saves this memory"
+            f"batch norm over whole updates: the {trainer.accumulate} micro-batches of an update "
+            "go through the dense layers as one batch, which takes its memory; "
+            "model.net.norm_scope=micro_batch saves it"
         )

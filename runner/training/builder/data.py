@@ -89,7 +89,7 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
     if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
         check_fitted_transforms(dataset, folder / "data", recorded)
         place = folder / "data" / FITTED_FILE
-        inputs.view.note(f"{place} was missing: fitted anew, and the same as it was")
+        inputs.view.note(f"{place} was missing; it is made again, with the same content")
     if "judged" not in node:  # which is of our own, and need not have train rows
         check_dataset(
             dataset,

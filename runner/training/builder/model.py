@@ -88,6 +88,6 @@ def describe_fewer_negatives(model: Recommender, net: Mapping[str, Any]) -> str 
     if sampler.all_items or sampler.uniform == MOST_UNIFORM:
         return None
     return (
-        f"model.net.uniform: draws {sampler.uniform} negatives, as many as there are items, in "
-        f"place of {MOST_UNIFORM}; model.net.every=true takes each item once"
+        f"model.net.uniform: {sampler.uniform} negatives are drawn, as many as there are items, "
+        f"not {MOST_UNIFORM}; model.net.every=true takes each item once"
     )

@@ -72,13 +72,13 @@ def describe_bf16(cpu: str) -> str:
     if lacks_bf16(cpu):
         return (
             "this CPU has no instructions for bf16: trainer.amp=true rounds to bf16, multiplies in "
-            "float32, and costs time here"
+            "float32, and makes runs slower"
         )
     speed = bf16_speed(cpu)
     ratio = f"a bf16 matrix product runs at {speed:.2g} times the speed of fp32 on this CPU"
     if speed >= PAYS_FROM:
-        return f"{ratio}: trainer.amp=true pays for wide layers"
-    return f"{ratio}: trainer.amp=true costs time here"
+        return f"{ratio}: trainer.amp=true makes wide layers faster"
+    return f"{ratio}: trainer.amp=true makes runs slower here"
 
 
 def _read(path: Path) -> dict[str, float]:

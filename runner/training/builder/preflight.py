@@ -62,16 +62,17 @@ def preflight_warnings(
         )
     if trainer.max_steps is None and length.steps < FEW_UPDATES:
         proposed = propose_length(length.rows_per_epoch)
+        updates = "update" if length.steps_per_epoch == 1 else "updates"
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
         words = " ".join(proposed.overrides(length.rows_per_update // trainer.batch_size or 1))
-        words += "; the value auto for these settings takes what is proposed"
+        words += "; the value auto for these settings chooses the same"
         advice = f"; try {NEXT_ITEM_LENGTH if is_next_item else words}"
         if not is_next_item and proposed.is_met(length.rows_per_update, trainer.max_epochs):
-            advice = ", and as many as are proposed for so few rows: more rows would help"
+            advice = "; more rows would help, since no more updates are proposed for so few"
         if is_next_item or proposed.batch_size <= length.rows_per_update:
             yield (
-                f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
-                f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn{advice}"
+                f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} make "
+                f"{length.steps_per_epoch:,} {updates} an epoch{epochs}: too few to learn{advice}"
             )
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),
@@ -80,7 +81,7 @@ def preflight_warnings(
     ):
         if interval is not None and length.count_intervals(interval, length.steps) == 0:
             run = f"longer than the run ({length.steps:,} updates)"
-            more = f"; {key}={max(1, length.steps // 4)} does it on the way"
+            more = f"; {key}={max(1, length.steps // 4)} is short enough"
             yield f"{key}: {interval.text} is {run}: {instead}{more}"
     # the evaluation at the end does not count: a rule that acts then changes nothing
     evaluations = length.count_intervals(cadence.eval_every, length.steps - 1) or 0

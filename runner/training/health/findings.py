@@ -93,8 +93,8 @@ def _dead_features(schema: Schema, train: Sample, drawn: str) -> Iterator[str]:
     dead += [n for n, ids in train.ids.items() if len(np.unique(ids.ids_V)) <= 1]
     if dead:
         yield (
-            f"columns with one value only in all train rows{drawn}, from which nothing is learnt: "
-            f"{_listed(dead)}"
+            f"columns with a single value in all train rows{drawn}, from which nothing can be "
+            f"learnt: {_listed(dead)}"
         )
 
 
@@ -111,10 +111,10 @@ def _ids_seen_once(train: Sample) -> Iterator[str]:
             shares[name] = share
     if shares:
         least = "at least " if is_drawn else ""
-        partial = f", by {train.num_rows:,} of these" if is_drawn else ""
+        partial = f" (estimated from {train.num_rows:,})" if is_drawn else ""
         yield (
-            f"columns most of whose ids occur in a single train row{partial}, so that what is "
-            f"learnt of them helps no other row: "
+            f"columns most of whose ids occur in a single train row{partial}, so what is learnt "
+            "of them helps no other row: "
             f"{_listed([f'{n} ({least}{s:.0%} of its rows)' for n, s in _sorted(shares)])}; "
             "`encode: vocabulary` with a `min_count` in the schema gives all rare ids one row"
         )
@@ -135,7 +135,7 @@ def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
         if shares:
             about = "about " if is_drawn else ""
             listed = _listed([f"{n} ({about}{s:.0%})" for n, s in _sorted(shares)])
-            partial = f", by {train.num_rows:,} of these," if is_drawn else ""
+            partial = f" (estimated from {train.num_rows:,})" if is_drawn else ""
             yield (
                 f"ids of {split} that the train rows{partial} lack, of which the model has learnt "
                 f"nothing: {listed}"
@@ -179,8 +179,8 @@ def _few_labels(schema: Schema, others: Mapping[str, Sample]) -> Iterator[str]:
             if 0 < rarer < FEW_LABELS:
                 error = 2 * auc_error(0.75, rarer, sample.split_rows - rarer)
                 yield (
-                    f"{task.name}: {split} has {rarer} rows of label {int(rate <= 0.5)}, and an "
-                    f"AUC of 0.75 on so few is known to ±{error:.2f} only"
+                    f"{task.name}: {split} has only {rarer} rows of label {int(rate <= 0.5)}: an "
+                    f"AUC of 0.75 on so few may be off by {error:.2f}"
                 )
 
 

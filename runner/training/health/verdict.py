@@ -103,12 +103,12 @@ def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
             metrics.get("train/normalized_entropy", 0) < 1 and metrics.get("train/r2", 1) > 0
         )
         why = (
-            ", so that what the train rows tell does not hold there. Of rows split by time, old "
-            "ones may mislead: try newer ones alone"
+            "; what was learnt from the train rows does not hold there. If rows are split by time, "
+            "old ones may mislead: try newer ones alone"
         )
         yield (
-            f"worse than a constant: {', '.join(found)}; the mean label of these rows, predicted "
-            f"for each of them, has less loss{why if has_learnt else ''}"
+            f"worse than a constant: {', '.join(found)}; predicting the mean label of these rows "
+            f"for each of them has a lower loss{why if has_learnt else ''}"
         )
 
 
@@ -201,13 +201,13 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
         yield f"only {state.step:,} {updates}" + (f": try {length}" if length else "")
     elif state.best is not None and state.best.step == state.step and state.stopped is None:
         more = f"more epochs ({length})" if length else "more epochs"
-        yield f"it was still improving at the end: try {more}, or higher rates"
+        yield f"it was still improving at the end: try {more}, or higher learning rates"
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding
     best = state.best
     if best is not None and 0 < best.step < state.step and best.examples <= rows / 2:
-        yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
+        yield "it was best within half an epoch: try lower learning rates (optimizer.sparse.lr)"
     elif best is not None and best.step == job.trainer.eval_every and best.step < state.step:
         yield "it was best when first evaluated: try a smaller trainer.eval_every"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear

@@ -172,7 +172,7 @@ def search_batch_size(
             break
         low = size
         if size >= cap:
-            search.end_reason = f"the cap of {cap:,} rows"
+            search.end_reason = f"the largest size allowed, {cap:,} rows"
             break
         size = min(2 * size, cap)
     while high and len(search.trials) < max_trials:
@@ -193,7 +193,7 @@ def reason_to_stop(trial: BatchSizeTrial, best: BatchSizeTrial | None, fall_off:
     if trial.examples_per_s is None:
         return trial.failure
     if best and trial.examples_per_s < (best.examples_per_s or 0.0) * (1 - fall_off):
-        return "the speed falls off"
+        return "a fall in speed"
     return ""
 
 

@@ -119,8 +119,8 @@ def _fit_tasks(
             if of_label.start in tasks
         ]
         chosen, penalty = _fit(part.columns, train, judged, labels, kind)
-        mean = f"the mean of {source}, which is better on other rows than weights"
-        said.append(f"the {name} regression of {source}, {penalty}" if penalty else mean)
+        mean = f"the mean label of {source}, which predicts other rows better than weights"
+        said.append(f"the {name} regression fitted to {source}, {penalty}" if penalty else mean)
         found = [(part, chosen.fits)]
         if used is not part:
             is_binary, logs = kind == "binary", tasks if kind == "log" else ()

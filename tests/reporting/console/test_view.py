@@ -198,7 +198,7 @@ def test_a_terminal_gets_its_cursor_back_even_if_the_run_is_killed_later(monkeyp
 def test_the_result_shows_the_reachable_values_and_the_share_of_the_gain():
     lines = plain_output(finish).splitlines()
     assert lines[0] == "completed at step 820 in 0:58; best at step 800"
-    assert lines[-1] == "evaluations are of step 800, the best"
+    assert lines[-1] == "evaluated with the weights of step 800, the best"
     cells = {line[2:20].strip(): line[20:].split() for line in lines[1:-1]}
     assert cells["metric"] == ["train", "test", "reachable"]
     assert cells["auc"] == ["0.78123", "0.78123", "0.80000"]

@@ -129,7 +129,8 @@ def test_importance_is_that_of_runs_of_the_same_data(tmp_path):
     assert shares["optimizer.dense.lr"] == pytest.approx(alone[0].variance_share)
     assert "data" not in shares
     assert any(
-        "2 different data" in note and "runs of the same (12)" in note for note in overview.notes
+        "2 different datasets" in note and "runs of one of them (12)" in note
+        for note in overview.notes
     )
 
 

@@ -36,8 +36,10 @@ def test_a_warm_start_stands_beside_its_parent_and_says_when_that_is_gone(tmp_pa
     assert [t["y"][-1] for t in pairs[0]["data"]] == [0.7, 0.75]
     shutil.rmtree(parent)
     text = page_of(run).body()
-    assert "The parent cannot be read" in text and "weights&gt; taken" in text
-    assert "Beside its parent" not in page_of(make_run(tmp_path / "other")).body()
+    assert "The run it started from cannot be read" in text and "weights&gt; taken" in text
+    assert (
+        "Compared with the run it started from" not in page_of(make_run(tmp_path / "other")).body()
+    )
 
 
 def test_the_page_has_the_words_of_every_start_that_was_not_refused(tmp_path):
@@ -101,7 +103,7 @@ def test_rows_of_the_largest_loss_are_a_table_of_each_split(tmp_path):
         with pytest.raises(UserError, match=r"hardest\.json: damaged: test has no step"):
             page_of(run)
     (run / "hardest.json").write_text(json.dumps({"test": None}))
-    assert "Rows of the largest loss" not in page_of(run).body()
+    assert "Rows with the largest loss" not in page_of(run).body()
 
 
 BINS = {"predicted": [0.1, 0.9], "observed": [0.0, 1.0], "weight": [2.0, 2.0]}

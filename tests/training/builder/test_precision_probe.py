@@ -36,7 +36,7 @@ def test_it_equals_the_ratio_of_the_two_products(tmp_path, monkeypatch):
 
 def test_a_run_is_told_what_it_pays_or_gains(monkeypatch):
     monkeypatch.setattr(precision_probe, "bf16_speed", {"avx512_bf16": 0.62, "amx_bf16": 4.6}.get)
-    assert describe_bf16("avx512_bf16").endswith("trainer.amp=true costs time here")
+    assert describe_bf16("avx512_bf16").endswith("trainer.amp=true makes runs slower here")
     told = describe_bf16("amx_bf16")
-    assert "4.6 times the speed" in told and "pays" in told
+    assert "4.6 times the speed" in told and told.endswith("makes wide layers faster")
     assert "rounds to bf16, multiplies in float32" in describe_bf16("a CPU, avx2, avx512f")

@@ -40,17 +40,17 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     short = RunLength(steps=2, steps_per_epoch=2, rows_per_epoch=8087, rows_per_update=4096)
     cadence = Cadence(None, None, None)
     (said,) = preflight_warnings(cadence, TrainerSettings(), short)
-    assert said.startswith("8,087 rows in batches of 4,096 are 2 updates an epoch: too few to lea")
+    assert said.startswith("8,087 rows in batches of 4,096 make 2 updates an epoch: too few to le")
     assert " ".join(propose_length(8087).overrides()) in said
     # 64 updates an epoch: a tenth of 1,280 is more than an epoch
     assert "trainer.batch_size=128 trainer.max_epochs=20 scheduler.warmup=64" in said
-    assert said.endswith("; the value auto for these settings takes what is proposed")
+    assert said.endswith("; the value auto for these settings chooses the same")
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
     (said,) = preflight_warnings(cadence, TrainerSettings(batch_size=512), short)  # on 8 ranks
     assert "trainer.batch_size=16 trainer.max_epochs=20 scheduler.warmup=64" in said
     usual = RunLength(steps=80, steps_per_epoch=4, rows_per_epoch=238, rows_per_update=64)
     (said,) = preflight_warnings(cadence, TrainerSettings(max_epochs=20), usual)
-    assert "too few to learn, and as many as are proposed" in said and "try" not in said
+    assert "too few to learn; more rows would help" in said and "try" not in said
     (said,) = preflight_warnings(cadence, TrainerSettings(), short, is_next_item=True)
     assert said.endswith("too few to learn; try trainer.batch_size=32 trainer.max_steps=3000")
 
@@ -101,7 +101,7 @@ def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_
         "checkpoint.save_every",
     ]
     assert "101 updates is longer than the run (100 updates)" in found[0]
-    assert found[1].endswith("only the end is evaluated; trainer.eval_every=25 does it on the way")
+    assert found[1].endswith("only the end is evaluated; trainer.eval_every=25 is short enough")
 
 
 @pytest.mark.parametrize("rule", [EarlyStop, LrOnPlateau, BatchOnPlateau])

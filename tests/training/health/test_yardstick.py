@@ -322,7 +322,7 @@ def test_findings_have_numbers_and_plain_data_has_none():
     test = replace(make_sample(2), dense_ND=kept.dense_ND)
     assert find_in_data(plain, kept, {"test": test}) == []
     found = find_in_data(SCHEMA, train, {"test": make_sample(2, new_ids=True, rate=2.0)})
-    assert [f for f in found if "one value only" in f and "flat" in f]
+    assert [f for f in found if "single value" in f and "flat" in f]
     new = next(f for f in found if "ids of test that the train rows lack" in f)
     assert 0.6 < int(new.partition("item (")[2].partition("%")[0]) / 100 < 0.72  # 40 of 60 are new
     assert [f for f in found if f.startswith("label: the rate of positives is")]
@@ -336,13 +336,15 @@ def test_an_auc_of_few_rows_of_a_label_is_said_to_be_known_roughly():
         *(getattr(whole, name)[:150] for name in ("dense_ND", "labels_NT", "weights_N")),
         150,
     )
-    [found] = [f for f in find_in_data(SCHEMA, make_sample(1), {"test": few}) if "known to" in f]
+    [found] = [
+        f for f in find_in_data(SCHEMA, make_sample(1), {"test": few}) if "may be off by" in f
+    ]
     ones = int(few.labels_NT.sum())
     rarer, label = min((ones, 1), (150 - ones, 0))
     error = 2 * auc_error(0.75, rarer, 150 - rarer)
     assert found == (
-        f"label: test has {rarer} rows of label {label}, and an AUC of 0.75 on so few is known to "
-        f"±{error:.2f} only"
+        f"label: test has only {rarer} rows of label {label}: an AUC of 0.75 on so few may be off "
+        f"by {error:.2f}"
     )
     rng = np.random.default_rng(6)  # exponential scores, of which the paper's error is exact
     y, scale = np.repeat([0, 1], [90, 30]), np.repeat([1.0, 3.0], [90, 30])
@@ -394,11 +396,11 @@ def test_of_drawn_rows_ids_that_other_train_rows_have_are_not_said_to_be_unknown
     known_V = rng.integers(0, 50_000, train_rows)  # each has 8 of the rows, and 0.4 of the drawn
     assert find(known_V, rng.integers(0, 50_000, drawn)) == []
     [new] = find(known_V, rng.integers(25_000, 75_000, drawn))
-    assert "ids of test that the train rows, by 20,000 of these, lack" in new
+    assert "ids of test that the train rows (estimated from 20,000) lack" in new
     assert 0.45 < int(new.partition("item (about ")[2].partition("%")[0]) / 100 < 0.55
     once_V = np.concatenate([np.arange(300_000), np.repeat(np.arange(10**6, 10**6 + 50_000), 2)])
     [once] = find(once_V, once_V)
-    assert "occur in a single train row, by 20,000 of these" in once
+    assert "occur in a single train row (estimated from 20,000)" in once
     assert 0.6 < int(once.partition("item (at least ")[2].partition("%")[0]) / 100 < 0.9
 
 
@@ -492,8 +494,8 @@ def test_a_model_worse_than_a_constant_is_told_where_old_rows_may_mislead():
     assert not list(find_useless(good))
     bad = {**good, "test/normalized_entropy": 1.02, "validation/r2/price": -0.2}
     (found,) = find_useless(bad | {"test/normalized_entropy/click": float("nan")})
-    assert "test/normalized_entropy 1.0200, validation/r2/price -0.2000; the mean" in found
-    assert found.endswith("has less loss"), "it has not learnt the train rows either"
+    assert "test/normalized_entropy 1.0200, validation/r2/price -0.2000; predicting" in found
+    assert found.endswith("has a lower loss"), "it has not learnt the train rows either"
     (found,) = find_useless({**bad, "train/r2": 0.3, "train/normalized_entropy": 0.9})
     assert found.endswith("old ones may mislead: try newer ones alone")
 
@@ -588,7 +590,7 @@ def test_a_result_of_numbers_has_linear_regression_beside_it(runner, tmp_path):
         "metrics.eval=[r2]",
         *(f"hydra.run.dir={tmp_path}/linear", "trainer.num_threads=1", "report=false"),
     ).check()
-    assert "starts as the linear regression of" in done.text
+    assert "starts as the linear regression fitted to" in done.text
     first = read_rows(tmp_path / "linear", "validation")[0]
     assert first["step"] == 0
     beside = json.loads((tmp_path / "linear/result.json").read_text())["yardstick"]["metrics"]
@@ -658,8 +660,8 @@ def test_labels_that_share_a_linear_half_start_as_the_mean_of_their_regressions(
         *("model.net.linear_weights=shared", f"hydra.run.dir={tmp_path}/run"),
         *("trainer.num_threads=1", "report=false"),
     ).check()
-    assert "starts as the logistic regression of" in done.text
-    assert "and the linear regression of" in done.text
+    assert "starts as the logistic regression fitted to" in done.text
+    assert "and the linear regression fitted to" in done.text
     first = read_rows(tmp_path / "run", "validation")[0]
     # both labels follow z, so that the mean of their weights in their scales is about that of each
     assert first["step"] == 0 and first["r2/took"] > 0.98

@@ -30,7 +30,9 @@ def test_a_custom_step_stops_at_its_breakpoint_in_the_only_thread(runner):
     ahead = ("dataset.prefetch=3", "dataset.workers=2", "loop.summary=true")
     env = {"PYTHONBREAKPOINT": "tests.training.loops.breakpoint_task.at_breakpoint"}
     done = runner.run(*words, *ahead, env=env).check()
-    assert "dataset.prefetch=0, dataset.workers=0, for one thread of control" in done.text
+    assert (
+        "dataset.prefetch=0, dataset.workers=0, so that everything runs in one thread" in done.text
+    )
     assert done.text.count("threads ['MainThread'] compiled False") == 2
     assert done.text.count("stopped in train_step, rows 32") == 2
     assert "step 2  loss" in done.text

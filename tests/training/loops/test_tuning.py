@@ -56,23 +56,29 @@ TUNE_LR = ("loop=tune_lr", "loop.updates=30")
 
 # speed by size (None: it does not fit), cap, sizes tried, size chosen, why it ended
 SEARCHES = {
-    "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the cap of 64 rows"),
-    "a cap between": (lambda n: n, 50, [16, 32, 50], 50, "the cap of 50 rows"),
+    "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the largest size allowed, 64 rows"),
+    "a cap between": (lambda n: n, 50, [16, 32, 50], 50, "the largest size allowed, 50 rows"),
     "falls off": (
         lambda n: n if n <= 64 else 64 - n / 8,
         10_000,
         [16, 32, 64, 128, 96, 80, 72],
         64,
-        "the speed falls off",
+        "a fall in speed",
     ),
     "falls off between two": (
         lambda n: n if n <= 100 else 50,
         10_000,
         [16, 32, 64, 128, 96, 112, 104],
         96,
-        "the speed falls off",
+        "a fall in speed",
     ),
-    "a plateau is no fall": (lambda n: 100.0, 128, [16, 32, 64, 128], 16, "the cap of 128 rows"),
+    "a plateau is no fall": (
+        lambda n: 100.0,
+        128,
+        [16, 32, 64, 128],
+        16,
+        "the largest size allowed, 128 rows",
+    ),
     "memory": (
         lambda n: n if n <= 200 else None,
         10_000,
