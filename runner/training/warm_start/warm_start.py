@@ -136,7 +136,7 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
     unused = set(source.shapes) - set(taken.values())
     unused = {n for n in unused if n.startswith(DENSE_PREFIX) or is_table_weight(n)}
     head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
-    lines = [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused))]
+    lines = [head, *lines, *(f"  in the source, not used: {n}" for n in sorted(unused))]
     return MatchedWeights(source, taken, row_maps), lines + average_lines
 
 
@@ -153,8 +153,8 @@ def _match_averages(
         if not source_averages:
             return {}, []
         return {}, [
-            f"  there, not used: moving averages of {len(source_averages)} dense weights, which "
-            "its evaluations took unless its trainer.ema.evaluate was false; "
+            f"  in the source, not used: moving averages of {len(source_averages)} dense weights, "
+            "which its evaluations took unless its trainer.ema.evaluate was false; "
             "checkpoint.init_average=true starts from them"
         ]
     if not source_averages:
@@ -177,7 +177,7 @@ def _match(
     """Return why a weight cannot be taken, or nothing; and its row map, if rows change places."""
     if other not in source.shapes:
         looked_for = f" ({other})" if other != name else ""
-        return f"not there, initialised afresh: {name}{looked_for}", None
+        return f"not in the source, newly initialised: {name}{looked_for}", None
     shape, source_shape, rows = tuple(tensor.shape), source.shapes[other], None
     if is_table_weight(name) and is_table_weight(other) and shape[1:] == source_shape[1:]:
         try:
@@ -185,7 +185,7 @@ def _match(
         except ConfigError as error:
             return f"not taken: {error}", None
     if shape != source_shape and rows is None:
-        return f"shape differs: {name} ({source_shape} there, {shape} here)", None
+        return f"shape differs: {name} ({source_shape} in the source, {shape} here)", None
     return "", rows
 
 
@@ -225,7 +225,7 @@ def _take_table(
 
 
 def _describe_rows(name: str, rows: RowMap, num_rows: int) -> str:
-    return f"  {name}: {len(rows.ours):,} of {num_rows:,} rows found there, the others afresh"
+    return f"  {name}: {len(rows.ours):,} of {num_rows:,} rows are in the source, others are new"
 
 
 def _example(shapes: Mapping[str, Any]) -> str:
