@@ -72,3 +72,16 @@ def test_a_run_directory_is_no_data(data):
         (data / name).touch()
     with pytest.raises(DataError, match="data: is a run directory, no data"):
         found(data)
+
+
+def test_runs_and_sweeps_in_a_folder_of_data_are_no_rows(data):
+    before = fingerprint_path(data)
+    outputs = {"run": ("config.yaml", "meta.json", "log.txt"), "sweep": ("study.db",)}
+    for folder, names in outputs.items():
+        (data / "outputs" / folder).mkdir(parents=True)
+        for name in (*names, "leaderboard.csv"):
+            (data / "outputs" / folder / name).touch()
+    assert found(data) == [f"{data}/a.csv", f"{data}/more/b.csv"]
+    assert fingerprint_path(data) == before
+    (data / "outputs" / "sweep" / "study.db").unlink()
+    assert f"{data}/outputs/sweep/leaderboard.csv" in found(data)  # of somebody else

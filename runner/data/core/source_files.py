@@ -12,6 +12,7 @@ from runner.data.core.file_hashes import hash_file
 from runner.errors import DataError, nearest_hint
 
 EDGE_BYTES = 1 << 20  # as much of a file's head and of its tail is hashed
+_SWEEP_FILES = ("leaderboard.csv", "study.db")
 
 
 def path_setting(key: str, path: object) -> str:
@@ -44,6 +45,9 @@ def files_below(
 ) -> Iterator[str]:
     """Yield the files of a folder and of those below it, without hidden ones.
 
+    Run directories and sweeps below it are left out: a command that is started in the folder of the
+    data writes them there, and none of their files are rows.
+
     Links are followed, as by a glob. One that leads nowhere is yielded, too, since the rows behind
     it would be missing without a word: whoever opens it says so.
 
@@ -61,9 +65,19 @@ def files_below(
         if name.startswith("."):
             continue
         if os.path.isdir(path):
-            yield from files_below(path, above | {real})
+            if not is_run_directory(path) and not _has_files(path, _SWEEP_FILES):
+                yield from files_below(path, above | {real})
         elif is_file_or_broken_link(path):
             yield path
+
+
+def is_run_directory(folder: str) -> bool:
+    """Tell whether a folder is that of a run."""
+    return _has_files(folder, ("config.yaml", "meta.json"))
+
+
+def _has_files(folder: str, names: Sequence[str]) -> bool:
+    return all(os.path.isfile(os.path.join(folder, name)) for name in names)
 
 
 def is_file_or_broken_link(path: str) -> bool:

@@ -16,6 +16,7 @@ from runner.data.core.source_files import (
     files_below,
     hash_ends,
     is_file_or_broken_link,
+    is_run_directory,
     nearest_path,
     path_setting,
 )
@@ -234,7 +235,7 @@ def names_in(folder: str) -> list[str]:
     Raises:
         DataError: if it is a run directory, whose files are no rows.
     """
-    if all(os.path.isfile(os.path.join(folder, name)) for name in ("config.yaml", "meta.json")):
+    if is_run_directory(folder):
         raise DataError(f"{folder}: is a run directory, no data; name the files or their folder")
     return [name for name in files_below(folder) if "/_" not in name[len(folder.rstrip("/")) :]]
 
