@@ -85,7 +85,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """
     with open(open_regular(path), "rb") as file:
         is_larger = os.fstat(file.fileno()).st_size > max_bytes
-        content = b"" if is_larger else file.read(max_bytes + 1)
+        content = b"" if is_larger else file.read()  # given a number, it takes so much memory
     if is_larger or len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has more than {max_bytes:,} bytes", str(path))
     return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,3 +229,13 @@ def test_a_look_into_a_checkpoint_opens_files_only(folder, kind):
     outside = plant(kind, folder / "shard-00001.safetensors")
     assert peek_checkpoint(folder) is None
     assert outside.read_text() == '{"signature": "x"}\n'
+
+
+def test_a_small_file_is_read_in_memory_of_its_size(tmp_path):
+    (tmp_path / "meta.json").write_text("{}")
+    tracemalloc.start()
+    try:
+        assert read_bytes(tmp_path / "meta.json") == b"{}"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -283,7 +283,7 @@ class Checkpointer:
         try:
             remove_stale(self.folder)
             remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)
-        except OSError as error:
+        except (OSError, MemoryError) as error:  # no other rank may wait for this one in vain
             self._notes.append(f"an old checkpoint was not removed: {_reason(error)}")
         return None
 
@@ -293,7 +293,7 @@ class Checkpointer:
             remove_stale(self.folder)
             free = f"{shutil.disk_usage(self.folder).free:,}"
             last = max(self.saved_steps(), default=None)
-        except OSError as further:  # the disk may be gone altogether
+        except (OSError, MemoryError) as further:  # the disk may be gone altogether
             self._notes.append(f"temporary files may be left: {_reason(further)}")
             free, last = "an unknown number of", None
         needed = sum(f.end - f.begin + len(f.header) for f in pending.files) + len(pending.values)

@@ -184,6 +184,21 @@ def test_a_failed_save_is_reported_once_by_the_next_call(tmp_path: Path) -> None
     assert len(notes) == 1  # the folder was gone, so nothing could be cleared up
 
 
+@pytest.mark.parametrize("error", [OSError("it is busy"), MemoryError()], ids=repr)
+def test_what_fails_after_a_save_is_told_and_does_not_end_the_thread(
+    tmp_path: Path, monkeypatch, error
+) -> None:
+    def fail(*_, **__) -> None:
+        raise error
+
+    monkeypatch.setattr(checkpointer_module, "remove_old", fail)
+    notes: list[str] = []
+    checkpointer = Checkpointer(tmp_path, keep=1, warn=notes.append)
+    checkpointer.save(1, {"w": torch.ones(2)}, {}, wait=True)
+    told = f"{type(error).__name__}: {error}"
+    assert notes == [f"an old checkpoint was not removed: {told}"]
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
