@@ -20,7 +20,15 @@ from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.world_size import launched_rank
-from runner.errors import NO_ROOM, UserError, describe_raised_warning, is_interruption, wrap_words
+from runner.errors import (
+    NO_ROOM,
+    UserError,
+    describe_raised_warning,
+    first_line,
+    is_interruption,
+    wrap_words,
+)
+from runner.machine.free_memory import address_limit_hint, is_out_of_memory
 from runner.machine.imports import postpone_full_collections, shadowed_modules_hint
 from runner.rundir.masked_streams import (
     mask_standard_streams,
@@ -98,6 +106,9 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
             f"{error.strerror}: {error.filename or 'where this command writes'}; with more room, "
             "the same command goes on"
         )
+        return 1
+    if is_out_of_memory(error) and not with_traceback:
+        print_error(f"out of memory: {first_line(error)}{address_limit_hint()}")
         return 1
     is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
     if with_traceback or not is_users:

@@ -26,7 +26,7 @@ from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError, describe_raised_warning, is_interruption
-from runner.machine.free_memory import is_out_of_memory
+from runner.machine.free_memory import address_limit_hint, is_out_of_memory
 from runner.machine.imports import shadowed_modules_hint
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
@@ -306,7 +306,8 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
             "do, most models have model.net.embedding_dim, and sharding.plan=disk keeps tables in "
             "files"
         )
-        return f"out of memory: {first or type(error).__name__}; {helps}"
+        helps = "" if isinstance(error, ImportError) else f"; {helps}"
+        return f"out of memory: {first or type(error).__name__}{helps}{address_limit_hint()}"
     if isinstance(error, Warning):
         return mask_secrets(describe_raised_warning(error))
     name = type(error).__name__

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -156,6 +157,22 @@ def test_a_file_without_room_is_told_without_a_traceback(monkeypatch, capsys, nu
     assert main(["export", "locked", "--out", "model"]) == 1
     told = "error: x: where this command writes; with more room, the same command goes on\n"
     assert capsys.readouterr().err == told
+
+
+def test_out_of_memory_is_told_without_a_traceback_and_with_the_limit(monkeypatch, capsys):
+    unlimited, read_meta = (resource.RLIM_INFINITY,) * 2, Mock(side_effect=MemoryError)
+    monkeypatch.setattr("runner.rundir.find_run.read_meta", read_meta)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
+    assert main(["export", "run", "--out", "model"]) == 1
+    assert capsys.readouterr().err == "error: out of memory: MemoryError\n"
+    read_meta.side_effect = ImportError("libtorch.so: failed to map segment from shared object")
+    assert main(["export", "run", "--out", "model"]) == 1
+    assert "Traceback" in capsys.readouterr().err  # of a file system that forbids to run files
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (700_000_000, unlimited[0]))
+    assert main(["export", "run", "--out", "model"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: out of memory: libtorch.so: failed to map segment from")
+    assert "may take 0.7 GB of address space" in told
 
 
 def test_a_lost_output_of_a_command_that_is_done_is_told_as_such():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,20 @@ def is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or "out of memory" in text
         or "can't allocate memory" in text
+        # a library that is imported; without a limit its file system forbids to run files
+        or ("failed to map segment" in text and bool(address_limit_hint()))
+    )
+
+
+def address_limit_hint() -> str:
+    """Return what an error says of a limit to the addresses of this process; "" without one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return (
+        f"; this process may take {limit / 1e9:.1f} GB of address space (`ulimit -v`), and torch "
+        "alone needs 1.5 GB, with CUDA far more; `ulimit -v unlimited` or a larger limit of the "
+        "job helps"
     )
 
 
