@@ -10,9 +10,11 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import GrammarParseError
 
+from runner.config.hydra_text import shell_override
 from runner.config_value import wrong_type
-from runner.errors import unknown_choice
+from runner.errors import first_line, unknown_choice
 from runner.rundir.diff import flatten
 
 FOLDER_KEYS = ("hydra.run.dir", "hydra.sweep.dir")
@@ -70,7 +72,14 @@ def _find_folder_problem(key: str, value: Any) -> str | None:
         return None  # a folder such as 3
     if not isinstance(value, str):
         return wrong_type(key, value, "text, a folder")
-    return None if value else f"{key}=: names no folder; {key}=. is the folder that you are in"
+    if not value:
+        return f"{key}=: names no folder; {key}=. is the folder that you are in"
+    try:
+        OmegaConf.create({"dir": value})
+    except GrammarParseError as error:
+        named = shell_override(key, value)
+        return f"{key}={value}: cannot be read: {first_line(error)}; a folder of that name: {named}"
+    return None
 
 
 def _is_folder(path: str) -> bool:

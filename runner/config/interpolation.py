@@ -12,6 +12,7 @@ from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from runner.config.hydra_text import shell_override
 from runner.rundir.secrets import mask_values, note_reference
 
 CANNOT_BE_RESOLVED = ": cannot be resolved: "
@@ -57,7 +58,7 @@ def find_value(config: DictConfig, key: str) -> Any:
 
 
 def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> str | None:
-    """Return one value of a node as text, or None and a message if it cannot be resolved.
+    """Return a folder that a node names, or None and a message if it cannot be resolved.
 
     Args:
         node: of the configuration.
@@ -65,7 +66,10 @@ def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> 
         key: its dotted name.
         problems: gets the message.
     """
-    value, _ = _resolve_value(node, name, key, Found(problems))
+    own: list[str] = []
+    value, _ = _resolve_value(node, name, key, Found(own))
+    named = shell_override(key, node._get_node(name)._value()) if own else ""  # type: ignore[union-attr]
+    problems += [f"{problem}; a folder of that name: {named}" for problem in own]
     return None if value is None else str(value)
 
 
