@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import logging
+import os
 import re
 import shlex
 import sys
@@ -134,6 +135,14 @@ def shell_path(path: object) -> str:
     """Return a path as a word of a shell that no command takes for a flag."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def unknown_flag(word: str, known: Iterable[str]) -> str:
+    """Return the message for a word that begins with a dash: a wrong flag, or rather a path."""
+    name = word.partition("=")[0]
+    if "/" in name or os.path.exists(word):
+        return f"{word}: no such flag; a path that begins with a dash is {shell_path(word)}"
+    return f"{word}: no such flag{nearest_hint(name, known)}; --help lists them"
 
 
 def already_exists(flag: str, path: object) -> str:

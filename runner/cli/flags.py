@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from runner.config.locations import CONF
-from runner.errors import UserError, nearest_hint, raise_combined
+from runner.errors import UserError, raise_combined, unknown_flag
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         if meant_key := setting_hint(unknown[0], words[words.index(unknown[0]) + 1 :]):
             raise UserError(f"{unknown[0]}: no such flag{meant_key}")
         known = [*parser._option_string_actions, "--allow", "--dry-run", "--rerun"]
-        raise UserError(
-            f"{unknown[0]}: no such flag{nearest_hint(unknown[0], known)}; --help lists them"
-        )
+        raise UserError(unknown_flag(unknown[0], known))
     for flag in ("config_path", "config_name", "experimental_rerun"):
         if getattr(args, flag):
             name = flag.replace("_", "-")

@@ -7,10 +7,11 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from runner.config_value import number_hint
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError, unknown_flag
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -91,9 +92,7 @@ class VerbParser(argparse.ArgumentParser):
         if unknown:
             if not unknown[0].startswith("-"):
                 raise UserError(f"{self.verb}: {unknown[0]!r} is a word too many; --help says more")
-            name = unknown[0].partition("=")[0]
-            near = nearest_hint(name, self.flags)
-            raise UserError(f"{self.verb} {unknown[0]}: no such flag{near}; --help lists them")
+            raise UserError(f"{self.verb} {unknown_flag(unknown[0], self.flags)}")
         return given
 
     def parse_own(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -107,6 +106,9 @@ class VerbParser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             name = f" {error.argument_name}" if error.argument_name else ""
             problem = error.message.replace("expected one argument", "needs a value")
+            for flag, value in pairwise(words):
+                if flag == error.argument_name and value[:1] == "-" and value not in self.flags:
+                    problem += f"; one that begins with a dash is joined: {flag}={value}"
             if refused := re.fullmatch("invalid int value: '(.*)'", problem):
                 problem += number_hint(refused[1])
             raise UserError(f"{self.verb}{name}: {problem}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,18 @@ def test_the_command_works(command, words):
 def test_a_path_with_a_dash_in_front_is_no_flag_in_a_printed_command():
     assert shell_path("-a/run 1") == "'./-a/run 1'" and shell_path("a-b") == "a-b"
     assert already_exists("--out", "-a").endswith("rm -r ./-a")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resume", "-a/run"], "-a/run: no such flag; a path that begins with a dash is ./-a/run"),
+        (["report", "-there"], "-there: no such flag; a path that begins with a dash is ./-there"),
+        (["export", "r", "--out", "-a/x"], "--out: needs a value; one that begins with a dash is"),
+        (["export", "r", "--out", "-a/x"], "joined: --out=-a/x"),
+    ],
+)
+def test_a_given_path_with_a_dash_in_front_is_refused_with_its_spelling(command, words, said):
+    Path("-there").mkdir()
+    assert said in command.refused(*words)
+    assert "joined" not in command.refused("export", "r", "--out", "--wandb")
