@@ -227,10 +227,13 @@ def test_a_name_in_the_data_that_is_no_text_is_told_without_a_traceback(monkeypa
 
 
 @pytest.mark.long
-def test_a_run_in_a_folder_whose_name_is_no_text_is_refused_before_anything_is_written(tmp_path):
+@pytest.mark.parametrize("words", [["hydra.run.dir=run"], ["-m", "seed=1,2"]], ids=["run", "sweep"])
+def test_a_run_in_a_folder_whose_name_is_no_text_is_refused_before_anything_is_written(
+    words, tmp_path
+):
     here = os.fsencode(tmp_path) + b"/gr\xf6"
     os.mkdir(here)
-    done = python("-m", "runner", *TINY, "hydra.run.dir=run", cwd=here)
+    done = python("-m", "runner", *TINY, *words, cwd=here)
     assert done.returncode == 2
     assert "gr\\udcf6: this name is no utf-8 text" in done.stderr and not os.listdir(here)
 

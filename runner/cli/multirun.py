@@ -123,7 +123,9 @@ def multirun(
 
     Raises:
         UserError: before anything has started or been written.
+        UnicodeEncodeError: likewise, if the name of the current folder is no text.
     """
+    os.getcwd().encode()  # the record of each job names it, so that all of them would fail
 
     def check(overrides: Sequence[str]) -> CheckedJob:
         composed = compose_job(overrides, config_dirs=flags.config_dirs)
