@@ -26,6 +26,7 @@ from runner.data.proposal.columns.choose_roles import (
 )
 from runner.data.proposal.columns.column_names import QUERY, USER, is_grade
 from runner.data.proposal.columns.column_statistics import ColumnStatistics, has_fractions
+from runner.data.proposal.columns.copies import drop_copies
 from runner.data.proposal.columns.doubtful_values import describe_texts_of_objects
 from runner.data.proposal.columns.guess_roles import FEATURES, OBJECTS, Role
 from runner.data.proposal.columns.interactions import choose_events
@@ -295,6 +296,7 @@ def _choose_roles(
     kept = {*hints.numeric, *hints.categorical}
     roles |= find_times_until_event(columns, roles, kept)
     notes += drop_leaks(table, columns, roles, kept)
+    roles |= drop_copies(table, columns, roles, kept)
     if not any(role.name in FEATURES for role in roles.values()):
         told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
         shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
