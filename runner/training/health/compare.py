@@ -28,7 +28,7 @@ from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 _OFF = "trainer.yardstick=false measures neither"
-VERSION = 11  # of what the cache keeps: another one is measured again
+VERSION = 12  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:

@@ -41,7 +41,9 @@ class Sample:
     """Rows of a split. Those of weight 0, which count nowhere, are left out.
 
     Where a label is rare, more of the rows with its rarer value are there than of others, whose
-    weights make up for it.
+    weights make up for it. Weights have a mean of 1 at least, since the penalties of regressions
+    are for rows: of weights that add up to 1 they would leave nothing. A larger mean stays, as of
+    rows that stand for several.
     """
 
     ids: Mapping[str, Ids]  # by feature; sequences are bags of their ids
@@ -113,11 +115,13 @@ def read_sample(
             break
     labels_NT = _stack(labels, len(dataset.schema.tasks))
     weights_N = np.concatenate(weights).astype(np.float64) if weights else np.zeros(0)
+    times_N = rare.scale(labels_NT)
+    mean = float(np.average(weights_N, weights=times_N)) if count else 1.0
     return Sample(
         {name: _join(parts) for name, parts in ids.items()},
         _stack(dense, len(dataset.schema.dense)),
         labels_NT,
-        weights_N * rare.scale(labels_NT),
+        weights_N / min(mean, 1.0) * times_N,
         total,
     )
 

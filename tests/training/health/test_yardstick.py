@@ -235,6 +235,7 @@ def test_an_error_of_numbers_is_compared_relative_to_their_unit():
 class RareClicks:
     """Twenty batches of rows, each with two clicks among 8,192 rows."""
 
+    weight = 1.0
     schema = Schema(("x",), (SparseFeature("item", 60),), (TaskSpec("click"),))
 
     def __init__(self):
@@ -248,7 +249,7 @@ class RareClicks:
             ones = torch.ones(batch_size)
             items = KeyedJaggedTensor(["item"], torch.arange(batch_size) % 60, lengths=ones.int())
             yield SimpleNamespace(
-                dense_BD=x, labels_BT=labels, weights_B=ones, size=batch_size,
+                dense_BD=x, labels_BT=labels, weights_B=ones * self.weight, size=batch_size,
                 sparse=items, sequences=None,
             )  # fmt: skip
 
@@ -276,6 +277,15 @@ def test_a_rare_label_of_which_more_rows_are_read_has_the_rate_of_the_split():
     test = read_sample(data, "train", 20 * BATCH_ROWS)
     found = find_in_data(data.schema, train, {"test": test})
     assert not [finding for finding in found if "rate of positives" in finding]
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(2.0**-20, 1.0), (4.0, 4.0)])
+def test_penalties_do_not_outweigh_rows_whose_weights_add_up_to_1(weight, expected):
+    data = RareClicks()
+    plain = read_sample(data, "train", 2 * BATCH_ROWS, enough_rare=20)
+    data.weight = weight
+    weighted = read_sample(data, "train", 2 * BATCH_ROWS, enough_rare=20)
+    np.testing.assert_array_equal(weighted.weights_N, plain.weights_N * expected)
 
 
 def test_a_sample_is_read_from_an_iterator_that_is_no_generator():
