@@ -302,6 +302,25 @@ def test_further_sequences_lie_beside_the_items(tmp_path):
     assert sorted(map(sorted, names.values())) == [["buy"], ["cart"], ["view"]]
 
 
+@pytest.mark.parametrize(
+    ("predict", "values"),
+    [
+        (True, lambda is_buy: is_buy),
+        (True, lambda is_buy: pa.array(np.where(is_buy, "TRUE", "FALSE"))),
+        ("1.0", lambda is_buy: pa.array(is_buy).cast(pa.float64())),
+        (1, lambda is_buy: pa.array(np.where(is_buy, "1.0", "0.0"))),
+    ],
+)
+def test_a_type_of_events_is_found_as_the_column_shows_it(tmp_path, predict, values):
+    table = events()
+    is_buy = np.array(table["action"]) == "buy"
+    table = table.append_column("bought", pa.array(values(is_buy)))
+    more = {"events": {"column": "bought", "predict": [predict]}}
+    rows, _ = make(table, tmp_path, split=None, more=more)
+    plain = {"events": {"column": "action", "predict": ["buy"]}}
+    assert rows["train"].keys() == make(table, tmp_path, split=None, more=plain)[0]["train"].keys()
+
+
 def test_gap_buckets_are_powers_of_two_and_end():
     assert bucket_gaps(np.array([0.0, 1, 2, 3, 1e30])).tolist() == [0, 1, 1, 2, 39]
 

@@ -124,19 +124,19 @@ def _read_texts(
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
-        places = _find_places(texts, known)
+        places = find_places(texts, known)
         unknown = places.is_null().to_numpy(zero_copy_only=False) & ~missing
         listed = ", ".join(known)
         validator.reject(
             label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: {what} are {listed}"
         )
     if label.positive:
-        is_one = _find_places(texts, label.positive).is_valid()
+        is_one = find_places(texts, label.positive).is_valid()
         return is_one.to_numpy(zero_copy_only=False).astype(np.float64), missing
     return places.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
 
 
-def _find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
+def find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
     """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`.
 
     So is 1 the name `1.0`, which is what pandas shows of it.

@@ -149,6 +149,14 @@ def _leave_out(count: Any, key: str) -> Split:
     return Split("leave_out", {"validation": count, "test": count})
 
 
+def with_spellings(values: Sequence[str]) -> list[str]:
+    """Return texts, and those of other programs for true and false, which YAML reads as one."""
+    found = list(values)
+    for value in {"True", "False"} & {*values}:
+        found += [value.lower(), value.upper()]
+    return found
+
+
 def parse_duration(text: str) -> float | None:
     """Return the seconds of a time such as 30min or 7d; None for another text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", text)

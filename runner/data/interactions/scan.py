@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from runner.data.columns.column_specs import Declared
-from runner.data.columns.encode import read_numbers
+from runner.data.columns.encode import find_places, read_numbers
 from runner.data.columns.raw_ids import read_ids
+from runner.data.columns.split_setting import with_spellings
 from runner.data.columns.times import parse_times
 from runner.data.columns.vocabulary import ValueCounter
 from runner.data.files.bad_rows import SKIP_HINT, BadRows, RowValidator
@@ -76,8 +76,8 @@ def read_events(
         positive_R = ratings_R >= float(settings.positive or 0)
     if settings.event is not None:
         types = single_array(table, settings.event).cast(pa.string())
-        wanted = pa.array(settings.predict, pa.string())
-        target_R = pc.is_in(types, wanted).to_numpy(zero_copy_only=False)
+        wanted_R = find_places(types, with_spellings(settings.predict)).is_valid()
+        target_R = wanted_R.to_numpy(zero_copy_only=False)
     return RawEvents(keys[0], keys[1], times_R, positive_R, target_R)
 
 

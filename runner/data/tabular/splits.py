@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.columns.hash_text import hash_texts
-from runner.data.columns.split_setting import DRAWS, EVENT_SPLITS, Split
+from runner.data.columns.split_setting import DRAWS, EVENT_SPLITS, Split, with_spellings
 from runner.data.columns.times import (
     TEXT_DATES,
     describe_wrong_time,
@@ -168,7 +168,7 @@ class SplitAssigner:
             hash_R = hash_texts(texts.fill_null("")).view(np.uint64)
             return self._assign_by_share(splitmix64(hash_R, self._seed) / 2.0**64)
         masks = {
-            name: pa.compute.is_in(texts, pa.array(_with_spellings(values), pa.string()))
+            name: pa.compute.is_in(texts, pa.array(with_spellings(values), pa.string()))
             for name, values in split.of.items()
         }
         return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
@@ -182,14 +182,6 @@ class SplitAssigner:
 
 def _is_number(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
-
-
-def _with_spellings(values: Sequence[str]) -> list[str]:
-    """Return texts, and those of other programs for true and false, which YAML reads as one."""
-    found = list(values)
-    for value in {"True", "False"} & {*values}:
-        found += [value.lower(), value.upper()]
-    return found
 
 
 def _reject_rows(chunk: RowChunk, split: Split, none_R: np.ndarray) -> RowChunk:
