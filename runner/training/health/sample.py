@@ -50,7 +50,7 @@ class Sample:
     dense_ND: Floats
     labels_NT: Floats
     weights_N: Floats
-    split_rows: int  # rows of the whole split
+    split_rows: int  # rows of the whole split that count; an estimate where it was not read whole
 
     @property
     def num_rows(self) -> int:
@@ -96,10 +96,11 @@ def read_sample(
     seed = ORDER_SEED if total > limit else None
     dense, labels, weights = [], [], []
     ids: dict[str, list[Ids]] = {f.name: [] for f in dataset.schema.id_features}
-    count = 0
+    count = num_seen = 0
     rare = _RareLabels(dataset.schema, limit, enough_rare, most_times)
     for batch in dataset.batches(split, batch_size=BATCH_ROWS, seed=seed):
         kept_B = (batch.weights_B > 0).numpy()
+        num_seen += len(kept_B)
         kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
         number_B = np.cumsum(kept_B) - 1 + count
         for name, found in batch_ids(batch, dataset.schema):
@@ -122,7 +123,7 @@ def read_sample(
         _stack(dense, len(dataset.schema.dense)),
         labels_NT,
         weights_N / min(mean, 1.0) * times_N,
-        total,
+        round(total * rare.num_read / max(num_seen, 1)),
     )
 
 

@@ -288,6 +288,15 @@ def test_penalties_do_not_outweigh_rows_whose_weights_add_up_to_1(weight, expect
     np.testing.assert_array_equal(weighted.weights_N, plain.weights_N * expected)
 
 
+@pytest.mark.parametrize(("limit", "read"), [(20 * BATCH_ROWS, 20), (BATCH_ROWS, 2)])
+def test_rows_without_weight_are_no_rows_of_the_split(limit, read):
+    data = RareClicks()
+    data.weight = (torch.arange(BATCH_ROWS) % 2).float()
+    sample = read_sample(data, "train", limit)
+    assert sample.num_rows == read * BATCH_ROWS / 2
+    assert sample.split_rows == 10 * BATCH_ROWS
+
+
 def test_a_sample_is_read_from_an_iterator_that_is_no_generator():
     class Mapped(RareClicks):
         def batches(self, split, **options):
