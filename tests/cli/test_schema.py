@@ -594,6 +594,39 @@ def test_a_number_that_is_0_but_for_positive_rows_is_left_out_with_a_warning(wri
     assert "gusts" in proposed["numeric"]  # what only one of several classes has may be known
 
 
+@pytest.mark.parametrize(
+    "as_written",
+    [
+        lambda x_R: pa.array(x_R).cast(pa.decimal128(12, 2)),
+        lambda x_R: pa.array([f"${x:.2f}" for x in x_R]),
+    ],
+)
+def test_what_tells_the_label_is_found_in_decimals_and_in_texts_of_amounts(
+    write, propose, as_written
+):
+    rng = np.random.default_rng(3)
+    label, amounts = binary(), rng.uniform(1, 50, ROWS).round(2)
+    spent = as_written(np.where((label == 1) & (amounts < 30), amounts, 0))
+    proposed, shown = propose(write(label=label, spent=spent, price=as_written(amounts)))
+    assert "warning: spent is another number than 0 only where label is 1: is it known" in shown
+    assert set(proposed["numeric"]) == {"price"}
+
+
+def test_decimals_have_missing_codes_and_orders_that_tell_as_other_numbers_do(write, propose):
+    rng = np.random.default_rng(5)
+    level = rng.integers(0, 400, ROWS)
+    label = (rng.random(ROWS) < 0.1 + 0.8 * level / 400).astype(int)
+    score = np.where(rng.random(ROWS) < 0.1, -999.0, rng.normal(size=ROWS).round(2))
+    columns = {"level": pa.array(level.astype(float)), "score": pa.array(score)}
+    plain, shown = propose(write(label=label, **columns))
+    decimals = {name: x_R.cast(pa.decimal128(12, 2)) for name, x_R in columns.items()}
+    proposed, shown_of_decimals = propose(write(label=label, **decimals))
+    for role in ("numeric", "categorical"):
+        assert proposed[role] == plain[role]
+    assert "level_number" in proposed["numeric"]
+    assert "score (-999 in" in shown and "score (-999 in" in shown_of_decimals
+
+
 def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     rng = np.random.default_rng(2)
     visit = rng.integers(0, 4, ROWS) == 0

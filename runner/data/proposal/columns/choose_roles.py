@@ -244,7 +244,11 @@ def drop_leaks(
         for f in columns:
             if roles[f.name].name not in FEATURES:
                 continue
-            found, step = _find_leak(f, sample[f.name], label, parts)
+            column = sample[f.name]
+            if f.amounts:  # texts such as $12.50
+                numbers_R = read_numbers(column, f.amounts.settings())
+                column = pa.chunked_array([pa.array(numbers_R, from_pandas=True)])
+            found, step = _find_leak(f, column, label, parts)
             if found:
                 warnings.append(_leave_out(f.name, found, roles, kept))
             elif step and f.name not in kept:

@@ -45,7 +45,8 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
     found = {}
     for name in names:
         column = sample[name].combine_chunks().drop_null()
-        if pt.is_integer(column.type) or pt.is_floating(column.type):
+        type_ = column.type
+        if pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_):
             x_R = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             code = _find_missing_code(x_R[np.isfinite(x_R)])
             if code is not None:

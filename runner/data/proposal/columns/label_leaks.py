@@ -45,7 +45,7 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     if pt.is_nested(values.type):
         return 0.5
     ways = [values]
-    if pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_decimal(values.type):
+    if _is_number(values.type):
         ways = _values_and_bins(values.cast(pa.float64(), safe=False))
     return max(_rates_auc(way, label_R) for way in ways)
 
@@ -127,9 +127,7 @@ def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
     Of numbers from -1 on that are -1 in most rows, -1 says that there is nothing, and not 0.
     """
     values = column.combine_chunks()
-    if not (
-        pt.is_integer(values.type) or pt.is_floating(values.type) or pt.is_boolean(values.type)
-    ):
+    if not (_is_number(values.type) or pt.is_boolean(values.type)):
         return None
     x_R = np.nan_to_num(values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(False))
     for nothing in (0, -1) if x_R.min(initial=0) == -1 else (0,):
@@ -137,6 +135,10 @@ def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
         if on_R.mean() < most:
             return on_R
     return None
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:

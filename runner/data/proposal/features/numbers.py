@@ -107,7 +107,8 @@ def propose_numbers_of_ids(
         is_unique = roles[f.name] == Role("carried", UNIQUE_REASON)
         if name in taken or not (roles[f.name].name == "categorical" or is_unique):
             continue
-        is_whole = pt.is_integer(type_) or (pt.is_floating(type_) and f.is_whole)
+        has_point = pt.is_floating(type_) or pt.is_decimal(type_)
+        is_whole = pt.is_integer(type_) or (has_point and f.is_whole)
         is_string = pt.is_string(type_) or pt.is_large_string(type_)
         if is_string and not (f.separator or f.time_form or f.amounts):
             texts = table[f.name].combine_chunks().drop_null().cast(pa.string())
