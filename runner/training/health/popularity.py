@@ -1,6 +1,6 @@
 """Popularity beside a retrieval model: every user is offered the items that most rows have.
 
-B rows of a batch, I items, L ids of the batch's histories, T tasks.
+B rows of a batch, R of them that are ranked, I items, L ids of the batch's histories, T tasks.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         measured = make_metrics(
             job.dataset.schema, job.device, rankings, True, name_values=name_values
         )
-        num_own = 0
-        for prediction, own_B in _predict(job, split, counts_I, settings):
+        num_own = num_ranked = 0
+        for prediction, own_R in _predict(job, split, counts_I, settings):
             measured.update(prediction, {})
-            num_own += int(own_B.sum())
-        shares[split] = num_own / job.dataset.num_rows[split]
+            num_own += int(own_R.sum())
+            num_ranked += len(own_R)
+        shares[split] = num_own / max(1, num_ranked)
         for key, value in measured.compute().items():
             if split_task(key)[0] in names and not np.isnan(value):
                 metrics[f"{split}/{key}"] = value
@@ -103,7 +104,7 @@ def describe_own(shares: Mapping[str, float], settings: MetricSettings) -> Itera
 def _predict(
     job: Job, split: str, counts_I: Floats, settings: MetricSettings
 ) -> Iterator[tuple[Prediction, np.ndarray]]:
-    """Yield predictions, and for each [B]: whether the row's own item is left out."""
+    """Yield predictions, and for each ranked row of it whether its own item is left out: [R]."""
     model: Any = job.context.model
     schema, name, history = job.dataset.schema, model.item.name, model.history
     history = history if settings.leave_history_out else None
@@ -123,7 +124,8 @@ def _predict(
         logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
         on_device = batch.to(job.device)
         prediction = Prediction.of(logits_BT, on_device, **aux)
-        yield attach_slices(prediction, on_device, schema, settings.slice_by, model), own_B
+        sliced = attach_slices(prediction, on_device, schema, settings.slice_by, model)
+        yield sliced, own_B[batch.is_positive_B.numpy()]
 
 
 def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:

@@ -184,7 +184,8 @@ def test_an_item_that_is_left_out_of_its_ranking_is_a_miss_as_in_the_lists_of_pr
     schema = {
         "path": "e.csv",
         "split": "leave_one_out",
-        "interactions": {"user": "user", "item": "item", "time": "time"},
+        # rows of label 0 look for no item, so that none is left out of their ranking
+        "interactions": {"user": "user", "item": "item", "time": "time", "negatives": {"test": 2}},
         "categorical": {n: {"encode": "vocabulary", "input": "integer"} for n in ("user", "item")},
     }
     (tmp_path / "e.yaml").write_text(json.dumps(schema))
