@@ -97,7 +97,7 @@ def propose_matches(
 
 def _is_comparable(type_: pa.DataType) -> bool:
     inner = type_.value_type if is_list(type_) else type_
-    is_number = pt.is_integer(inner) or pt.is_floating(inner)
+    is_number = pt.is_integer(inner) or pt.is_floating(inner) or pt.is_decimal(inner)
     return is_number or unpacked_type(inner) in (pa.string(), pa.large_string())
 
 
