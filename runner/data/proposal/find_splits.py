@@ -39,7 +39,7 @@ def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[st
     """Find a path for each split of a folder, as in train.csv and test.csv, or train/ and test/.
 
     Returns:
-        the setting of each split -> its path, and a note; nothing unless every file is of a split.
+        The setting of each split -> its path, and a note; empty unless every file is of a split.
     """
     is_url = "://" in folder
     root = folder.rstrip("/") if is_url else os.path.abspath(os.path.expanduser(folder))
@@ -68,7 +68,7 @@ def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[st
 
 
 def _split_of(name: str) -> str:
-    """Return the setting of the split that a path below the folder is of; empty for none."""
+    """Return the setting of the split that a path below the folder belongs to, or empty."""
     word = re.split(r"[\W\d_]", name, maxsplit=1)[0].lower()
     return next((key for key, words in _WORDS.items() if word in words), "")
 
@@ -90,8 +90,8 @@ def _path_of(root: str, files: Sequence[DataFile]) -> str:
 class SplitColumns:
     """The columns that say of which split a row is."""
 
-    roles: Mapping[str, Role]  # they are no features
-    split: Mapping[str, Any]  # what a schema says of a split by one of them; empty: it is by none
+    roles: Mapping[str, Role]  # roles of those columns, which are no features
+    split: Mapping[str, Any]  # the settings of a split by one of them; empty: none is used
     notes: tuple[str, ...]
 
 
@@ -103,13 +103,13 @@ def find_split_columns(
     *,
     is_whole: bool,
 ) -> SplitColumns:
-    """Find the columns that say of which split a row is, but for those that the user has named.
+    """Find the columns that say of which split a row is, among those that no hint names.
 
     Args:
         sample: rows of the table.
         columns: its statistics.
         hints: what the user says of the columns.
-        missing: the splits beside train that have no path.
+        missing: the splits other than train that have no path.
         is_whole: whether the sample has all rows.
     """
     alone = (hints.weight, hints.time, hints.user, hints.item)
@@ -147,7 +147,7 @@ def train_share(f: ColumnStatistics, train: Sequence[str]) -> float:
 
     Args:
         f: the column.
-        train: its values of train rows.
+        train: its values for train rows.
     """
     known = {value.strip() for value in train}
     rows = sum(count for value, count in f.values if value in known)
@@ -155,9 +155,9 @@ def train_share(f: ColumnStatistics, train: Sequence[str]) -> float:
 
 
 def _read_splits(sample: pa.Table, f: ColumnStatistics) -> dict[str, list[str]]:
-    """Return split -> the texts of a column that name it; nothing unless all do, one of them train.
+    """Return split -> the texts of a column that name it, as they are written.
 
-    Texts are as they are written, in the order of splits.
+    Empty unless every text names a split, and one of them train.
     """
     if unpacked_type(f.type) not in _TEXTS or f.missing_share or not f.values:
         return {}
@@ -170,16 +170,16 @@ def _read_splits(sample: pa.Table, f: ColumnStatistics) -> dict[str, list[str]]:
 
 
 def _find_marked_split(f: ColumnStatistics) -> str:
-    """Return the split whose rows a column of 0 and 1, or yes and no, marks; empty for another."""
+    """Return the split that a column of 0 and 1, or yes and no, marks; empty if it marks none."""
     match = _MARK.fullmatch("_".join(split_words(f.name)))
     return _SPLIT_OF[match[1] or match[3]] if match and _read_mark(f) else ""
 
 
 def _read_mark(f: ColumnStatistics) -> tuple[str, str] | None:
-    """Return the lists of a YAML for the values that stand for yes and no; None for others."""
+    """Return the values for yes and for no as YAML lists; None for a column of other values."""
     if pt.is_boolean(f.type):
         return ("[true]", "[false]") if f.num_distinct == 2 else None
-    if dict(f.counts).keys() == {0, 1}:  # a text file may have the fraction
+    if dict(f.counts).keys() == {0, 1}:  # a text file may have 1.0
         return ("[1, 1.0]", "[0, 0.0]") if has_fractions(f.type) else ("[1]", "[0]")
     texts = {text.strip().lower(): format_value([text]) for text in f.two_texts}
     found = [(texts[yes], texts[no]) for yes, no in _YES_AND_NO if texts.keys() == {yes, no}]
@@ -198,7 +198,7 @@ def _describe_mark(f: ColumnStatistics, split: str) -> str:
 
 
 def _describe_train_alone(name: str, train: Sequence[str]) -> str:
-    """Return a note on a column of which a sample has train rows alone, as of a sorted file."""
+    """Return a note on a split column whose sample has train rows only, as in a sorted file."""
     own = f"{{column: {format_value(name)}, train: {format_value(train)}, test: [...]}}"
     return (
         f"{name}: is {train[0]} in all sampled rows; if other rows are for validation or test, "
@@ -207,7 +207,7 @@ def _describe_train_alone(name: str, train: Sequence[str]) -> str:
 
 
 def _describe_unused(name: str, train: Sequence[str], hints: Hints) -> str:
-    """Return a note on a column by which rows are not split, since the user has said otherwise."""
+    """Return a note on a split column that is not used, since the user has said otherwise."""
     if hints.time:
         return f"{name}: {REASON}, and is left out; --time {hints.time} splits the rows"
     return (

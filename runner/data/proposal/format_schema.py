@@ -54,7 +54,7 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
 
 
 def _declare(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the line of a column; one called as a pattern, which stands for others, is renamed."""
+    """Return the line of a column; a name that would be read as a pattern is renamed."""
     if PATTERN.fullmatch(name):
         name, settings = name.replace("{", "(").replace("}", ")"), {"column": name, **settings}
     flow = ", ".join(f"{k}: {format_value(v)}" for k, v in settings.items())
@@ -62,12 +62,12 @@ def _declare(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Return a text that can stand in a comment: names may hold ends of lines and worse."""
+    """Return a text fit for a comment: names may hold line breaks and other control characters."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _describe_use(proposal: SchemaProposal, column: str) -> str:
-    """Name the features that are made of a column, which is none itself."""
+    """Name the features that are made of a column that is not a feature itself."""
     made = {**proposal.more_numbers, **proposal.more_ids}
     names = [name for name, settings in made.items() if settings.get("column") == column]
     return f"; used for {', '.join(names)}" if names else ""

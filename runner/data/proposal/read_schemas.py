@@ -1,6 +1,6 @@
-"""The format of the files of a table, and their columns, before a schema is proposed.
+"""Reads the format and the columns of a table's files, before a schema is proposed.
 
-Text files also tell how numbers are written: with leading zeros, or with a point.
+In text files it also sees how numbers are written: with leading zeros, or with a point.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 def detect_format(path: str) -> str:
-    """Return the format of files, by the ending of the path or of the first file that it names.
+    """Return the format of files, by the ending of the path or of its first file.
 
-    Parquet, Arrow, ORC and Avro are known by their first bytes, too. Another file without a known
-    ending is taken as CSV; reading it tells whether it is a text. Of a folder a text or an object,
-    which is as often a note on the data, decides where there is nothing else.
+    Parquet, Arrow, ORC and Avro are also recognised by their first bytes. Another file without a
+    known ending is taken as CSV, and refused later if it is not text. In a folder, text and JSON
+    files decide only if there are no others, since they are often notes on the data.
 
     Raises:
         UserError: for an ending that is not known.
@@ -61,7 +61,7 @@ def detect_format(path: str) -> str:
         names = find_remote(path, endings, "")[1]
     elif os.path.isdir(path):
         names = [os.path.basename(name) for name in names_in(path)]
-    else:  # raises with the nearest name, if there is none
+    else:  # raises an error with the nearest name if there is no such path
         return detect_format(find_files(path, "csv", key="")[0].path)
     if known := sorted(name for name in names if name.lower().endswith(endings)):
         return detect_format(min(known, key=is_rather_note))
@@ -82,7 +82,7 @@ def detect_format(path: str) -> str:
 def read_schemas(
     files_by_key: Mapping[str, Sequence[DataFile]], format_: str, hints: Hints
 ) -> tuple[pa.Schema, TextFormat | None, dict[str, int] | None, list[str]]:
-    """Return the columns, how text files are written, the rows of each file if known, and notes.
+    """Return the columns, the layout of text files, the rows of each file if known, and notes.
 
     Raises:
         UserError: for hints that the files contradict, and files that differ.
@@ -121,9 +121,9 @@ def _first_schema(
     *,
     are_guesses: bool = False,
 ) -> pa.Schema:
-    """Return the columns of the first file, as which those of all are read, and of its folders.
+    """Return the columns of the first file and its folders, by which all files are read.
 
-    Types that are guessed from texts may differ; `notes` gets one on columns that are left out.
+    Types guessed from texts may differ between files; `notes` gets a line on dropped columns.
 
     Raises:
         DataError: for files that differ.
@@ -156,7 +156,7 @@ def read_codes_as_texts(
     So are hexadecimal ones, such as 0x1f, which Arrow guesses to be numbers.
 
     Args:
-        file: of which the first block is looked at.
+        file: its first block is read.
         layout: how it is written.
         schema: the types that were guessed.
 
@@ -182,15 +182,15 @@ def read_codes_as_texts(
 def find_written_integers(
     file: DataFile, layout: TextFormat, doubles: Sequence[str], integers: Sequence[str]
 ) -> set[str]:
-    """Return the columns of whole numbers that as texts would be other ids than as numbers.
+    """Return the columns of whole numbers that would be different ids if read as texts.
 
-    pandas writes 12.0 where another value of the column is missing, and databases NULL for that
-    one; columns of a fixed width have spaces in front.
+    pandas writes 12.0 if another value of the column is missing, databases write NULL for a
+    missing value, and columns of a fixed width have spaces in front.
 
     Args:
-        file: of which the first block is looked at.
+        file: its first block is read.
         layout: how it is written.
-        doubles: columns that may be such.
+        doubles: columns that may hold such numbers.
         integers: columns that hold no point.
     """
     names = [*doubles, *integers]

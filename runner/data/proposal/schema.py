@@ -48,7 +48,7 @@ from runner.data.proposal.unfit_lines import check_lines_fit, describe_quoting
 from runner.data.tabular.table_settings import TEXT_FORMATS
 from runner.errors import DataError, raise_combined
 
-FEW_MALFORMED = 0.05  # of the lines: beyond, the file is rather written in another way
+FEW_MALFORMED = 0.05  # share of lines; with more, the layout is probably wrong
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,24 @@ class SchemaProposal:
     """A role for every column of a table, with a split of its rows."""
 
     format: str
-    places: Mapping[str, Any]  # paths of the splits, the split, and how text files are written
+    places: Mapping[str, Any]  # paths and settings of the splits, and the layout of text files
     columns: tuple[tuple[ColumnStatistics, Role], ...]
     more_numbers: Mapping[str, Mapping[str, Any]]  # days of times: name -> settings
     more_ids: Mapping[str, Mapping[str, Any]]  # of times or numbers: name -> settings
     num_rows: int | None  # of all files, if known
-    notes: tuple[str, ...]  # what was found out and decided, a sentence each
-    interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
-    num_untimed: int = 0  # rows of the sample without the time by which rows are split
-    has_malformed: bool = False  # whether a few lines of the sample make no row
+    notes: tuple[str, ...]  # findings and decisions, a sentence each
+    interactions: Mapping[str, Any] | None = None  # of a table of events: how rows are made
+    num_untimed: int = 0  # rows of the sample without the time that splits the rows
+    has_malformed: bool = False  # whether a few lines of the sample are malformed
     num_train_rows: int | None = None  # of the files of `path`, if known
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
-        """Return the columns of a role."""
+        """Return the columns with a role."""
         return [(column, given) for column, given in self.columns if given.name == role]
 
     @property
     def groups(self) -> list[str]:
-        """The columns that say which rows are ranked together: a query's, or a user's."""
+        """The columns that group rows ranked together: those of a query, or a user."""
         ids = [f for f, _ in self.with_role("categorical")]
         ids = [f for f in ids if f.mean_length == 1 and not f.missing_share]
         users = [f.name for f in ids if USER.fullmatch(f.name)]
@@ -90,7 +90,7 @@ def propose_schema(
         path: the files of the train split, or of all splits.
         validation: files of the validation split, if it has its own.
         test: files of the test split, if it has its own.
-        hints: what is known of the columns.
+        hints: what the user says of the columns.
 
     Raises:
         SeveralLabelsError: where several columns look like the label.
@@ -176,10 +176,10 @@ def propose_schema(
 
 
 def _find_files_of_splits(paths: Mapping[str, str], format_: str) -> dict[str, list[DataFile]]:
-    """Return the files of each key of `paths`; of text files, those with rows if there are any."""
+    """Return the files of each key of `paths`; text files without rows only if all are."""
     flags = {"validation_path": "--validation", "test_path": "--test"}
     files_by_key = {k: find_files(v, format_, key=flags.get(k, "")) for k, v in paths.items()}
-    if format_ in TEXT_FORMATS:  # parts without rows, as distributed writers leave them
+    if format_ in TEXT_FORMATS:  # empty parts, as distributed writers leave them
         files_by_key = {k: with_rows(v, format_) or v for k, v in files_by_key.items()}
     return files_by_key
 
@@ -187,7 +187,7 @@ def _find_files_of_splits(paths: Mapping[str, str], format_: str) -> dict[str, l
 def _check_sample(
     sample: Sample, path: str, files: Sequence[DataFile], layout: TextFormat | None
 ) -> None:
-    """Check that a sample has rows, and that text files do not repeat their line of names.
+    """Check that a sample has rows, and that text files do not repeat their header line.
 
     Raises:
         DataError: where it has none, or files repeat it.
@@ -200,7 +200,7 @@ def _check_sample(
 
 
 def _describe_malformed(sample: Sample, file: DataFile, layout: TextFormat | None) -> str:
-    """Return a note on the lines of a sample that make no row."""
+    """Return a note on the malformed lines of a sample."""
     num_lines = len(sample.malformed) + sample.table.num_rows
     cause = describe_quoting(file, layout) if layout else ""
     return (
@@ -211,21 +211,21 @@ def _describe_malformed(sample: Sample, file: DataFile, layout: TextFormat | Non
 
 
 def _absolute(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return paths that hold from every folder; addresses stay as they are."""
+    """Return absolute paths; URLs stay as they are."""
     return {
         k: v if "://" in v else os.path.abspath(os.path.expanduser(v)) for k, v in paths.items()
     }
 
 
 def _is_whole(num_lines: int, num_files: int, num_rows: int | None) -> bool:
-    """Tell whether so many sampled lines are all rows of files; None: how many is not known."""
+    """Tell whether the sampled lines are all rows of the files; None: their number is unknown."""
     if num_rows is None:  # files of text are read from their start
         return num_files <= SAMPLE_PLACES and num_lines < SAMPLE_ROWS
     return num_lines == num_rows
 
 
 def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
-    """Have those columns of ids read as integers, whose texts may be such as 12.0 or NULL."""
+    """Change the settings of ids whose texts may be such as 12.0 or NULL to read integers."""
     for name in names:
         if roles[name].name == "categorical":
             settings = {"input": "integer", **roles[name].settings}
@@ -234,7 +234,7 @@ def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
 
 @contextmanager
 def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
-    """Add to an error about splits that were found by names how the train files are taken alone.
+    """Add to an error about splits found by name how to use the train files alone.
 
     Raises:
         DataError: that was raised inside.
@@ -255,7 +255,7 @@ def _compute_columns(
 
     Args:
         are_numbers: column -> whether its texts are known to be numbers, or not to be.
-        notes: gets a sentence on a column without a name that holds something.
+        notes: gets a sentence on a column that has values but no name.
     """
     table = sample.table
     if "" in table.column_names and table[""].null_count < table.num_rows:

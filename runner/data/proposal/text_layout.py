@@ -1,4 +1,4 @@
-"""Finds out how a text file is written: its delimiter, and whether its first line has names."""
+"""Finds the layout of a text file: its delimiter, and whether its first line is a header."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from runner.data.proposal.columns.sample_statistics import Sample
 from runner.errors import DataError, UserError, shell_path
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
-SPACE = {" ": "spaces"}  # stands within values, too: a delimiter where none of the others is one
-ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
+SPACE = {" ": "spaces"}  # occurs within values, too: a delimiter only if no other character is one
+ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as typed in a shell
 NUM_LINES = 50
-SHORT_BYTES = 1 << 16  # of a file that may have names alone
+SHORT_BYTES = 1 << 16  # a file of this size may have a header only
 LIBSVM_ROW = r"[+-]?[\d.]+( +qid:\S+)?( +\d+(:\d+)?:\S+)+\s*(#.*)?"  # with :\d+ of LibFFM
 MAX_LINES_BEFORE = 20  # before a table, such as a title or comments
 
 
 def with_rows(files: Sequence[DataFile], format_: str) -> list[DataFile]:
-    """Return the files that have rows: those of a line of names alone tell nothing of a table."""
+    """Return the files that have rows: a header alone does not show the types of a table."""
     least = 1 if format_ == "jsonl" else 2
     return [
         file
@@ -52,15 +52,15 @@ def with_rows(files: Sequence[DataFile], format_: str) -> list[DataFile]:
 def find_layout(
     file: DataFile, format_: str, delimiter: str | None, names: Sequence[str]
 ) -> tuple[TextFormat, list[str]]:
-    """Return how a file is written, and what of that its user should know.
+    """Return the layout of a file, and notes on it for the user.
 
     Args:
-        delimiter: what a user says; None: to be found out.
+        delimiter: given by the user; None: it is found here.
         names: the names of the columns that a user gives, for a file whose first line has none.
 
     Raises:
         UserError: for a delimiter of several characters, and for names that do not fit.
-        DataError: for a line that is no row.
+        DataError: for a line that is not a row.
     """
     usual = default_text_format(format_)
     if usual.json_lines:
@@ -112,10 +112,10 @@ def find_layout(
 
 
 def _find_literal_quote(text: str, delimiter: str) -> str:
-    """Return a value whose first quote closes nothing; empty where quotes may stand around values.
+    """Return a value with a literal quote; empty if quotes may enclose values.
 
-    Without quotes all lines must have as many values as the first, so that no delimiter and no line
-    break stands between quotes.
+    Quotes are literal if every line has as many values as the first when they are read so: then
+    they enclose no delimiter and no line break.
     """
     lines = [line.split(delimiter) for line in text.split("\n") if line.strip()]
     if {len(values) for values in lines} != {max(2, len(lines[0]) if lines else 0)}:
@@ -139,7 +139,7 @@ def _split_rows(file: DataFile, text: str, layout: TextFormat) -> list[list[str]
 
 
 def check_same_width(files: Sequence[DataFile], layout: TextFormat) -> None:
-    """Check that files without a line of names may be parts of one table.
+    """Check that files without a header may be parts of one table.
 
     Raises:
         DataError: naming a file whose rows all have another number of columns than the first's.
@@ -155,7 +155,7 @@ def check_same_width(files: Sequence[DataFile], layout: TextFormat) -> None:
 
 
 def check_names_not_repeated(sample: Sample, files: Sequence[DataFile]) -> None:
-    """Check that no row holds the names of the columns, as in files that were joined as texts.
+    """Check that no row repeats the header, as in text files that were concatenated.
 
     Raises:
         DataError: with a command that leaves these lines out.
@@ -183,7 +183,7 @@ def _repeats_first_line(file: DataFile) -> bool:
 
 
 def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
-    """Return the character that stands equally often in every row.
+    """Return the character that occurs equally often in every row.
 
     Raises:
         UserError: if there is none but `::`.
@@ -207,7 +207,7 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
         steady = _steady_delimiters(rows[:NUM_LINES], usual)
     if usual == "," and steady.get("\t", 0) > steady.get(",", 0) > 0:
-        return "\t"  # each line may have a text with a comma, and hardly several with a tab
+        return "\t"  # a text in each line may have a comma, but hardly ever a tab
     if usual in steady or not steady:
         if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
@@ -217,17 +217,17 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
             _check_first_lines(file, rows, usual)
             below = _steady_delimiters(rows[1:NUM_LINES], " ")
             if short := [d for d, count in below.items() if rows[0].count(d) == count - 1 > 0]:
-                return short[0]  # no line will fit the first, which is told with what makes it
+                return short[0]  # no line will fit the first; the error for it names the cause
             _check_not_aligned(file, rows[:NUM_LINES])
         return usual
     return max(steady, key=lambda d: steady[d])
 
 
 def _check_not_aligned(file: DataFile, rows: Sequence[str]) -> None:
-    """Check that columns do not stand below each other, with as many spaces between as they need.
+    """Check that columns are not aligned by varying numbers of spaces.
 
     Raises:
-        UserError: with a command that makes tabs of these.
+        UserError: with a command that replaces the spaces by tabs.
     """
     for gap in (r"\s+", r"\s{2,}"):  # values may have single spaces
         counts = {len(re.split(gap, row.strip())) for row in rows}
@@ -240,7 +240,7 @@ def _check_not_aligned(file: DataFile, rows: Sequence[str]) -> None:
 
 
 def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
-    """Return a command that makes a table of rows of LibSVM, and what it makes."""
+    """Return a command that converts rows of LibSVM to a table, and its result."""
     unpack, sed = unpack_command(file), "sed -E 's/ *#.*//; "
     keys = {tuple(re.findall(r"(\w+):\S+", row.partition("#")[0])) for row in rows[:NUM_LINES]}
     if len(keys) == 1 and not any(re.search(r"\d:\d+:", row) for row in rows[:NUM_LINES]):
@@ -259,15 +259,15 @@ def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
 
 
 def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
-    """Return each character that stands equally often in all rows, and how often."""
+    """Return each character that occurs equally often in all rows, and its count in a row."""
     counts = {d: [row.count(d) for row in rows] for d in (usual, *DELIMITERS)}
     return {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
 
 
 def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
-    """Check that no title or comment stands before the table.
+    """Check that no title or comment is in front of the table.
 
-    A line with another number of columns that stands within the table is a bad row, not told here.
+    A line within the table that has another number of columns is a bad row, and not refused here.
 
     Raises:
         DataError: with a command that leaves these lines out.
@@ -290,7 +290,7 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
 
 
 def _check_padded_lines(file: DataFile, rows: Sequence[str], delimiter: str) -> None:
-    """Check that no title with empty cells behind it stands before the table, as in `Sales 2024;;`.
+    """Check that no title padded with empty cells is in front of the table, as in `Sales 2024;;`.
 
     Spreadsheets give each line as many cells as the table has columns.
 
@@ -327,8 +327,8 @@ def _refuse_first_lines(
 def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[str]:
     """Return the names of columns in which every value is a number, and some have a fraction.
 
-    Numbers such as 1,250 may stand for thousands, so that a column of these alone tells nothing;
-    0,250 cannot.
+    Numbers such as 1,250 may be thousands, so that a column of these alone does not count; 0,250
+    cannot be.
     """
     whole = [row for row in rows[1:] if len(row) == len(rows[0])]
     found = []
@@ -347,10 +347,10 @@ def _convert(delimiter: str) -> str:
 
 
 def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether the first line has names.
+    """Tell whether the first line is a header.
 
-    It has if it has a text above a column of numbers, or 0, 1, 2 and so on, or no number, unless
-    columns hold their first value again, or are times or hashes that begin with one.
+    It is if it has a text above a column of numbers, or is 0, 1, 2 and so on, or has no number,
+    unless columns repeat their first value, or are times or hashes from the first line on.
     """
     if list(first) == [str(n) for n in range(len(first))]:
         return True

@@ -1,4 +1,4 @@
-"""Says why lines of a text file have another number of values than its first, with a remedy."""
+"""Explains why lines of a text file have another number of values than the first."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from runner.data.files.read_text import TextFormat, read_first_rows, read_text_c
 from runner.data.files.text_blocks import new_name, unpack_command
 from runner.errors import DataError
 
-# How values may be quoted but for the usual way, and what that is to a reader of Python's csv
+# Unusual ways of quoting, and the arguments by which Python's csv reads them
 _QUOTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("its values stand between single quotes", {"quotechar": "'"}),
     ("quotes within its values follow a backslash", {"escapechar": "\\"}),
     ("spaces stand before its quotes", {"skipinitialspace": True}),
 )
-_MOST_UNFIT = 0.05  # of the lines that did not fit, which may not fit a better reading either
+_MOST_UNFIT = 0.05  # share of unfit lines that may remain unfit with another way of quoting
 
 
 def check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
-    """Check that a file without rows has no lines of another number of values than its names.
+    """Check that a file without rows has no lines that do not fit its header.
 
     Raises:
         DataError: naming the first such line.
@@ -43,9 +43,9 @@ def check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
 
 
 def describe_quoting(file: DataFile, layout: TextFormat) -> str:
-    """Return how the values of a file are quoted, if not as usual, and what quotes them as usual.
+    """Return how a file with unusual quotes is quoted, and a command that quotes it as usual.
 
-    It is empty where no other way of quoting gives the lines as many values as the first has.
+    Empty if no way of quoting gives the lines as many values as the first line has.
     """
     if layout.json_lines or layout.delimiter == " ":
         return ""
@@ -62,7 +62,7 @@ def describe_quoting(file: DataFile, layout: TextFormat) -> str:
 
 
 def _read_rows(text: str, layout: TextFormat, options: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows of a text; none where Python's csv reads no rows of it."""
+    """Return the rows of a text; none if Python's csv cannot read it."""
     lines = io.StringIO(text, newline="")
     try:
         return list(filter(None, csv.reader(lines, delimiter=layout.delimiter, **options)))
@@ -76,7 +76,7 @@ def _count_fitting(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _requote(file: DataFile, layout: TextFormat, options: Mapping[str, Any]) -> str:
-    """Return a command that reads a file as said, and writes it as usual; it keeps all values."""
+    """Return a command that reads a file so and writes it with usual quotes, without a loss."""
     mark = {} if layout.delimiter == "," else {"delimiter": layout.delimiter}
 
     def write(given: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def _requote(file: DataFile, layout: TextFormat, options: Mapping[str, Any]) -> 
 
 
 def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
-    """Return what makes a file readable, of which each line has a value more than the first."""
+    """Return a remedy for a file in which each line has one value more than the first."""
     text, mark = read_first_rows(file), layout.delimiter.replace("\t", "\\t")
     if text.splitlines()[1].rstrip("\r").endswith(layout.delimiter):
         script, does = f"2,$s/[{mark}]\\r\\?$//", "takes the delimiter from the end of the lines"
@@ -104,9 +104,9 @@ def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
 
 
 def _has_row_names(text: str, layout: TextFormat) -> bool:
-    """Tell whether lines begin with the names of R's rows: each has its own.
+    """Tell whether lines begin with row names of R, which are distinct.
 
-    A value with quotes that are no usual ones may as well be two.
+    A value with unusual quotes may as well be two values.
     """
     firsts = [row[0] for row in _read_rows(text, layout, {})[1:]]
     rest = re.sub(r'"[^"]*"', "", text)

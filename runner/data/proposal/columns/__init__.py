@@ -1,1 +1,1 @@
-"""What the columns of a sample hold: statistics, labels, roles, events, doubtful values."""
+"""Analyses the columns of a sample: statistics, labels, roles, events, doubtful values."""

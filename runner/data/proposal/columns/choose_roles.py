@@ -45,9 +45,9 @@ from runner.data.proposal.columns.label_leaks import (
 from runner.data.proposal.columns.schema_hints import Hints
 from runner.errors import UserError
 
-BINARY_SHARE = 0.5  # of 0 and 1 in a numeric label, above which a note names its other values
-MOST_QUERIES = 0.9  # of the rows: with more values, a column names no lists
-LEAK_ROWS = 40_000  # enough to see whether a column tells the label
+BINARY_SHARE = 0.5  # share of 0 and 1 in a numeric label above which a note names its other values
+MOST_QUERIES = 0.9  # share of the rows: a column with more distinct values groups no rows
+LEAK_ROWS = 40_000  # enough to see whether a column gives the label away
 
 
 class SeveralLabelsError(UserError):
@@ -182,16 +182,16 @@ def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list
 def feature_roles(
     columns: Sequence[ColumnStatistics], hints: Hints, *, labels_known: bool
 ) -> dict[str, Role]:
-    """Return the roles of the columns that are no labels: what is guessed, and what the user says.
+    """Return the roles of the columns that are not labels, guessed or as the user has said.
 
     Args:
-        columns: without those of the labels.
+        columns: statistics of all columns but the labels.
         hints: what the user says of them.
-        labels_known: whether the user has named the labels; what looks like one is left out then.
+        labels_known: whether the user has named the labels; other likely labels are left out then.
     """
     roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
     likely = find_label_candidates(columns) if labels_known else ([], "")
-    # an income is a label where it is written as two classes, and so is y beside x
+    # an income, or y beside x, counts as a label only if it has two values
     names = [f.name for f in columns]
     amounts = {n for n in names if guess_kind(n) == "quantity" or is_coordinate(n, names)}
     amounts -= {f.name for f in columns if is_binary(f)}
@@ -212,7 +212,7 @@ def query_role(
 ) -> dict[str, Role]:
     """Return the role of the column that says which rows are ranked together, if there is one.
 
-    It is no feature where labels are grades, or it is called `qid`: queries to come have other ids.
+    Labels must be grades, or the column called `qid`. It is no feature: new queries have new ids.
     """
     labels = [f for f in columns if roles[f.name].name == "labels"]
     graded = any(is_grade(f.name) or holds_grades(f) for f in labels)
@@ -230,7 +230,7 @@ def query_role(
 def drop_leaks(
     sample: pa.Table, columns: Sequence[ColumnStatistics], roles: dict[str, Role], kept: set[str]
 ) -> list[str]:
-    """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
+    """Leave out the columns that predict a label nearly perfectly; return a warning for each."""
     warnings = []
     if sample.num_rows > LEAK_ROWS:
         chosen = np.random.default_rng(0).choice(sample.num_rows, LEAK_ROWS, replace=False)
@@ -259,9 +259,9 @@ def drop_leaks(
 def _find_leak(
     f: ColumnStatistics, column: pa.ChunkedArray, label: str, parts: Mapping[str, np.ndarray]
 ) -> tuple[str, str]:
-    """Return how a column tells a label nearly perfectly, and else what may be a step on its way.
+    """Return a text if a column gives a label away, and one if it may be a step on the way to it.
 
-    A column that tells one of several classes, as the length of a petal does, may be a good
+    A column that predicts one of several classes, as the length of a petal does, may be a good
     feature. Either text is empty where nothing was found. `parts` are the label itself, or each of
     its classes, as [R] of 0 and 1.
     """
@@ -305,7 +305,7 @@ def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) 
 def _drop_leaks_of_number(
     sample: pa.Table, label: str, roles: dict[str, Role], kept: set[str]
 ) -> list[str]:
-    """Leave out what tells a label that is a number by its order; return all warnings."""
+    """Leave out columns that predict a numeric label by their order; return all warnings."""
     warnings = []
     label_R = read_number_label(sample[label], roles[label])
     numbers = {}

@@ -1,4 +1,4 @@
-"""What the names of columns say: which are labels, times, users, quantities and ids."""
+"""Recognises labels, times, users, quantities and ids by the names of columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HISTORY = re.compile(r"hist|seq|past|previous|last_", re.I)
 _NUMBERED = re.compile(r"(.*?)[_ -]?(\d+)")
 
 TIME_WORDS = _words("time date day hour dt ts timestamp stamp datetime created updated at unix")
-# times of what a row is about, not of the row
+# times of the subject of a row, not of the row itself
 _OTHER_TIMES = _words(
     """registration register registered birth born birthday birthdate dob release released signup
     expiration expire expires publish published publication join joined start end first last
@@ -72,7 +72,7 @@ _ID_WORDS = _words(
     bin range tier grade plan version status flag template placement position banner
     format onehot categorical sparse"""
 )
-# what an id is made of, whatever stands before it: a number of types, but a type of numbers
+# as the last word these make an id: a number of types is a quantity, a type of numbers an id
 _HARD_ID_WORDS = _words(
     """id ids uid code type category class level group segment bucket bin band range index hash
     key flag status tier grade plan version"""
@@ -121,11 +121,11 @@ def _plain_words(name: str) -> list[str]:
 
 
 def guess_kind(name: str) -> str:
-    """Return what a name says of whole numbers: `quantity`, `id`, or nothing.
+    """Return what a name suggests for whole numbers: `quantity`, `id`, or an empty text.
 
-    The last word that says something decides, as in `age_level` and `level_age`; a word such as
-    `num` or `days` in front makes a quantity of what follows. `per` and `since` end what counts,
-    and so does `on` behind a quantity, as in `time_on_page`.
+    The last known word decides, as in `age_level` and `level_age`; a word such as `num` or `days`
+    in front makes the name that of a quantity. Words from `per` or `since` on are ignored, and so
+    are those from `on` behind a quantity, as in `time_on_page`.
     """
     if re.fullmatch(r"I\d+", name):
         return "quantity"  # of Criteo
@@ -163,7 +163,7 @@ def names_item(name: str) -> bool:
 def is_outcome(name: str) -> bool:
     """Tell whether a name is that of a label, such as `is_click` or `purchased`.
 
-    Of an object within an object the last name counts, unless it says more of a user or an item.
+    In a nested name only the last part counts, unless those before it are named like an id.
     """
     around, _, last = name.rpartition(".")
     name = last if guess_kind(around) != "id" else name
@@ -172,7 +172,7 @@ def is_outcome(name: str) -> bool:
 
 
 def is_event_in_time(name: str) -> bool:
-    """Tell whether a name is that of what ends a time until it, such as `event` or `died`."""
+    """Tell whether a name is that of an event in a study of survival, such as `event` or `died`."""
     words = set(_plain_words(name))
     return bool(_EVENTS & words) and words <= _EVENTS | _BESIDE_OUTCOMES
 
@@ -186,13 +186,13 @@ def is_coordinate(name: str, names: Collection[str], *, beside: str = "x") -> bo
 
 
 def is_year(name: str, names: Collection[str]) -> bool:
-    """Tell whether y98 or Y2013 is of a year, not one of the labels y1, y2 and so on."""
+    """Tell whether a name such as y98 or Y2013 means a year, not one of the labels y1 and y2."""
     year = re.fullmatch(r"y_?(\d\d|(19|20)\d\d)", name, re.IGNORECASE)
     return year is not None and name[: year.start(1)] + "1" not in names
 
 
 def is_amount_sold(name: str) -> bool:
-    """Tell whether a name is that of what a table of sales has to predict, such as `units_sold`."""
+    """Tell whether a name is that of the label in a table of sales, such as `units_sold`."""
     words = set(_plain_words(name))
     return bool(_SOLD & words) and words <= _SOLD | _BESIDE_SOLD
 
@@ -215,13 +215,13 @@ def sounds_like_time(name: str) -> bool:
 
 
 def is_time_of_row(name: str) -> bool:
-    """Tell whether a time may be that at which a row came about, not a date of birth."""
+    """Tell whether a name may be that of the time of the row, not of a date of birth."""
     words = set(split_words(name))
     return not _OTHER_TIMES & (words - {"since"} if "epoch" in words else words)
 
 
 def is_start(name: str) -> bool:
-    """Tell whether a time is that at which something began: the row's, if there is no other."""
+    """Tell whether a name is that of a start, which is the time of the row if there is no other."""
     return _OTHER_TIMES & set(split_words(name)) == {"start"}
 
 

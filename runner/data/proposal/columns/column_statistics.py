@@ -24,7 +24,7 @@ from runner.data.files.text_values import (
 )
 from runner.data.proposal.columns.column_names import sounds_like_time
 
-MAX_VECTOR_SIZE = 4096  # longer lists of numbers are rather series
+MAX_VECTOR_SIZE = 4096  # longer lists of numbers are probably series
 WRITTEN_DATE = r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d{4}"
 MAX_EXAMPLES = 5  # values of a column that are shown
 MAX_COUNTED = 25  # distinct numbers whose rows are counted
@@ -32,16 +32,16 @@ CONTROLS = "\x01\x02\x03\x1d"  # between the parts of a text in files of Hive an
 # What lists of many ids look like: N55189 N42782, with a digit in each, or com.a.chat,com.b.maps
 LISTS_OF_IDS = {" ": r"^([^\s]*\d[^\s]*( |$))*$", ",": r"^([^\s,]+(, ?|$))*$"}
 LEAST_IDS, LEAST_REPEATS = 3, 4  # in a text, and of each id in all texts, on average
-NAMED_TIMES = 0.995  # of numbers named like times: clocks that are wrong write a few others
+NAMED_TIMES = 0.995  # share of times that a column named so must have: clocks can be wrong
 LEAST_TEXT_VECTOR = 3  # numbers of a text: two may be a decimal comma or a range
 
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """One column, as a sample of rows shows it.
+    """Statistics of one column in a sample of rows.
 
-    Of a list column, or of texts with a separator, `num_distinct` to `non_finite_share` and
-    `examples` are about the values inside.
+    For a list column, or texts with a separator, `num_distinct` to `non_finite_share` and
+    `examples` describe the values inside.
     """
 
     name: str
@@ -53,26 +53,26 @@ class ColumnStatistics:
     high: float | None = None
     median: float | None = None
     likely: tuple[float, float] | None = None  # the 1st and the 99th percent of numbers
-    deviation: float | None = None  # from the mean, as the root of the mean square
+    deviation: float | None = None  # standard deviation
     is_whole: bool = False  # integers, or floats without a fraction, but for seconds
     num_negative: int = 0  # distinct values below 0
     negative_share: float = 0.0  # of the values
     nonzero_median: float | None = None
     zero_share: float = 0.0  # of the values
     non_finite_share: float = 0.0  # share of infinite values, and of NaN in lists
-    wrong_texts: tuple[str, ...] = ()  # texts of a number's column that are no numbers
+    wrong_texts: tuple[str, ...] = ()  # texts in a column of numbers that are not numbers
     num_wrong: int = 0  # rows with such a text
-    num_elsewhere: int = 0  # rows of other splits, of which only bad and missing values count
+    num_elsewhere: int = 0  # rows of other splits, which count only for bad and missing values
     separator: str = ""  # what separates the parts of a text; json: a JSON list; empty: nothing
     mean_length: float = 1.0  # values a row
     mean_chars: float = 0.0  # of a text
-    time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
+    time_form: str = ""  # one of TIME_FORMS, or text, if the values may be times; empty: none
     examples: tuple[str, ...] = ()
     vector_size: int = 0  # numbers of each list, if all are equally long and hold fractions
-    amounts: Amounts | None = None  # how texts are numbers, such as $1,234.50, 12% or 5 km
+    amounts: Amounts | None = None  # how texts are read as numbers, such as $1,234.50, 12% or 5 km
     word_share: float = 0.0  # share of rows with a text of `amounts.missing`
     two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
-    counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, where few differ
+    counts: tuple[tuple[float, int], ...] = ()  # number -> its rows, if few are distinct
     # each text or whole number, in their order, with its rows: where at most MOST_CLASSES differ
     values: tuple[tuple[str, int], ...] = ()
 
@@ -85,7 +85,7 @@ class ColumnStatistics:
 
 
 def has_fractions(type_: pa.DataType) -> bool:
-    """Tell whether a type can hold fractions, which decimals without places cannot."""
+    """Tell whether a type can hold fractions: floats, and decimals with places."""
     return bool(pt.is_floating(type_) or (pt.is_decimal(type_) and type_.scale > 0))
 
 
@@ -170,7 +170,7 @@ def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, Co
 
 
 def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics:
-    """Return the statistics with what numbers tell: their range, medians, signs and zeros."""
+    """Return the statistics with those of numbers: their range, medians, signs and zeros."""
     found = replace(found, is_whole=pt.is_integer(values.type))
     if not len(values) or not (pt.is_integer(values.type) or pt.is_floating(values.type)):
         return found
@@ -219,7 +219,7 @@ def two_texts(values: pa.Array) -> tuple[str, ...]:
 
 
 def _find_vector_size(lists: pa.Array) -> int:
-    """Return how many numbers each list holds; 0 if they differ, or are no fractions."""
+    """Return the common length of lists with fractions; 0 if lengths differ, or all are whole."""
     ends = pc.min_max(pc.list_value_length(lists))
     size = ends["max"].as_py() or 0
     values = lists.flatten()
@@ -233,7 +233,7 @@ def _find_vector_size(lists: pa.Array) -> int:
 
 
 def _spread(texts: pa.Array) -> pa.Array:
-    """Return up to 20,000 texts of all: the first ones may all be of a month's first days."""
+    """Return up to 20,000 texts from all rows: the first may all be of a month's first days."""
     return texts.take(pa.array(range(0, len(texts), len(texts) // 20_000 + 1), pa.int64()))
 
 
@@ -271,9 +271,9 @@ def _guess_separator(texts: pa.Array) -> str:
 
 
 def _with_spaces(texts: pa.Array, separator: str) -> str:
-    """Return the separator with the spaces that stand around it in all texts.
+    """Return the separator with the spaces that are around it in all texts.
 
-    Of `jazz, rock` the second part is `rock`, as it is where it stands first.
+    So the second part of `jazz, rock` is `rock`, without a space, as where it comes first.
     """
     if separator == " ":
         return separator

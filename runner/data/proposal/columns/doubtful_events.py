@@ -1,4 +1,4 @@
-"""Tells of tables of events of which histories say little, or hold an event several times."""
+"""Notes on tables of events whose histories would be empty, or hold an event several times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.data.proposal.columns.doubtful_values import LEAST_COPIES, describe_
 def describe_events(
     table: pa.Table, parts: tuple[str, str, str], columns: Sequence[ColumnStatistics]
 ) -> list[str]:
-    """Return notes on events that may be no ones, or the same.
+    """Return notes on rows that may not be single events, and on events that are repeated.
 
     Args:
         table: a sample of the rows.
@@ -34,9 +34,9 @@ def describe_events(
 def _describe_single_events(
     table: pa.Table, user: str, item: str, columns: Sequence[ColumnStatistics]
 ) -> list[str]:
-    """Return a note if no user of the sample has two events, so that no history has any.
+    """Return a note if no user of the sample has two events, so that every history is empty.
 
-    Lists beside them may be the histories, which pandas makes events.
+    If another column holds lists, they may be histories; the note shows how to explode them.
     """
     if pc.count_distinct(table[user]).as_py() < table.num_rows:
         return []
@@ -57,7 +57,7 @@ def _describe_single_events(
 
 
 def _describe_repeated_events(table: pa.Table, user: str, item: str, time: str) -> list[str]:
-    """Return a note if events of the sample have the user, the item and the time of another one."""
+    """Return a note if several events of the sample have the same user, item and time."""
     parts = [user, item, time]
     share = 1 - table.group_by(parts).aggregate([]).num_rows / table.num_rows
     if share < LEAST_COPIES:

@@ -1,4 +1,4 @@
-"""Tells of values that stand for a missing number or several rows, and of rows that stand twice.
+"""Notes on values that mean a missing number or several rows, and on duplicate rows.
 
 R rows of the sample, V distinct values.
 """
@@ -20,23 +20,23 @@ from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.guess_roles import FEATURES, Role
 from runner.data.proposal.columns.judging_sample import is_single_id, value_codes
 
-LEAST_SHARE = 0.01  # of the rows, which a number that stands for a missing one must have
+LEAST_SHARE = 0.01  # share of rows that a code for a missing number has at least
 LEAST_ROWS = 20
-FAR_MEDIAN = 5  # of the other values, from which a single -1 among them is no number like them
-MOST_FRACTIONS = 0.9  # of the other values: among so many a -1 is no number like them, either
+FAR_MEDIAN = 5  # from this median of the other values on, a -1 is not one of them
+MOST_FRACTIONS = 0.9  # if more of the other values have fractions, a -1 is not one of them
 # items that were shown, each with its label, as in MIND: N55689-1 N35729-0
 _IMPRESSIONS = r"^[^\s]+-[01]( [^\s]+-[01])*$"
 _OBJECT = r"""(?s)^\s*\{\s*(["'][^"']+["']\s*:.*)?\}\s*$"""  # of JSON, or a dict of Python
 _NUMBERED = re.compile(r"(.+[^\d])\d+")  # such as hist_1
 FEWEST_PLACES, LEAST_HELD = 3, 0.5  # of a history; of its ids, which another column has, too
 LEAST_ITEMS = 20  # columns with such a number in most rows, which may be a table of ratings
-LEAST_COPIES = 0.01  # share of rows that equal another one, from which on a note says so
+LEAST_COPIES = 0.01  # share of duplicate rows from which on a note reports them
 CHANCE_COPIES = 1e-3  # a row counts as a copy if fewer rows than this would equal it by chance
-COMPARED_FIRST = 8  # columns of the most values
+COMPARED_FIRST = 8  # columns with the most distinct values
 
 
 def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
-    """Return a note on the numbers, such as -999, that rather say that there is none.
+    """Return a note on numbers, such as -999, that probably mean a missing value.
 
     Args:
         sample: rows of the table.
@@ -75,7 +75,7 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
 
 
 def _find_missing_code(x_R: np.ndarray) -> float | None:
-    """Return the lowest or highest number if it is written with nines, or -1, frequent and far."""
+    """Return the lowest or highest number if it looks like a code for missing values, else None."""
     values_V, counts_V = np.unique(x_R, return_counts=True)
     for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
         is_frequent = counts_V.size > 3 and counts_V[at] >= max(LEAST_ROWS, LEAST_SHARE * x_R.size)
@@ -94,9 +94,9 @@ def _find_missing_code(x_R: np.ndarray) -> float | None:
 
 
 def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
-    """Return a note on the fractions that rather are thousands, as 1.234 beside 999 is 1,234.
+    """Return a note on fractions that are probably thousands: beside 999, 1.234 means 1,234.
 
-    Of fractions with three digits only one in a thousand would be whole.
+    Of real fractions with three digits, only one in a thousand would be whole.
 
     Args:
         sample: rows of the table.
@@ -131,7 +131,7 @@ def _may_be_thousands(x_R: np.ndarray) -> bool:
 
 
 def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return a note on each text of items that were shown, each with its label, as in MIND."""
+    """Return a note on each column whose texts list shown items with their labels, as in MIND."""
     notes = []
     for column, several in _columns_of_texts(sample, columns, _IMPRESSIONS, " "):
         shown = " ".join(several.split()[:2])
@@ -150,7 +150,7 @@ def describe_impressions(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
 
 
 def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatistics]) -> list[str]:
-    """Return a note on each text that holds a JSON object, of whose keys nothing can be learnt."""
+    """Return a note on each column of JSON objects, whose keys cannot be used as features."""
     notes = []
     for column, filled in _columns_of_texts(sample, columns, _OBJECT, ":"):
         is_json = filled.split(":")[0].rstrip().endswith('"')
@@ -170,7 +170,7 @@ def describe_texts_of_objects(sample: pa.Table, columns: Iterable[ColumnStatisti
 def _columns_of_texts(
     sample: pa.Table, columns: Iterable[ColumnStatistics], pattern: str, sign: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield the columns whose texts all fit a pattern, with the first one that has a sign."""
+    """Yield the columns whose texts all match a pattern, with the first text that has a sign."""
     for f in columns:
         if unpacked_type(sample[f.name].type) not in (pa.string(), pa.large_string()):
             continue
@@ -185,7 +185,7 @@ def describe_numbered_histories(
 ) -> list[str]:
     """Return a note on numbered columns that are a history of ids, such as hist_1 to hist_10.
 
-    As columns each is a feature of its own, and none tells whether they hold the item of the row.
+    As separate features they do not show whether the history holds the item of the row.
 
     Args:
         sample: rows of the table.
@@ -226,7 +226,7 @@ def describe_numbered_histories(
 
 
 def _unique_ids(sample: pa.Table, *names: str) -> pa.Array:
-    """Return the different ids of columns, without 0, which is none."""
+    """Return the distinct ids of columns without 0, which stands for no id."""
     is_number = not is_text(unpacked_type(sample[names[0]].type))
     type_ = pa.float64() if is_number else pa.string()
     found = pa.chunked_array([c for n in names for c in sample[n].cast(type_, safe=False).chunks])
@@ -235,7 +235,7 @@ def _unique_ids(sample: pa.Table, *names: str) -> pa.Array:
 
 
 def describe_copied_rows(sample: pa.Table, columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return a line on rows that equal another one, unless values so frequent meet by chance."""
+    """Return a line on duplicate rows, unless their values are frequent enough for chance."""
     columns = sorted((f for f in columns if f.num_distinct), key=lambda f: -f.num_distinct)
     if any(pt.is_nested(f.type) for f in columns):
         return []
@@ -249,7 +249,7 @@ def describe_copied_rows(sample: pa.Table, columns: Sequence[ColumnStatistics]) 
         if number in (COMPARED_FIRST, len(columns) - 1):
             _, groups_R, sizes = np.unique(hash_R, return_inverse=True, return_counts=True)
             is_copied_R = sizes[groups_R] > 1
-            if is_copied_R.mean() < LEAST_COPIES:  # few columns tell that most tables have none
+            if is_copied_R.mean() < LEAST_COPIES:  # mostly known after the first few columns
                 return []
     share = (is_copied_R & (log_expected_R < np.log(CHANCE_COPIES))).mean()
     if share < LEAST_COPIES:

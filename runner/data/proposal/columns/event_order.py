@@ -16,17 +16,17 @@ from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.judging_sample import value_codes
 
 ORDER = re.compile(r"time|stamp|step|order|seq", re.I)
-MOST_TIED = 0.9  # of the events, which are at the only time of their user
-LEAST_APART = 0.9  # of the events, which have a value of their own among those of their user
+MOST_TIED = 0.9  # share of events whose user has one time only
+LEAST_APART = 0.9  # share of events with a value that no other event of the user has
 
 
 def find_finer_time(
     table: pa.Table, user: str, time: str, others: Sequence[ColumnStatistics]
 ) -> tuple[str, list[str]]:
-    """Return what orders the events of a user, and a note, where all of them are at one time.
+    """Return a column that orders a user's events if they all have one time, and a note on it.
 
-    A history holds events strictly before its own, so that nearly all would be empty. Empty where
-    the time does, or nothing else is found.
+    A history holds events strictly before its own, so that nearly all would be empty. Both are
+    empty if the time orders the events, or no other column does.
 
     Args:
         table: a sample of the events.
@@ -41,7 +41,7 @@ def find_finer_time(
         return "", []
 
     def pairs(name: str) -> np.ndarray:
-        """Return [N, 2] the users with each of their values."""
+        """Return the distinct pairs of a user and a value, [N, 2]."""
         values_S = value_codes(table[name])[several_R]
         return np.unique(np.stack([users_S, values_S]), axis=1).T
 
@@ -70,6 +70,6 @@ def find_finer_time(
 
 
 def may_order(f: ColumnStatistics) -> bool:
-    """Tell whether numbers are named like what orders events, and not like how long one took."""
+    """Tell whether a number is named like a position in an order, not like a duration."""
     is_number = f.low is not None and not f.separator
     return is_number and bool(ORDER.search(f.name)) and not guess_kind(f.name)

@@ -30,7 +30,7 @@ from runner.data.proposal.columns.schema_hints import Hints
 from runner.errors import UserError, nearest_hint
 
 MAX_RATINGS = 25  # distinct values of a rating
-MOST_GRADE = 30  # of relevance, as metrics take it
+MOST_GRADE = 30  # the highest grade of relevance that metrics accept
 GRADE_SCALES = (  # of relevance, from 0 on
     ("bad", "fair", "good", "excellent", "perfect"),
     ("poor", "fair", "good", "excellent", "perfect"),
@@ -39,17 +39,17 @@ GRADE_SCALES = (  # of relevance, from 0 on
     ("irrelevant", "partially relevant", "relevant", "highly relevant"),
     ("not relevant", "partially relevant", "relevant", "highly relevant"),
 )
-CLASS_SHARE = 0.95  # of 0 and 1 in a label that may be a class, and of two texts among others
+CLASS_SHARE = 0.95  # least share of the two main values in a binary label
 CLASS_ROWS = 5  # of a class, on average
-COUNTED_SHARE = 0.02  # of rows with 2 beside those with 1: beyond, 2 is no mistake
-JUDGED_CLASSES = 8  # of a label, by which its features are judged
-FRACTION_SHARE = 0.1  # of rows with fractions beside those with 1: beyond, they are measured
+COUNTED_SHARE = 0.02  # ratio of rows with 2 to rows with 1; with more, 2 is no mistake
+JUDGED_CLASSES = 8  # of a label, used to judge its features
+FRACTION_SHARE = 0.1  # of rows with fractions to rows with 1; with more, it is measured
 _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
 _YES |= {"ja", "oui", "si", "sí", "sim", "tak", "evet", "wahr", "vrai"}
 
 
 def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:
-    """Return the columns that look like labels, and what they look like; one of them is taken."""
+    """Return the columns that look like labels, of which one is taken, and why."""
     names = [f.name for f in columns]
     columns = [f for f in columns if not is_year(f.name, names)]
     columns = [f for f in columns if is_binary(f) or not is_coordinate(f.name, names, beside="xz")]
@@ -79,7 +79,7 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         if columns[-1].name in flags:  # where a label mostly stands
             return [*rest, columns[-1].name], "a column of 0 and 1"
         return rest, "the only column of 0 and 1"
-    has_users = any(USER.fullmatch(name) for name in names)  # else a mean, as of a catalogue
+    has_users = any(USER.fullmatch(name) for name in names)  # else a catalogue's mean
     single = [f for f in complete if not (pt.is_nested(f.type) or f.separator)]
     measured = [f for f in single if f.low is not None]
     measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
@@ -88,13 +88,13 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
 
 
 def holds_grades(f: ColumnStatistics) -> bool:
-    """Tell whether a column has a few numbers, or texts, that may be grades of relevance."""
+    """Tell whether the few numbers or texts of a column may be grades of relevance."""
     few = f.low is not None and f.high is not None and 2 < f.num_distinct <= MAX_RATINGS
     return bool(find_scale(f)) or (few and (f.low or 0) >= 0 and (f.high or 0) <= MOST_GRADE)
 
 
 def find_scale(f: ColumnStatistics) -> tuple[str, ...]:
-    """Return the texts of a column, the least relevant first; nothing for unknown ones."""
+    """Return the texts of a column, the least relevant first; empty without a known scale."""
     by_grade = {
         text.strip().lower().replace("_", " ").replace("-", " "): text for text in f.examples
     }
@@ -105,7 +105,7 @@ def find_scale(f: ColumnStatistics) -> tuple[str, ...]:
 
 
 def _may_be_graded(f: ColumnStatistics, *, has_queries: bool) -> bool:
-    """Tell whether a column is a grade by its name, or beside queries any outcome of few values."""
+    """Tell whether a column is a grade by its name, or in a table with queries an outcome."""
     if pt.is_nested(f.type) or f.separator:
         return False
     if not is_grade(f.name):
@@ -114,7 +114,7 @@ def _may_be_graded(f: ColumnStatistics, *, has_queries: bool) -> bool:
 
 
 def is_binary(f: ColumnStatistics) -> bool:
-    """Tell whether a column has two values and so may be a label, if its name is that of one."""
+    """Tell whether a column has two values, so that it may be a label if its name says so."""
     if pt.is_nested(f.type) or f.separator:
         return False
     two_numbers = f.num_distinct == 2 and f.low in (-1, 0, 1) and f.is_whole
@@ -124,9 +124,9 @@ def is_binary(f: ColumnStatistics) -> bool:
 
 
 def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
-    """Return the few values of a label of 0 and 1 that are neither, each with its rows.
+    """Return the few other values of a label of 0 and 1, each with the number of its rows.
 
-    Empty for ratings and counts, whose other values are no mistakes.
+    Empty for ratings and counts, whose other values are not mistakes.
     """
     rows = dict(f.counts)
     others = {value: rows[value] for value in sorted(rows) if value not in (0, 1)}
@@ -176,7 +176,7 @@ def label_settings(
             numbers = f"numbers from {f.low:g} to {f.high:g}"
             raise UserError(f"--positive {positive}: {f.name} holds {numbers}")
         if is_number and float(positive).is_integer():
-            positive = str(int(float(positive)))  # as labels are named that are written as 2.0
+            positive = str(int(float(positive)))  # `labels` names 2.0 so
         return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
     if hints.task == "classes" and f.num_distinct > 2:
         if not f.values:
@@ -185,7 +185,7 @@ def label_settings(
                 f"are texts or whole numbers, at most {MOST_CLASSES}"
             )
         return {"classes": [text for text, _ in f.values]}, "classes"
-    if pt.is_boolean(f.type):  # Arrow takes these texts of a text file for it
+    if pt.is_boolean(f.type):  # Arrow reads these texts of a text file as booleans
         return ({"positive": ["true", "True", "TRUE"]} if of_text_file else {}), ""
     if scale := find_scale(f):
         if len(scale) == 2:
@@ -235,7 +235,7 @@ def _refuse_type(f: ColumnStatistics) -> NoReturn:
 
 
 def _may_be_classes(f: ColumnStatistics) -> bool:
-    """Tell whether texts are classes: more than two are frequent, in rows enough."""
+    """Tell whether texts are classes: more than two are frequent, each with enough rows."""
     counts = sorted(count for _, count in f.values)
     total = sum(counts)
     return total >= CLASS_ROWS * len(counts) > 0 and sum(counts[-2:]) < CLASS_SHARE * total

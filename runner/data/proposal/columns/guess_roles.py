@@ -41,11 +41,11 @@ from runner.data.proposal.columns.column_names import (
 from runner.data.proposal.columns.column_statistics import ColumnStatistics, has_fractions
 from runner.data.proposal.columns.sample_rows import SAMPLE_ROWS
 
-MANY_ROWS = 1000  # of which numbers that differ in each are rather ids than quantities
-FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
-MANY_AMOUNTS = 200  # of numbers with signs; fewer, such as discounts in percent, can be ids
-FAR = 100  # times the distance between the 1st and the 99th percent: so far off are only mistakes
-FEW_BELOW = 0.1  # of numbers, at which a small one below 0, such as -1 for never, counts as 0
+MANY_ROWS = 1000  # with more rows, numbers that are distinct in each are ids, not quantities
+FEW_VALUES = 10  # distinct whole numbers; with so few, ids can express all that a number can
+MANY_AMOUNTS = 200  # distinct numbers with signs; fewer, such as discounts in percent, can be ids
+FAR = 100  # times the range from the 1st to the 99th percentile; farther numbers are mistakes
+FEW_BELOW = 0.1  # with a smaller share, small negatives such as -1 for never count as 0
 FEATURES = ("numeric", "categorical")
 TIME_REASON = "a time"
 FREE_TEXT = "free text"
@@ -70,7 +70,7 @@ def guess_roles(
     numeric: Collection[str] = (),
     categorical: Collection[str] = (),
 ) -> dict[str, Role]:
-    """Return column -> role, of all columns that are no labels.
+    """Return column -> role for all columns that are not labels.
 
     Args:
         numeric: columns that are numbers, whatever they look like.
@@ -103,11 +103,11 @@ def is_time(f: ColumnStatistics) -> bool:
         return sounds_like_time(f.name) and f.low >= EARLIEST_S and f.high < LATEST_S
     if f.time_form and sounds_like_time(f.name):
         return True
-    # few whole numbers of 8 digits are days such as 20141021: so many of them are no chance
+    # random numbers of 8 digits are rarely days such as 20141021, so that these are times
     if f.time_form in DATE_FORMS and f.num_distinct >= FEWEST_DAYS and guess_kind(f.name) != "id":
         return True
-    # a time from an origin of its own, such as the start of the record; what begins later and ends
-    # within a day may be a time of day, in minutes or seconds, or how long something took
+    # a time since any origin, such as the start of a recording; numbers that begin later and end
+    # within a day may be times of day, in minutes or seconds, or durations
     begins = f.low <= f.high / 20 or f.high >= SECONDS_OF_DAY
     return TIME.fullmatch(f.name) is not None and begins and f.low >= 0 and f.num_distinct > 200
 
@@ -134,9 +134,9 @@ def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
 
 
 def clip_far_numbers(f: ColumnStatistics) -> list[float | None]:
-    """Return bounds for numbers that are mistakes; None where there are none that far.
+    """Return bounds that cut off mistakes far from all other numbers; None if there are none.
 
-    A single -9e15 among seconds would be a deviation beside which all others are alike.
+    With a single -9e15 among seconds, the standard deviation would make all others equal.
     """
     if f.likely is None or f.vector_size:
         return [None, None]
@@ -148,7 +148,7 @@ def clip_far_numbers(f: ColumnStatistics) -> list[float | None]:
 
 
 def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
-    """Args: quantity: of whole numbers, whether they are quantities, and why."""
+    """Args: quantity: whether whole numbers are quantities, and why; None for other columns."""
     if f.missing_share == 1 or pt.is_null(f.type):
         return Role("", "empty")
     if f.num_distinct <= 1 and not f.missing_share and not pt.is_nested(f.type):
@@ -211,13 +211,13 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if f.num_distinct > most_distinct:
         if f.num_rows > MANY_ROWS:
             return Role("carried", UNIQUE_REASON)
-        if reason == DOUBT_REASON and not named:  # as an id it would tell nothing of other rows
+        if reason == DOUBT_REASON and not named:  # as an id it could not generalise to other rows
             return Role("numeric", UNIQUE_REASON, propose_numeric(f))
     return _as_ids(f, reason)
 
 
 def _numbers_rows(f: ColumnStatistics) -> bool:
-    """Tell whether whole numbers are those from 0 or 1 on, each in one row."""
+    """Tell whether whole numbers count the rows, from 0 or 1 on."""
     is_each_once = f.num_distinct == f.num_rows and not f.missing_share
     low, high = f.low or 0.0, f.high or 0.0
     return is_each_once and low in (0, 1) and high - low + 1 == f.num_rows > FEW_VALUES
@@ -252,7 +252,7 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
 
 
 def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[bool, str]]:
-    """Return whole-number column -> whether it is a quantity, and why; a family decides as one."""
+    """Return whole-number column -> whether it is a quantity, and why; families decide together."""
     single = [f for f in columns if f.low is not None and not (pt.is_nested(f.type) or f.separator)]
     whole = {f.name: f for f in single if _may_be_ids(f)}
     decided = {name: _judge_alone(f) for name, f in whole.items()}
@@ -273,11 +273,11 @@ def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[boo
 
 
 def _may_be_ids(f: ColumnStatistics) -> bool:
-    """Tell whether numbers can be ids: whole ones, and a few fractions such as versions."""
+    """Tell whether numbers can be ids: whole ones, or a few fractions such as versions."""
     if f.is_whole:
         return True
     if f.low is not None and f.low >= 1e8 and f.num_distinct <= f.num_rows / 2:
-        return True  # such as 1093846712.1617263544, as browsers are called
+        return True  # ids of browsers, such as 1093846712.1617263544
     present = f.num_rows * (1 - f.missing_share)
     return guess_kind(f.name) == "id" and f.num_distinct <= min(200, present / 20)
 
@@ -301,7 +301,7 @@ def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
         return True, "named like a quantity"
     if f.num_distinct <= FEW_VALUES:
         return False, "few values"
-    # -1 often stands for a missing id, and a code book has some more of these
+    # -1 often stands for a missing id, and code books have a few more such values
     if f.num_negative > max(3, 0.02 * f.num_distinct):
         return True, "has negative values"
     is_sparse = high >= 100 and f.num_distinct * 10 < high

@@ -33,12 +33,12 @@ TASKS = ("next_item", "label", "regression", "classes")
 TRAIN_ON, MAX_LENGTH = "windows", 50
 MAX_EVENT_TYPES = 20
 MOST_NAMED = 5  # columns that may be the items
-FINE_SHARE = 0.5  # of the values of another time; a day leaves its events without an order
-MOST_UNKNOWN = 0.5  # of the events, without a user, beyond which their sessions have the histories
+FINE_SHARE = 0.5  # of the distinct values of another time; days leave their events without an order
+MOST_UNKNOWN = 0.5  # share of events without a user; with more, histories are those of sessions
 
 
 class UnclearColumnError(UserError):
-    """Several columns may have one part in an event. `flag` names the part, without dashes."""
+    """Several columns may be the same part of an event. `flag` names the part, without dashes."""
 
     def __init__(self, flag: str, candidates: Sequence[str]) -> None:
         self.flag, self.candidates = flag, tuple(candidates)
@@ -62,7 +62,7 @@ class EventColumns:
 def find_event_columns(
     columns: Sequence[ColumnStatistics], given: Mapping[str, str | None], *, must: bool
 ) -> EventColumns | None:
-    """Return who, what and when; None if the table does not look like interactions.
+    """Return the columns of user, item and time; None if the table does not look like events.
 
     Args:
         columns: all of the table.
@@ -81,7 +81,7 @@ def find_event_columns(
     rating = next((f.name for f in columns if f.name not in taken and _may_be_rating(f)), None)
     for part, other in (("item", "user"), ("user", "item")):
         if not found[part] and len(found[other]) == 1 and found["time"]:
-            # of a table of events without names that say more, what else is an id
+            # if the names of a table of events do not say more, any other id
             rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
             found[part] = _unnamed_ids(rest, part) if len(rest) < 3 or must else []
     if must and not found["time"]:
@@ -113,14 +113,14 @@ def find_event_columns(
 def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[ColumnStatistics]:
     """Return the columns that may be the `user`, the `item` or the `time` of an event.
 
-    The name of a table in front of all names, as Hive writes it, says nothing.
+    A table's name in front of all names, as Hive writes it, is ignored.
     """
     tables = {f.name[: f.name.rfind(".") + 1] for f in columns}
     table = len(tables.pop()) if len(tables) == 1 else 0
     if part == "user":
         users = [f for f in columns if USER.fullmatch(f.name[table:]) and _is_id(f)]
         sessions = [f for f in columns if SESSION.fullmatch(f.name[table:]) and _is_id(f)]
-        are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # most visitors are unknown
+        are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # visitors have no id
         whole = [f for f in sessions if not f.missing_share]
         return whole if are_rare and whole else users or sessions
     if part == "item":
@@ -170,7 +170,7 @@ def whole_number_ids(
 
 
 def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
-    """Return the role of each column: its part in an event, or that it is left out."""
+    """Return the role of each column: part of an event, or left out."""
     parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
     unused = "not used; interactions.sequences adds ids to the histories"
     kinds = (
@@ -191,7 +191,7 @@ def _is_id(f: ColumnStatistics) -> bool:
 
 
 def _unnamed_ids(columns: Sequence[ColumnStatistics], part: str) -> list[str]:
-    """Return what may be the users or the items among columns whose names do not say so."""
+    """Return columns that may be the users or the items although their names do not say so."""
     ids = [f for f in columns if _is_id(f)]
     ids = [f for f in ids if not _may_be_event_type(f)] or ids
     if part == "item":  # such as a session, and the number of a step in it
@@ -212,9 +212,9 @@ def _may_be_rating(f: ColumnStatistics) -> bool:
 def choose_events(
     table: pa.Table, columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
 ) -> EventColumns | None:
-    """Return the columns of an event, if the next item is what the table is for.
+    """Return the columns of an event, if the task is to predict the next item, else None.
 
-    That is so if it has a user, an item and a time, and no column looks like a label.
+    By default it is if there are a user, an item and a time, and no column looks like a label.
 
     Args:
         table: a sample of the rows.

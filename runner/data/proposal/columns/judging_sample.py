@@ -1,4 +1,4 @@
-"""The rows by which proposals are judged, in two halves, and what is read of them.
+"""The rows that proposals are judged on, in two halves, and their labels and numbers.
 
 R rows of the sample, K rows with a label.
 """
@@ -17,7 +17,7 @@ from runner.data.columns.times import as_seconds, is_seconds
 from runner.data.proposal.columns.guess_label import read_binary_labels, read_label
 from runner.data.proposal.columns.guess_roles import Role
 
-MOST_ROWS = 40_000  # of the sample, which are enough to judge a proposal by
+MOST_ROWS = 40_000  # of the sample; more are not needed to judge a proposal
 FEWEST_ROWS = 100  # with a label
 
 Rows = np.ndarray  # their numbers, each below K
@@ -25,24 +25,24 @@ Halves = tuple[Rows, Rows]
 
 
 class JudgedLabel(NamedTuple):
-    """A label by which a proposal is judged, of the rows that have one."""
+    """A label that a proposal is judged on, with the rows that have it."""
 
     known_R: np.ndarray  # which rows these are
     y_K: np.ndarray
     halves: Halves
 
     def mean_both_ways(self, judge: Callable[[Rows, Rows], float]) -> float:
-        """Return the mean of what either half is judged to be, learnt from the other.
+        """Return the mean of two judgements: of each half, learnt from the other one.
 
         Args:
-            judge: of the rows to learn from, and those to judge.
+            judge: takes the rows to learn from, and those to judge.
         """
         return float(np.mean([judge(*order) for order in (self.halves, self.halves[::-1])]))
 
 
 @dataclass(frozen=True)
 class JudgingSample:
-    """Rows of a sample, of which one half gives effects that the other half judges.
+    """Rows of a sample in two halves: effects fitted to one are judged on the other.
 
     Attributes:
         table: at most `MOST_ROWS` rows.
@@ -61,15 +61,15 @@ class JudgingSample:
     seconds_R: np.ndarray | None = None
 
     def halves(self, known_R: np.ndarray) -> Halves:
-        """Return both halves of the rows that are chosen by a mask [R], as numbers among these."""
+        """Return both halves of the rows chosen by a mask [R], as positions among these."""
         late_K = self.late_R[known_R]
         return np.flatnonzero(~late_K), np.flatnonzero(late_K)
 
     def judged_labels(self, x_R: np.ndarray | None = None) -> Iterator[JudgedLabel]:
-        """Yield each label that can judge: one with rows enough, that differs in both halves.
+        """Yield each usable label: one with enough rows, that is not constant in either half.
 
         Args:
-            x_R: a number, without which a row is left out; None: there is none.
+            x_R: a number; rows where it is missing are left out. None: no row is.
         """
         for y_R in self.labels:
             known_R = np.isfinite(y_R) if x_R is None else np.isfinite(x_R) & np.isfinite(y_R)
@@ -132,7 +132,7 @@ def read_number_label(column: pa.ChunkedArray, role: Role) -> np.ndarray:
 
 
 def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.ndarray:
-    """Return [R] float64, after its logarithm, if it has one; NaN where a number is missing."""
+    """Return [R] float64, the logarithm if the settings ask for it; NaN where it is missing."""
     values = column.combine_chunks()
     if amounts := Amounts.of_settings(settings):
         values = parse_amounts(values.cast(pa.string()), amounts)
@@ -144,7 +144,7 @@ def read_numbers(column: pa.ChunkedArray, settings: Mapping[str, Any]) -> np.nda
 
 
 def value_codes(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the number of the value of each row [R]."""
+    """Return the value of each row as a code from 0 on, [R]."""
     values = column.combine_chunks()
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary))

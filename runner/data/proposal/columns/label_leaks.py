@@ -1,6 +1,6 @@
-"""Columns that tell a label nearly perfectly, as what is known only after it.
+"""Finds columns that give a label away, since they are known only after it.
 
-A number to be predicted is told by the order of one column, or by two or more of them together.
+A numeric label may follow from the order of one column, or from two or more columns together.
 R rows of the sample.
 """
 
@@ -15,16 +15,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 LEAK_AUC = 0.99
-LEAST_BINNED_ROWS = 400  # of fewer, bins make strong numbers look like leaks
-LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # known for one label alone, which others have less often
-MOST_STEPS = 0.9  # of the rows, in which a column of 0 and 1 is 1
-MOST_CHANCE = 1e-9  # that all rows of label 1 are among some others
-STEP_DIFFERENCE = 0.8  # between the shares of rows of label 1 and 0 that have a value
+LEAST_BINNED_ROWS = 400  # with fewer rows, bins make strong features look like leaks
+LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # rows with a value; share of their label in others
+MOST_STEPS = 0.9  # share of rows in which a column of 0 and 1 may be 1
+MOST_CHANCE = 1e-9  # probability that all rows of label 1 are on by chance
+STEP_DIFFERENCE = 0.8  # between the shares of rows with a value among labels 1 and 0
 LEAK_CORRELATION = 0.9995  # of the ranks of a column and of the label
 LEAST_ROWS = 100  # with a value of both
-MEETING_SHARE = 0.99  # of the rows in which two columns make the label
+MEETING_SHARE = 0.99  # share of the rows in which a formula gives the label
 MOST_COLUMNS, FORMULA_ROWS = 30, 5_000  # that are tried in pairs
-SIGN_ERROR = 0.001  # of the factors 1 and -1 of a sum
+SIGN_ERROR = 0.001  # of the fitted factors 1 and -1 of a sum
 MOST_DECIMALS = 6  # to which a label may be rounded
 FORMULAS: dict[str, tuple[Callable[..., np.ndarray], Callable[..., Iterator[tuple[str, ...]]]]] = {
     "{} + {}": (np.add, combinations),
@@ -36,10 +36,10 @@ FORMULAS: dict[str, tuple[Callable[..., np.ndarray], Callable[..., Iterator[tupl
 
 
 def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
-    """Return the AUC of the rates that the values of one column have in every other row.
+    """Return the AUC of a column on every other row, with each value scored by its label rate.
 
-    The rates are counted in the other half of the rows, so that a value of its own in every row
-    tells nothing. 0.5 where it cannot be computed.
+    The rates are computed from the remaining rows, so that a column whose values are all distinct
+    scores 0.5, which is also returned if the AUC cannot be computed.
     """
     values = column.combine_chunks()
     if pt.is_nested(values.type):
@@ -65,9 +65,9 @@ def _rates_auc(values: pa.Array, label_R: np.ndarray) -> float:
 
 
 def find_only_label(column: pa.ChunkedArray, label_R: np.ndarray) -> float | None:
-    """Return the label of all rows in which a column has a value, such as a date of a refund.
+    """Return the one label of all rows in which a column has a value, such as the date of a refund.
 
-    None where several labels have one, or the rows without a value have the same label.
+    None if those rows have several labels, or nearly all other rows have the same label.
     """
     values = column.combine_chunks()
     return _only_label(~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False), label_R)
@@ -82,19 +82,19 @@ def _only_label(has_value_R: np.ndarray, label_R: np.ndarray) -> float | None:
 
 
 def is_zero_without_label(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
-    """Tell whether a number, 0 or -1 in most rows, is another one in rows of label 1 only.
+    """Tell whether a number is 0 (or -1) in most rows, and differs from it only in rows of label 1.
 
-    As of the value of an order, which is 0 where nothing was bought.
+    An example is the value of an order, which is 0 where nothing was bought.
     """
     on_R = _rarely_on(column)
     return on_R is not None and _only_label(on_R, label_R) == 1
 
 
 def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
-    """Tell whether a label is 1 only where a number is not 0, which is in less than half the rows.
+    """Tell whether a label is 1 only where a number is not 0, and the number is 0 in most rows.
 
-    That is so of a step on the way to the label, such as the visit before a conversion. A column of
-    0 and 1 may be 1 in up to `MOST_STEPS` of the rows, as of books that were read before a rating.
+    Such a column is a step on the way to the label, as a visit is before a conversion. A column of
+    0 and 1 may be 1 in up to `MOST_STEPS` of the rows, such as whether a rated book was read.
     """
     on_R, positive_R = _rarely_on(column), label_R == 1
     if on_R is None:
@@ -106,10 +106,10 @@ def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
 
 
 def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float, float] | None:
-    """Return in which share of the rows of label 1, and of label 0, there is a value.
+    """Return the shares of the rows of label 1, and of label 0, that have a value.
 
-    A number has one where it is not 0, if that is in fewer than half of the rows, as the seconds on
-    a page are, which few rows without a click have. None unless the shares differ much.
+    If a number is 0 in most rows, such as the seconds on a page without a click, 0 counts as no
+    value. None unless the shares differ much.
     """
     on_R = _rarely_on(column)
     if on_R is None:
@@ -122,9 +122,9 @@ def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float
 
 
 def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
-    """Return where a number or a boolean is not 0: [R]; None unless that is in fewer than `most`.
+    """Return where a number or a boolean is not 0, [R]; None unless its share is below `most`.
 
-    Of numbers from -1 on that are -1 in most rows, -1 says that there is nothing, and not 0.
+    Where the lowest number is -1 and most rows have it, -1 takes the place of 0.
     """
     values = column.combine_chunks()
     if not (_is_number(values.type) or pt.is_boolean(values.type)):
@@ -142,7 +142,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:
-    """Return numbers as they are if few differ, and the numbers of their bins if not very few."""
+    """Return the values if few are distinct, their bins if many are, and both in between."""
     num_distinct = pc.count_distinct(values).as_py()
     num_bins = min(200, len(values) // 10)
     if num_distinct <= num_bins or len(values) < LEAST_BINNED_ROWS:
@@ -170,7 +170,7 @@ def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
 
 
 def chance_error(y_R: np.ndarray) -> float:
-    """Return the standard error of the AUC of scores that tell nothing (Mann and Whitney, 1947).
+    """Return the standard error of the AUC of random scores (Mann and Whitney, 1947).
 
     Args:
         y_R: [R] labels, 0 or 1, of both kinds.
@@ -180,12 +180,12 @@ def chance_error(y_R: np.ndarray) -> float:
 
 
 def tells_by_order(x_R: np.ndarray, label_R: np.ndarray) -> bool:
-    """Return whether a number rises or falls with the label in nearly all rows, NaN left out."""
+    """Return whether a number rises or falls with the label in nearly all rows without NaN."""
     return abs(correlate_ranks(x_R, label_R)) >= LEAK_CORRELATION
 
 
 def correlate_ranks(x_R: np.ndarray, label_R: np.ndarray) -> float:
-    """Return Spearman's correlation of the rows in which neither is NaN; 0 of too few, or alike."""
+    """Return Spearman's correlation of the rows without NaN; 0 for too few rows or a constant."""
     known_R = ~np.isnan(x_R) & ~np.isnan(label_R)
     if known_R.sum() < max(LEAST_ROWS, known_R.size / 2):
         return 0.0
@@ -204,7 +204,7 @@ def _ranks(values_K: np.ndarray) -> np.ndarray:
 def find_formula(
     numbers: Mapping[str, np.ndarray], label_R: np.ndarray
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return how numbers make the label up to its rounding, and their names; None: none do.
+    """Return a formula of columns that gives the label up to rounding, and their names, or None.
 
     Sums, differences, products and quotients of two are tried, such as clicks / impressions, and
     sums and differences of more, such as a total without the fare and the tolls.
@@ -214,12 +214,12 @@ def find_formula(
     all_R = label_R = np.where(np.isfinite(label_R), label_R, np.nan)
     bound_R = _rounding(label_R)
     values, counts = np.unique(label_R[~np.isnan(label_R)], return_counts=True)
-    if len(values):  # what most rows have, such as 0, is met by chance
+    if len(values):  # the most frequent label, such as 0, is matched by chance
         label_R = np.where(label_R == values[counts.argmax()], np.nan, label_R)
     varying = [n for n, x_R in numbers.items() if (x_R[:-1] != x_R[1:]).any()][:MOST_COLUMNS]
     for formula, (make, pairs) in FORMULAS.items():
         for one, other in pairs(varying, 2):
-            with np.errstate(all="ignore"):  # a quotient by 0 meets nothing
+            with np.errstate(all="ignore"):  # a quotient by 0 matches no label
                 made_R = make(numbers[one], numbers[other])
             if _meets(made_R, label_R, bound_R):
                 return formula.format(one, other), (one, other)
@@ -229,9 +229,9 @@ def find_formula(
 def _find_sum(
     numbers: Mapping[str, np.ndarray], all_R: np.ndarray, label_R: np.ndarray, bound_R: np.ndarray
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return which numbers, each added or taken away, make the label but for a constant.
+    """Return the numbers, each with a sign, whose sum is the label up to a constant, or None.
 
-    They are found by `all_R` of the label, and have to meet what is left of it in `label_R`.
+    They are fitted to the labels `all_R`, and must give those of `label_R` that are not NaN.
     """
     x_RC = np.column_stack([np.ones(len(all_R)), *numbers.values()])
     known_R = np.isfinite(x_RC).all(1) & ~np.isnan(all_R)

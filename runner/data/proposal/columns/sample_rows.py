@@ -26,7 +26,7 @@ from runner.data.proposal.columns.sample_statistics import Sample
 from runner.errors import DataError, first_line
 
 SAMPLE_ROWS = 200_000
-SAMPLE_TEXT_BYTES = 1 << 28  # of those of a Parquet file
+SAMPLE_TEXT_BYTES = 1 << 28  # of the texts of Parquet files
 SAMPLE_PLACES = 100  # files, folders that give columns, and row groups of a file, and a few more
 
 
@@ -106,7 +106,7 @@ def _sample_tables(
 
 
 def _spread(count: int) -> list[int]:
-    """Return numbers below `count`: the first, the middle and the last one, then ones between."""
+    """Return numbers below `count`: the first, the middle and the last, then others between."""
     ends = [0, count // 2, count - 1] if count else []
     return list(dict.fromkeys([*ends, *range(0, count, count // SAMPLE_PLACES + 1)]))
 
@@ -119,7 +119,7 @@ def _sample_file(
     share: int,
     malformed: list[str],
 ) -> Iterator[tuple[pa.Table, Mapping[str, pa.Array]]]:
-    """Yield rows of a file: of texts all, of others at most `share`.
+    """Yield rows of a file: all of a text file, of another at most `share`.
 
     Raises:
         DataError: naming a row group that cannot be read.
@@ -143,7 +143,7 @@ def _sample_file(
                 return
         return
     found, room = {}, SAMPLE_TEXT_BYTES
-    # as dictionaries: where values repeat, a small file stands for any amount of text
+    # read as dictionaries: a small file with repeated values may hold any amount of text
     texts = [f.name for f in schema if is_text(f.type) and not is_nested(schema, f.name)]
     with open_parquet_file(file, texts) as opened:
         for group in _spread(opened.num_row_groups):
@@ -165,7 +165,7 @@ def _sample_file(
 
 
 def _text_bytes(table: pa.Table) -> np.ndarray:
-    """Return how many bytes the texts of each row take that are in dictionaries as yet, [R]."""
+    """Return how many bytes the texts of each row take once they leave their dictionaries, [R]."""
     sizes_R = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         if pt.is_dictionary(column.type) and is_text(column.type) and column.num_chunks:

@@ -1,4 +1,4 @@
-"""Statistics of the columns of a sample, with texts that are numbers, and with bad values."""
+"""Statistics of the columns of a sample, including texts that are numbers, and bad values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from runner.data.proposal.columns.column_statistics import (
     two_texts,
 )
 
-LEAST_WORDS = 0.001  # share of rows with words that stand for missing numbers; fewer are mistakes
-FEW_AMOUNTS = 10  # differing numbers with a unit or words among them; as texts they tell as much
-MAX_WRONG = 3  # texts that are no numbers, as which some are shown
+LEAST_WORDS = 0.001  # share of rows with words for missing numbers; fewer are mistakes
+FEW_AMOUNTS = 10  # distinct numbers with a unit or words among them; so few can stay texts
+MAX_WRONG = 3  # texts that are not numbers, kept as examples
 
 # several numbers in one text, in a file with decimal commas
 _COMMA_VECTOR = r"^ *[+-]?\d*,?\d+([|; ] *[+-]?\d*,?\d+)+ *$"
@@ -44,8 +44,8 @@ class Sample:
 
     table: pa.Table
     wrong_texts: Mapping[str, pa.Array]
-    malformed: Sequence[str] = ()  # lines that make no row: where each is, and its problem
-    decimal: str = "."  # before the fractions of numbers in a text file
+    malformed: Sequence[str] = ()  # lines that are not rows: the place of each, and its problem
+    decimal: str = "."  # the decimal separator of a text file
 
     def compute_statistics(self, name: str, *, is_number: bool | None = None) -> ColumnStatistics:
         """Compute the statistics of one column.
@@ -82,9 +82,9 @@ class Sample:
 
 
 def count_other_splits(f: ColumnStatistics, others: Sequence[Sample]) -> ColumnStatistics:
-    """Return the statistics of a column with the bad and missing values of other splits' samples.
+    """Return a column's statistics with the bad and missing values of other splits' samples.
 
-    What is missing there alone is missing in no train row, but needs a default all the same.
+    A column that is missing only there needs a default, too.
     """
     for other in others:
         found = other.compute_statistics(f.name, is_number=None if f.amounts else False)
@@ -126,7 +126,7 @@ def describe_bad_values(columns: Sequence[ColumnStatistics]) -> list[str]:
 def compute_amount_statistics(
     column: pa.ChunkedArray, name: str, *, is_number: bool
 ) -> ColumnStatistics | None:
-    """Compute the statistics of texts that are numbers with signs; None if they are none."""
+    """Compute the statistics of texts that are numbers with signs; None if they are not."""
     plain = unpacked_type(column.type)
     if not (pt.is_string(plain) or pt.is_large_string(plain)):
         return None

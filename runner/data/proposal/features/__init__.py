@@ -1,1 +1,1 @@
-"""Features that are proposed, as they tell of the label on rows held out."""
+"""Proposes features that predict the label better on held-out rows."""

@@ -1,4 +1,4 @@
-"""Proposes buckets of numbers beside ids, where the label is no straight function of the numbers.
+"""Proposes buckets of numbers in tables with ids, where the label is not linear in the numbers.
 
 R rows of the sample, K rows with a label, F numbers.
 """
@@ -27,19 +27,19 @@ from runner.data.proposal.features.number_ids import (
     has_classes,
 )
 
-# What the buckets of all numbers must gain over lines and the effects of all ids: AUC on the half
-# of the rows that did not give them. Chance alone gains CHANCE_GAIN by the root of the rows.
+# What the buckets of all numbers must gain over lines and effects of all ids, in AUC on the half of
+# the rows that they were not fitted to. Chance alone gains CHANCE_GAIN / the root of the rows.
 LEAST_GAIN = 0.015
-LEAST_PART = 0.05  # of that gain, which the buckets of a number have by themselves
+LEAST_PART = 0.05  # share of that gain that the buckets of one number must have alone
 
 
 def propose_buckets(
     sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose buckets of the numbers of a table with ids, of which the label is no straight line.
+    """Propose buckets of numbers in a table with ids, where the label is not linear in them.
 
-    A network that gets such numbers as they are learns steps and hills late, or not at all. Where a
-    label has classes there are none, see `has_classes`.
+    From the numbers alone a network learns steps and hills late or not at all. If a label has
+    classes, nothing is proposed, see `has_classes`.
 
     Args:
         sample: rows of the table.
@@ -77,7 +77,7 @@ def propose_buckets(
 def _find_bent(
     x_by_name: Mapping[str, np.ndarray], codes: Sequence[np.ndarray], label: JudgedLabel
 ) -> list[str]:
-    """Return the numbers, [R], whose buckets tell a label beside lines and ids; none, if hardly."""
+    """Return the numbers, [R], whose buckets add enough to lines and ids, for one label."""
     known_R, y_K, halves = label
     ids = [codes_R[known_R] for codes_R in codes]
     numbers = {name: x_R[known_R] for name, x_R in x_by_name.items()}
@@ -96,7 +96,7 @@ def _find_bent(
 
 
 def standardise(x_K: np.ndarray) -> np.ndarray:
-    """Return a number with mean 0 and deviation 1; 0 where it is missing or always the same."""
+    """Return a number with mean 0 and deviation 1; 0 where it is missing, or if it is constant."""
     finite_K = np.isfinite(x_K)
     found_K = np.where(finite_K, x_K, np.mean(x_K, where=finite_K) if finite_K.any() else 0.0)
     deviation = found_K.std()

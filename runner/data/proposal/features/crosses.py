@@ -1,4 +1,4 @@
-"""Proposes crosses: ids of two columns together, where these tell of the label what neither does.
+"""Proposes crosses: pairs of ids that predict the label better than the two columns do.
 
 R rows of the sample, K rows with a label.
 """
@@ -23,28 +23,28 @@ from runner.data.proposal.columns.judging_sample import (
 )
 from runner.data.proposal.columns.label_leaks import rank_auc
 
-MOST_COLUMNS = 40  # that are tried with each other: of more, those with the fewest values
+MOST_COLUMNS = 40  # tried with each other; if there are more, those with the fewest values
 MOST_CELLS = 100_000  # pairs of values of two columns
 MOST_CROSSES = 3
-ROUNDS = 4  # in which the effects of all columns settle
+ROUNDS = 4  # in which the effects of all columns converge
 PRIOR = 2.0  # the precision of an effect on the logit, before any row is seen
-# What a cross must gain over the effects of all columns: AUC on the half of the rows that did not
-# give its effects. Of few rows chance alone gains as much.
+# What a cross must gain over the effects of all columns, in AUC on the half of the rows that its
+# effects were not fitted to. With few rows, chance alone gains as much.
 LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
-# Where a few factors of the pairs' effects gain so much more than these, each value has a
-# character, as a user's taste. Embeddings learn that; effects learnt by heart are in their way.
+# If a low-rank approximation of the pairs' effects gains so much more than the effects, each value
+# has a character, such as a user's taste. Embeddings learn that better than memorised pairs do.
 RANKS, MUCH_MORE = (1, 2, 4), 1.3
-ERRORS = 5.0  # of the sum of products of what both halves have left over in a pair of values
-ROOM = 4  # rows of the table for each pair of values, so that few share one
+ERRORS = 5.0  # standard errors of the agreement of both halves' residuals, see `_left_over`
+ROOM = 4  # rows of the embedding table for each pair of values, so that few pairs share a row
 
-# Sums -> the slope of each row's loss, with the sign of a step, and its expected curvature.
+# Sums -> the negative gradient of each row's loss, and its expected curvature.
 Slope = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def propose_crosses(
     sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose the crosses of two columns of single ids whose pairs of values tell the label.
+    """Propose crosses of two columns of single ids whose pairs of values predict the label.
 
     Args:
         sample: rows of the table.
@@ -82,11 +82,11 @@ def _cells(first_K: np.ndarray, second_K: np.ndarray) -> np.ndarray:
 def _choose_pairs(
     codes_by_name: Mapping[str, np.ndarray], label: JudgedLabel
 ) -> list[tuple[str, str]]:
-    """Return the pairs of columns with the largest gains, each beside those before it."""
+    """Return the pairs of columns with the largest gains, each over the pairs before it."""
     known_R, y_K, halves = label
     codes = {name: codes_R[known_R] for name, codes_R in codes_by_name.items()}
     columns = list(codes.values())
-    # the logits of all rows by the effects that either half gives
+    # the logits of all rows, with effects fitted to either half
     logits_by_half = [add_effects(columns, y_K, half) for half in halves]
     pairs = {
         pair: _cells(codes[pair[0]], codes[pair[1]])
@@ -127,7 +127,7 @@ def add_effects(
         y_K: the labels, 0 or 1.
         half: the rows to learn from.
         x_KF: numbers, of which the model is linear.
-        logits_K: to which the effects are added; None: those of the rate of the labels.
+        logits_K: the offset of the effects; None: the logit of the mean label.
     """
     if logits_K is None:
         rate = float(y_K[half].mean())
@@ -143,14 +143,14 @@ def fit_effects(
     rounds: int,
     x_KF: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return a sum [K] with the effects of columns, to which Newton's steps lead.
+    """Return a sum [K] with the effects of columns, fitted by Newton steps.
 
     Args:
         columns: the number of each row's value, [K] each.
-        sum_K: to which the effects are added.
+        sum_K: the offset of the effects.
         half: the rows to learn from.
-        slope_of: the loss of these rows, by their sums.
-        rounds: in each of which every column takes a step.
+        slope_of: gives the slopes and curvatures of their loss at their sums.
+        rounds: how many; in each, every column takes one step.
         x_KF: numbers, of which the sum is linear.
     """
     for _ in range(rounds):
@@ -183,7 +183,7 @@ def _effects(
 def _left_over(
     cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray], halves: Halves
 ) -> float:
-    """Return how alike both halves leave over labels in the cells, in standard errors."""
+    """Return how far the residuals of both halves agree in the cells, in standard errors."""
     size = int(cells_K.max()) + 1
     sums = [
         np.bincount(cells_K[half], weights=_logistic(y_K, x_K)[0][half], minlength=size)
@@ -196,7 +196,7 @@ def _left_over(
 def gain_of_cells(
     cells_K: np.ndarray, y_K: np.ndarray, logits_by_half: Sequence[np.ndarray], halves: Halves
 ) -> float:
-    """Return the AUC that effects of the cells add, on the half that did not give them."""
+    """Return the AUC that effects of the cells add, on the half that they were not fitted to."""
     more = [
         x_K + _effects(cells_K, half, *_logistic(y_K[half], x_K[half]))
         for half, x_K in zip(halves, logits_by_half)
@@ -207,7 +207,7 @@ def gain_of_cells(
 def auc_gain(
     before: Sequence[np.ndarray], after: Sequence[np.ndarray], y_K: np.ndarray, halves: Halves
 ) -> float:
-    """Return how much AUC logits gain that either half has given, each on the other half."""
+    """Return the gain in AUC of logits fitted to either half, each on the other half."""
     gains = [
         rank_auc(more_K[judged], y_K[judged]) - rank_auc(x_K[judged], y_K[judged])
         for judged, x_K, more_K in zip(halves[::-1], before, after)
@@ -222,7 +222,7 @@ def _gain_of_factors(
     logits_by_half: Sequence[np.ndarray],
     halves: Halves,
 ) -> float:
-    """Return the AUC that a few factors of the effects of the cells add, as `_gain` does."""
+    """Return the AUC that a low-rank approximation of the cells' effects adds."""
     shape = int(first_K.max()) + 1, int(second_K.max()) + 1
     gains = []
     for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
@@ -231,7 +231,7 @@ def _gain_of_factors(
             np.bincount(cells_K[fitted], weights=part_H, minlength=shape[0] * shape[1])
             for part_H in _logistic(y_K[fitted], x_K[fitted])
         ]
-        shares = sums[1] / (sums[1] + PRIOR)  # of an effect that is left of it
+        shares = sums[1] / (sums[1] + PRIOR)  # how far the prior shrinks an effect
         effects = sums[0] / (sums[1] + PRIOR) / shares.mean()
         u, scales, v = np.linalg.svd(effects.reshape(shape), full_matrices=False)
         before = rank_auc(x_K[judged], y_K[judged])

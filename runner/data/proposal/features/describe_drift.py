@@ -1,4 +1,4 @@
-"""Tells where old rows mislead: what the features tell of a label changes with the time.
+"""Notes that old rows mislead, where the relation of features and label changes over time.
 
 R rows of the sample, K rows with a label and a time, F numbers.
 """
@@ -22,12 +22,12 @@ from runner.data.proposal.features.crosses import add_effects
 JUDGED_SHARE = 0.2  # of the rows, the last ones
 FEWEST_ROWS = 1000
 MOST_COLUMNS = 100  # of ids, and of numbers
-PARTS = 20  # of the judged rows, whose gains say how far their mean is known
+PARTS = 20  # of the judged rows; the spread of their gains gives the error of the mean
 LEAST_GAIN, ERRORS = 0.01, 4.0  # of AUC
 
 
 def describe_drift(sample: JudgingSample, roles: Mapping[str, Role], time: str) -> list[str]:
-    """Return a note if newer rows alone tell the last ones' label better than all before them.
+    """Return a note if the newer rows alone predict the last rows better than all rows before do.
 
     Args:
         sample: rows of the table, which are split by time.

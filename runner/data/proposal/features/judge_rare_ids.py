@@ -1,4 +1,4 @@
-"""Tells ids of one row, of which rows of new ids learn, from those that would mislead these.
+"""Decides whether ids with a single row share the table row of unknown ids, or mislead there.
 
 R rows of the sample, K rows with a label.
 """
@@ -23,14 +23,14 @@ ERRORS = 4.0  # standard errors
 
 
 def keep_rare_ids(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Return the roles of ids whose values of one row keep rows of their own in a table.
+    """Return new roles for the columns whose ids with a single row keep their own table row.
 
-    With `min_count: 2` they share theirs with ids that are new later on. Where rows are split by
-    time a label may end an id, such as a customer who leaves: ids of one row are then mostly of
-    that label, and new ones are not.
+    With `min_count: 2` such ids share a row with ids that are new later. If rows are split by time
+    and a label ends an id, such as a customer who leaves, ids with a single row mostly have that
+    label, and new ids do not.
 
     Args:
-        sample: rows of the table, of which those of a part of it tell nothing.
+        sample: rows of the table; nothing can be judged unless it is the whole table.
         roles: of its columns.
     """
     if sample.seconds_R is None or not sample.is_whole:
@@ -49,7 +49,7 @@ def keep_rare_ids(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str,
 
 
 def _mislead(codes_K: np.ndarray, label: JudgedLabel) -> bool:
-    """Tell whether later rows of new ids are nearer to the mean than to ids of one earlier row."""
+    """Tell whether new ids have labels nearer to the mean than to those of earlier single rows."""
     y_K, (early, late) = label.y_K, label.halves
     count = np.bincount(codes_K[early], minlength=int(codes_K.max()) + 1)
     once, new = early[count[codes_K[early]] == 1], late[count[codes_K[late]] == 0]

@@ -25,13 +25,13 @@ from runner.data.proposal.columns.judging_sample import (
 from runner.data.proposal.features.buckets import standardise
 from runner.data.proposal.features.crosses import MOST_COLUMNS, fit_effects
 
-HEAVY_SKEW = 2.0  # of a label from 0 on, whose few large values would rule a squared error
-# What factors must gain over sums on the half of the rows that did not give them: a share of the
-# squared or of the absolute errors, while the squared ones grow by hardly any.
+HEAVY_SKEW = 2.0  # of a label from 0 on; its few large values would dominate a squared error
+# By which share a multiplicative model must reduce the squared or the absolute error of an additive
+# one, on the half that it was not fitted to, and by which the squared error may grow meanwhile.
 SQUARED_GAIN, ABSOLUTE_GAIN, MOST_LOSS = 0.01, 0.02, 0.005
-SHRINKAGES = (1.0, 0.85, 0.7, 0.5)  # of the effects, of which the best counts
-MOST_LOG = 40.0  # of a prediction, as in a model
-ROUNDS = 10  # in which the factors of all columns settle
+SHRINKAGES = (1.0, 0.85, 0.7, 0.5)  # factors of the effects; the best one counts
+MOST_LOG = 40.0  # bound of the logarithm of a prediction, as in a model
+ROUNDS = 10  # in which the factors of all columns converge
 
 
 def propose_log_links(
@@ -39,8 +39,8 @@ def propose_log_links(
 ) -> tuple[dict[str, Role], list[str]]:
     """Return the roles of labels that get a log link, and a note on each.
 
-    They are those of which a few large values would rule a squared error, and which an additive
-    model of their logarithm predicts better than one of themselves.
+    A log link is for labels of which a few large values would dominate a squared error, and which
+    an additive model predicts better by their logarithm.
 
     Args:
         sample: rows of the table.
@@ -71,7 +71,7 @@ def _is_heavy(y_K: np.ndarray) -> bool:
 
 
 def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarray) -> bool:
-    """Tell whether factors of ids and numbers predict a label [R] better than sums of effects."""
+    """Tell whether a multiplicative model predicts a label [R] better than an additive one."""
     known_R = np.isfinite(y_R)
     y_K, halves = y_R[known_R], sample.halves(known_R)
     ids, x_KF = read_features(sample, roles, known_R)
@@ -82,7 +82,7 @@ def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarr
             for fitted, judged in (halves, halves[::-1])
         ]
         by_shrinkage = []
-        for share in SHRINKAGES:  # as a penalty that validation chooses
+        for share in SHRINKAGES:  # stands for a penalty that is tuned on validation rows
             off_K = np.concatenate(
                 [
                     (_shrink(predicted_K, share, y_K, fitted, is_log=is_log) - y_K)[judged]
@@ -121,10 +121,10 @@ def read_features(
 def predict_additively(
     columns: Sequence[np.ndarray], x_KF: np.ndarray, y_K: np.ndarray, half: Rows, *, is_log: bool
 ) -> np.ndarray:
-    """Return what an additive model [K] predicts that is fitted to some of the rows.
+    """Return the predictions [K] of an additive model that is fitted to some of the rows.
 
-    Each step is one of Newton's: of the squared error, or with a log link of the deviance of
-    Tweedie's distribution with p = 1.5, of labels in units of their deviation or their mean.
+    Newton steps minimise the squared error or, with a log link, the deviance of Tweedie's
+    distribution with p = 1.5. Labels are in units of their deviation or their mean.
 
     Args:
         columns: the number of each row's value, [K] each.
@@ -146,9 +146,9 @@ def predict_additively(
 def _shrink(
     predicted_K: np.ndarray, share: float, y_K: np.ndarray, half: Rows, *, is_log: bool
 ) -> np.ndarray:
-    """Return predictions [K] with a share of their effects, or of their logarithms', and the mean.
+    """Return predictions [K] shrunk towards the mean by a share, with a log link in the logarithm.
 
-    Many ids of few rows each are learnt by heart, and exponentials of that are far off.
+    Ids of few rows are memorised, and the exponentials of their effects are far off.
     """
     mean = float(y_K[half].mean())
     if share == 1:
@@ -162,7 +162,7 @@ def _shrink(
 def _newton(
     share_H: np.ndarray, sum_H: np.ndarray, *, is_log: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the slope and the expected curvature of each row's loss, with the signs of a step."""
+    """Return the negative gradient and the expected curvature of each row's loss."""
     if not is_log:
         return share_H - sum_H, np.ones(len(sum_H))
     root_H = np.exp(np.clip(sum_H, -MOST_LOG, MOST_LOG) / 2)

@@ -1,4 +1,4 @@
-"""Proposes how often a list holds the id of its row, where that tells of the label.
+"""Proposes how often a list holds the id of its row, where that predicts the label.
 
 R rows of the sample, K rows with a label.
 """
@@ -28,11 +28,11 @@ from runner.data.proposal.columns.judging_sample import (
 from runner.data.proposal.columns.label_leaks import LEAK_AUC, find_only_label, leak_auc
 from runner.data.proposal.features.crosses import add_effects, gain_of_cells
 
-FEWEST_MATCHES = 0.002  # of the rows: with fewer, the list is of other ids
-MOST_PAIRS = 100  # of a list and a column of ids that are tried
+FEWEST_MATCHES = 0.002  # share of rows; with fewer matches, the list holds ids of another kind
+MOST_PAIRS = 100  # of a list and a column of ids, that are tried
 BUCKETS = 10  # of the rows with a match
-# What a match must gain over the effects of all ids: AUC on the half of the rows that did not give
-# its effects. It is one number, so that chance gains less by it than by a cross.
+# What a match must gain over the effects of all ids, in AUC on the half of the rows that it was not
+# fitted to. It is a single number, so that chance gains less by it than by a cross.
 LEAST_GAIN, CHANCE_GAIN = 0.001, 0.3  # the latter divided by the root of the rows
 
 
@@ -41,8 +41,8 @@ def propose_matches(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose the number of a list's values that are the id of another column, or their share.
 
-    Whether a history holds the item that is shown, or its category, no model of sums over ids
-    sees, and one of vectors learns it id by id.
+    No sum of effects of ids can represent whether a history holds the shown item or its category,
+    and a model with embeddings learns it id by id.
 
     Args:
         sample: rows of the table.
@@ -50,8 +50,8 @@ def propose_matches(
         taken: names that no number may have.
 
     Returns:
-        Name -> settings of each number, and a note on each. One that tells the label nearly
-        perfectly is not proposed, but warned of: a history that was written after the label.
+        Name -> settings of each number, and a note on each. One that gives the label away is not
+        proposed but warned of, since the history was probably written after the label.
     """
     table = sample.table
     ids = {n: r.settings for n, r in roles.items() if r.name == "categorical"}
@@ -61,7 +61,7 @@ def propose_matches(
     if not (lists and single and sample.labels):
         return {}, []
     codes = [value_codes(table[n]) for n in single]
-    judges = []  # each label with the logits [K] that the ids of a row give, by either half
+    judges = []  # each label with the logits [K] by the ids of a row, fitted to either half
     for label in sample.judged_labels():
         ids_K = [codes_R[label.known_R] for codes_R in codes]
         judges.append((label, [add_effects(ids_K, label.y_K, half) for half in label.halves]))
@@ -102,7 +102,7 @@ def _is_comparable(type_: pa.DataType) -> bool:
 
 
 def _gives_away(counts_R: np.ndarray, y_R: np.ndarray) -> bool:
-    """Tell whether matches tell a label nearly perfectly, or are in rows of label 1 alone."""
+    """Tell whether matches predict a label nearly perfectly, or occur in rows of label 1 only."""
     column = pa.chunked_array([pa.array(counts_R, mask=counts_R == 0)])
     return leak_auc(column, y_R) >= LEAK_AUC or find_only_label(column, y_R) == 1
 

@@ -1,4 +1,4 @@
-"""Proposes ids made of numbers: buckets where the shape tells, and whether a number is missing.
+"""Proposes ids made of numbers: their buckets, and whether a number is missing.
 
 R rows of the sample.
 """
@@ -24,31 +24,31 @@ from runner.data.proposal.columns.judging_sample import (
 )
 from runner.data.proposal.columns.label_leaks import rank_auc
 
-BUCKETS = 30  # of a number as ids
-JUDGED_BUCKETS = 10  # by which a number is compared with its order, so that each has many rows
-# What buckets must gain over the order of a number: AUC on the half of the rows that did not give
-# their rates. Of few rows chance alone gains that much in one of a hundred numbers.
+BUCKETS = 30  # proposed for a number
+JUDGED_BUCKETS = 10  # for the comparison with the order; few, so that each has many rows
+# What buckets must gain over the order of a number, in AUC on the half of the rows that they were
+# not fitted to. With few rows, chance alone gains that much for one number in a hundred.
 LEAST_GAIN, CHANCE_GAIN = 0.01, 1.5  # the latter divided by the root of the rows
-# What buckets must gain over a line where a label is a grade, whose features are mostly counts and
-# scores with thresholds: the share of its variance that they explain on those rows. Prices and the
-# like, which are smoother, are predicted worse with such buckets.
+# What buckets must gain over a line if the label is a grade: the share of its variance that they
+# explain on those rows. Features of grades are mostly counts and scores with thresholds. Prices and
+# other smooth labels are predicted worse with such buckets.
 LEAST_SHARE, CHANCE_SHARE = 0.001, 10.0  # the latter divided by the rows
 FEWEST_VALUES = 10  # and as many missing ones
-DEVIATIONS = 4.0  # of the labels' mean between rows with and without a value
+DEVIATIONS = 4.0  # standard errors of the difference in mean label
 
-# Of numbers and labels [K], the half of the rows to learn from, and the other half.
+# Takes numbers and labels [K], the half of the rows to learn from, and the other half.
 Gain = Callable[[np.ndarray, np.ndarray, Rows, Rows], float]
-Labels = Sequence[np.ndarray]  # of each label [R], 0 or 1, NaN where it is missing
+Labels = Sequence[np.ndarray]  # each [R], 0 or 1, NaN where it is missing
 
 
 def propose_number_ids(
     sample: JudgingSample, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose ids of numbers: buckets, and whether a value is missing, where these tell the label.
+    """Propose ids made of numbers, where buckets or a missing value help to predict the label.
 
-    Buckets are for tables without ids, of each number of which the label is no rising or falling
-    function, or if it is a grade, no straight line. One number has them in any case, since most
-    models need ids, and where a label has classes only one: see `has_classes`.
+    Buckets are for tables without ids: for each number of which the label is not a monotonic
+    function or, if it is a grade, not a linear one. At least one number gets them, since most
+    models need ids, and only one if a label has classes: see `has_classes`.
 
     Args:
         sample: rows of the table.
@@ -67,7 +67,7 @@ def propose_number_ids(
     grades = [read_number_label(sample.table[name], roles[name]) for name in graded]
     lowest = {f.name: f.low for f in columns}
     found: dict[str, dict[str, Any]] = {}
-    # of vectors only if there is nothing else: a bucket does not tell the place in its vector
+    # vectors come last: a bucket does not show the position in the vector
     bucketed = []
     if not has_ids:
         bucketed = _choose_bucketed(x_by_name, sample, grades, only_one=has_classes(roles))
@@ -89,17 +89,17 @@ def propose_number_ids(
 
 
 def has_classes(roles: Mapping[str, Role]) -> bool:
-    """Tell whether a label has classes, of which numbers get no buckets.
+    """Tell whether a label has classes, so that buckets of numbers do harm.
 
-    Each bucket has weights of its own for each class, too many for the rows: without buckets the
-    log loss of five tables was 0.78 to 1.01 of that with them (diamonds, image segments, choices
+    Each bucket has weights for each class, which are too many for the rows: without buckets, the
+    log loss on five tables was 0.78 to 1.01 of that with them (diamonds, image segments, choices
     of ketchup and of votes, staff).
     """
     return any("classes" in role.settings for role in roles.values())
 
 
 def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how ids read the column of a number, whose settings are given."""
+    """Return the settings by which an id reads the column of a number with settings `given`."""
     written = {key: given[key] for key in ("separator", "input", "unit", "missing") if key in given}
     return {"column": name, **({"list": True} if "size" in given else {}), **written}
 
@@ -107,7 +107,7 @@ def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _choose_bucketed(
     x_by_name: Mapping[str, np.ndarray], sample: JudgingSample, grades: Labels, *, only_one: bool
 ) -> list[str]:
-    """Return the numbers whose buckets tell more than their order; if none is, the nearest one."""
+    """Return the numbers whose buckets predict better than their order; at least the best one."""
     gains = {n: _best_gain(x_R, sample, _gain_of_buckets) for n, x_R in x_by_name.items()}
     num_rows = sample.table.num_rows
     least = max(LEAST_GAIN, CHANCE_GAIN / max(num_rows, 1) ** 0.5)
@@ -123,14 +123,14 @@ def _choose_bucketed(
 
 
 def _best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
-    """Return the largest gain of a number over the labels, each the mean of both ways."""
+    """Return the largest gain of a number among the labels, each the mean over both halves."""
     labels = sample.judged_labels(x_R)
     gains = [label.mean_both_ways(partial(gain, x_R[label.known_R], label.y_K)) for label in labels]
     return max([0.0, *gains])
 
 
 def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
-    """Return how much more AUC the buckets of a number have than its order."""
+    """Return by how much the AUC of a number's buckets exceeds that of its order."""
     by_order = rank_auc(x_K[judged], y_K[judged])
     by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
     return by_bucket - max(by_order, 1 - by_order)
@@ -150,7 +150,7 @@ def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows
 
 
 def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows) -> np.ndarray:
-    """Return for each row the mean of its bucket's labels in the fitted half of the rows."""
+    """Return for each row the mean label of its bucket in the fitted half of the rows."""
     code_K = bucket_codes(x_K, JUDGED_BUCKETS)
     size = int(code_K.max()) + 1
     counts = np.bincount(code_K[fitted], minlength=size)
@@ -171,7 +171,7 @@ def bucket_codes(x_K: np.ndarray, num_buckets: int) -> np.ndarray:
 
 
 def _missing_tells(x_R: np.ndarray, labels: Labels) -> bool:
-    """Tell whether the mean of a label differs between rows with and without a number."""
+    """Tell whether the mean label differs between rows with and without a number."""
     for y_R in labels:
         missing_K, y_K = np.isnan(x_R)[~np.isnan(y_R)], y_R[~np.isnan(y_R)]
         counts = np.array([missing_K.sum(), (~missing_K).sum()])

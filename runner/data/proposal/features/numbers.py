@@ -1,4 +1,4 @@
-"""Finds the numbers among whole numbers that may be ids, by what their order tells of the label.
+"""Finds the quantities among whole numbers that may be ids, by how their order predicts the label.
 
 R rows of the sample, K rows with a label and a number.
 """
@@ -28,29 +28,29 @@ from runner.data.proposal.columns.label_leaks import chance_error, rank_auc
 from runner.data.proposal.columns.sample_statistics import compute_amount_statistics
 from runner.data.proposal.features.number_ids import CHANCE_GAIN, LEAST_GAIN, means_of_buckets
 
-EVEN_DISTANCE = 0.15  # between the shares of numbers and those of even ones, below which they are
+EVEN_DISTANCE = 0.15  # largest distance from evenly spaced numbers, as a share of their range
 LARGEST_QUANTITY = 1e10  # larger numbers are hashes, or times
-FEW_BEYOND = 0.1  # of the numbers of a half, which may lie among those of the other
-# What the order of quantities tells, as a share of what their values and the order tell together.
-# Where the order told anything, in 100 tables, it was 0.8 and more of most quantities, and below
-# 0.6 of ids such as schools, counties and firms.
+FEW_BEYOND = 0.1  # share of the numbers of a half that may overlap with those of the other
+# The AUC above 0.5 of the order of quantities, as a share of that of values and order together. In
+# 100 tables, where the order was better than chance, it was 0.8 and more for most quantities, and
+# below 0.6 for ids such as schools, counties and firms.
 ORDER_SHARE = 0.8
-ORDER_ERRORS = 5.0  # of an AUC, which the order must tell more than chance
-PRIOR_ROWS = 10.0  # as many rows of its bucket's mean has each value, when both tell together
-MANY_ROWS_OF_VALUE = 50  # on average; a vector of its own then tells what a number would hide
+ORDER_ERRORS = 5.0  # standard errors of the AUC by which the order must exceed chance
+PRIOR_ROWS = 10.0  # weight of its bucket's mean in the mean of a value, in rows
+MANY_ROWS_OF_VALUE = 50  # on average; embeddings of values then learn what a number would hide
 
 
-class _Told(NamedTuple):
-    """What single values tell of the label, and their order, as AUC on rows not learnt from."""
+class _Aucs(NamedTuple):
+    """How well a number predicts the label in several ways, as AUC on rows not learnt from."""
 
-    order: float  # of the numbers themselves
-    bucket: float  # of the means of ten buckets
-    values: float  # of the means of each value
-    both: float  # of the means of each value, rare ones drawn to their bucket's
+    order: float  # by the number itself
+    bucket: float  # by the mean label of its bucket, one of ten
+    values: float  # by the mean label of its value
+    both: float  # by the mean label of its value, shrunk to the bucket's if the value is rare
 
     @property
     def number(self) -> float:
-        """What the numbers tell, as they are or in buckets."""
+        """The better of the AUCs of the number itself and its bucket."""
         return max(self.order, self.bucket)
 
 
@@ -59,9 +59,9 @@ def settle_doubts(
 ) -> dict[str, Role]:
     """Return the columns in doubt that are quantities, each with its new role.
 
-    They were taken for ids since neither a name nor the values spoke for a quantity. If the order
-    tells nearly all that the values tell, a vector for each rare value only learns by heart. Of a
-    large table a part of the rows cannot tell that, since more rows tell more of each value.
+    They were taken for ids since neither the name nor the values suggested a quantity. If the order
+    predicts nearly as well as the values do, embeddings of rare values only memorise rows. A sample
+    of a large table cannot show that, since more rows would say more about each value.
 
     Args:
         sample: rows of the table.
@@ -86,10 +86,10 @@ def propose_numbers_of_ids(
     roles: Mapping[str, Role],
     taken: Collection[str],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose a number of each column of whole numbers whose order tells more than its values do.
+    """Propose a number of each column of whole numbers whose order predicts more than its values.
 
-    Whole numbers are ids where nothing speaks for a quantity. Of a quantity with many values each
-    is seen too rarely for a vector of its own, or in a single row, as the kilometres of a car are.
+    Whole numbers are taken for ids where nothing suggests a quantity. If a quantity has many
+    values, such as the kilometres of a car, each is too rare to learn an embedding.
 
     Args:
         sample: rows of the table.
@@ -135,7 +135,7 @@ def propose_numbers_of_ids(
 def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether nearly all numbers of one half of the rows are above those of the other.
 
-    Halves by time are, of what rises or falls with it: rows to come have values that no row had.
+    If the halves are by time, such numbers rise or fall with it, and later rows have new values.
     """
     known_R = np.isfinite(x_R)
     early, late = x_R[known_R & ~sample.late_R], x_R[known_R & sample.late_R]
@@ -146,9 +146,9 @@ def _drifts(x_R: np.ndarray, sample: JudgingSample) -> bool:
 
 
 def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
-    """Tell whether numbers that differ in nearly every row may be ids, times or rows' numbers.
+    """Tell whether numbers that are distinct in nearly every row may be ids, times or row numbers.
 
-    These lie evenly between the lowest and the highest, or come in order; quantities hardly do.
+    Those are evenly spaced or sorted, which quantities hardly ever are.
     """
     x_K = np.sort(x_R[~np.isnan(x_R)])
     shares_K = (x_K - x_K[0]) / max(x_K[-1] - x_K[0], 1.0)
@@ -161,39 +161,39 @@ def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
 
 
 def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
-    """Tell whether numbers tell more of a label than their single values, by more than chance."""
+    """Tell whether numbers predict a label better than their single values, by more than chance."""
     for label in sample.judged_labels(x_R):
         y_K = label.y_K
         gain = label.mean_both_ways(partial(_gain_of_order, x_R[label.known_R], y_K))
-        num_rows = 4 * len(y_K) * y_K.var()  # of which half are ones: a rare label tells less
+        num_rows = 4 * len(y_K) * y_K.var()  # of a balanced label with as much information
         if gain >= max(LEAST_GAIN, CHANCE_GAIN / num_rows**0.5):
             return True
     return False
 
 
 def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
-    """Return how much more AUC numbers, or their buckets, have than single values.
+    """Return by how much the AUC of numbers, or of their buckets, exceeds that of single values.
 
-    Of numbers that tell nothing one or the other has more by chance, so that it is at most half of
-    what they have more than chance.
+    For random numbers one of them is larger by chance, so the result is at most half of the
+    excess over 0.5.
     """
     told = _judge(x_K, y_K, fitted, judged)
     return min(told.number - told.values, (told.number - 0.5) / 2)
 
 
 def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
-    """Tell whether the order of numbers tells a label, and their values little beside it."""
+    """Tell whether the order of numbers predicts a label, and their values add little to it."""
     is_told, by_number, by_both = False, 0.0, 0.0
     for known_R, y_K, halves in sample.judged_labels(x_R):
         ways = [_judge(x_R[known_R], y_K, *order) for order in (halves, halves[::-1])]
-        told = _Told(*np.mean(ways, axis=0))
+        told = _Aucs(*np.mean(ways, axis=0))
         is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
         by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5
     return is_told and by_number >= ORDER_SHARE * by_both
 
 
-def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Told:
-    """Return what numbers tell of the label in one half of the rows, learnt from the other."""
+def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Aucs:
+    """Return how well numbers predict the label in one half of the rows, learnt from the other."""
     values, code_K = np.unique(x_K, return_inverse=True)
     counts_K = np.bincount(code_K[fitted], minlength=len(values))[code_K]
     sums_K = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))[code_K]
@@ -205,4 +205,4 @@ def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Tol
         (sums_K + y_K.mean()) / (counts_K + 1),
         (sums_K + PRIOR_ROWS * bucket_K) / (counts_K + PRIOR_ROWS),
     )
-    return _Told(*(rank_auc(told_K[judged], y_K[judged]) for told_K in told))
+    return _Aucs(*(rank_auc(told_K[judged], y_K[judged]) for told_K in told))

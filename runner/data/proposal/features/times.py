@@ -1,4 +1,4 @@
-"""Proposes what to make of times: a split of the rows, and parts of the time as features."""
+"""Proposes uses of times: a split of the rows, and parts of the time as features."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from runner.data.proposal.features.times_of_ids import drop_times_of_ids
 from runner.errors import UserError, nearest_hint
 
 WEEKS_OF_WEEKDAYS = 2  # over fewer weeks, the day of the week is just a day
-MOST_DAYS = 31  # different values of an hour, a day of the week or of the month
+MOST_DAYS = 31  # distinct values of an hour, or a day of the week or the month
 FEWEST_VALUES, MOST_BACK = 10, 0.001  # of a number that goes with the time; steps against it
 TRAIN_SHARE = 0.8  # of the rows, the first ones, where a split by time is proposed
 MEASURED_CORRELATION = 0.9  # of the ranks of a time and of a number to be predicted
@@ -60,12 +60,12 @@ class SplitTime:
     """The column of times of a table."""
 
     name: str
-    form: str  # of TIME_FORMS; empty: a number from an origin of its own
+    form: str  # one of TIME_FORMS; empty: a number since an unknown origin
     splits: bool  # whether its last tenths have rows
     num_missing: int  # rows of the sample without a time
 
     def read_seconds(self, sample: pa.Table) -> np.ndarray:
-        """Return [R] float64, seconds since 1970 or its own origin; NaN where a time is missing."""
+        """Return [R] float64, seconds since 1970 or another origin; NaN where a time is missing."""
         return _read_times(sample, self.name, self.form)
 
 
@@ -80,17 +80,16 @@ def choose_time(
 ) -> SplitTime | None:
     """Return the column of times by which rows are split: the finest of those without gaps.
 
-    One whose whole name says that it is a time, such as `ts`, comes before all others, and that of
-    a row before that of its customer. A start with times of day, such as `start_time`, is taken
-    where there is nothing else.
+    A column whose whole name means time, such as `ts`, comes first. Times that are constant for an
+    id, such as a customer, are left out. A start with times of day, such as `start_time`, is taken
+    if there is no other time.
 
     Args:
         given: the column that the user has named.
-        form: that the user has said of it.
+        form: its form, as the user has named it.
 
     Raises:
-        UserError: for a given column that may be of two forms, or whose values are no times in
-            the given one.
+        UserError: for a given column that may be of two forms, or has no times in the given form.
     """
     times = [f for f in columns if roles[f.name].reason == TIME_REASON and f.zero_share < 0.001]
     starts = [f for f in times if is_start(f.name)]
@@ -100,7 +99,7 @@ def choose_time(
     else:
         times = [f for f in times if not _may_be_until_event(f, sample, roles)]
         times = drop_times_of_ids(sample, times, roles)
-    # one that is called a time comes before one that may be that of a delivery
+    # a column called `time` comes before one that may be the time of a delivery
     for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
         own = form or f.time_form or ("" if f.low is not None else "text")
         if AMBIGUOUS in own and given:
@@ -130,7 +129,7 @@ def choose_time(
         if len(known_R) < 0.99 * len(seconds_R) and not given:
             continue
         if not given and is_start(f.name) and not np.ptp(known_R % SECONDS_OF_DAY):
-            continue  # of a membership, or the like
+            continue  # the start of a membership, or the like
         ends = np.quantile(known_R, [0.8, 0.9], method="higher")
         in_train, in_validation = (known_R < ends[0]).mean(), (known_R < ends[1]).mean()
         fits = 0.5 < in_train < in_validation - 0.02 and in_validation < 0.98
@@ -141,7 +140,7 @@ def choose_time(
 
 
 def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None, str]:
-    """Return the name and the form, or an empty text, of `--time NAME[=FORM]`.
+    """Split `--time NAME[=FORM]` into the name and the form, which may be empty.
 
     Args:
         names: of all columns, which may have = in them.
@@ -163,9 +162,9 @@ def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None
 def describe_possible_times(
     sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
 ) -> list[str]:
-    """Return a note on columns that may be the time of a row, where none has been taken for it.
+    """Return a note on columns that may be the time of a row, if none was chosen.
 
-    Numbers may be by their values or their name, and texts by their name.
+    Numbers qualify by their values or their name, and texts by their name.
     """
     notes = []
     for f in columns:
@@ -186,7 +185,7 @@ def describe_possible_times(
             )
         if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
             continue
-        if f.amounts:  # such as a time of day, which no split can go by
+        if f.amounts:  # such as a time of day, which cannot split rows
             continue
         if f.low is None:
             if not (is_text(f.type) and f.num_distinct > MOST_DAYS) or f.time_form:
@@ -224,9 +223,9 @@ def describe_possible_times(
 def find_times_until_event(
     columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], kept: Collection[str]
 ) -> dict[str, Role]:
-    """Return the roles of times with fractions, or of few rows, that would be features otherwise.
+    """Return roles that leave out numbers called `time` beside a label such as `died`.
 
-    Beside a label such as `died`, a number called `time` may be that until it.
+    They may be the time until the event, whatever their type, and would be features otherwise.
 
     Args:
         columns: of the table.
@@ -247,8 +246,8 @@ def find_times_until_event(
 def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[str, Role]) -> bool:
     """Tell whether a time without a date may be that until the label, as in studies of survival.
 
-    A split by it would test on the rows that were watched longest, which have seen no event. So
-    would one by the time of a race, with which a number to be predicted rises, test on the slow.
+    A split by it would test on the rows observed longest, which had no event. If a numeric label
+    rises with the time, as in a race, a split by it would test on the slowest.
     """
     has_date = f.low is None or f.time_form or f.low >= EARLIEST_S
     if has_date or roles[f.name].reason != TIME_REASON:
@@ -265,7 +264,7 @@ def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[st
 
 
 def _are_of_some_form(texts: Sequence[str]) -> bool:
-    """Tell whether each of some texts is a time, be it in a form of its own."""
+    """Tell whether each text is a time, which may differ in their forms."""
     values = pa.array(texts, pa.string())
     times_FR = np.array([parse_times(values, form) for form in ("seconds", *TEXT_DATES)])
     return bool(((times_FR >= EARLIEST_S) & (times_FR < LATEST_S)).any(0).all())
@@ -293,10 +292,10 @@ def _ask_for_form(name: str, forms: str) -> str:
 def propose_split(
     time: SplitTime | None, missing: Sequence[str], query: str | None = None
 ) -> dict[str, Any]:
-    """Propose a split for what has no path: by time if there is a column of times.
+    """Propose a split for the splits without a path: by time if there is a column of times.
 
     Args:
-        query: the column whose rows of one value are ranked together, and so are in one split.
+        query: the column that groups rows ranked together, which must be in one split.
     """
     if not missing:
         return {}
@@ -312,17 +311,17 @@ def drop_times_in_disguise(
 ) -> list[str]:
     """Leave out numbers that only rise, or only fall, with the time by which rows are split.
 
-    The test rows have values of them that no train row has, such as the year as a fraction or the
-    number of a row, for which nothing can have been learnt. So do ids such as a year or a season.
+    Their values in test rows occur in no train row, so that nothing was learnt about them, as of
+    the number of a row, the year as a fraction, or an id such as a season.
 
     Args:
         sample: rows of the table.
-        roles: of the columns; gets another one for each of these numbers.
+        roles: of the columns; those of these numbers are changed.
         time: by which the rows are split.
         kept: columns that the user has asked for.
 
     Returns:
-        A note if there are any, and other features.
+        A note, if any was left out. Nothing is if no feature would remain.
     """
     seconds_R = time.read_seconds(sample)
     is_train_R = seconds_R < np.nanquantile(seconds_R, TRAIN_SHARE)
@@ -342,7 +341,7 @@ def drop_times_in_disguise(
         for sign in (1, -1):
             x_K = sign * x_R[known_R]
             order_K = np.lexsort((x_K, seconds_R[known_R]))
-            # rows of one time, such as a day, have no order: only steps to another time tell
+            # rows of one time, such as a day, have no order: only steps to another time count
             is_later = np.diff(seconds_R[known_R][order_K]) > 0
             if is_later.any() and (np.diff(x_K[order_K])[is_later] < 0).mean() <= MOST_BACK:
                 found.append(name)
@@ -373,7 +372,7 @@ def propose_time_parts(
 ) -> dict[str, dict[str, Any]]:
     """Propose the hour and the day of the week as features, where the rows have several.
 
-    A time of one day a month has no days of the week that would tell anything.
+    The day of the week means nothing if each month has a single day.
     """
     if not time.form:
         return {}
@@ -399,17 +398,17 @@ def propose_days(
     *,
     wanted: Collection[str] = (),
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose days as numbers, of times beside that of the row, such as the day of a registration.
+    """Propose days as numbers for times other than the row's, such as the day of a registration.
 
-    Days are counted until the time of the row. A time that is often after it is not known by then,
-    and one that tells a label nearly perfectly hardly is; neither is proposed.
+    Days are counted until the time of the row. A time that is often later is not known by then,
+    and hardly is one that gives a label away; neither is proposed.
 
     Args:
         sample: rows of the table.
         columns: their statistics.
         roles: of the columns.
         time: of the row, if it is known.
-        wanted: columns whose days are proposed whatever they tell.
+        wanted: columns whose days are proposed in any case.
 
     Returns:
         Name -> settings of each number, and a note if there is one.
@@ -435,7 +434,7 @@ def propose_days(
         if until_R is not None:
             days_R = until_R / SECONDS_OF_DAY - days_R
             is_after = (days_R < 0).sum() > MOST_AFTER * len(days_R)
-            # the date of the row itself, as folders have it: what is left is the time of day
+            # the date of the row itself, as in the names of folders: the rest is the time of day
             is_same_day = np.nanmin(days_R, initial=1.0) >= 0 and np.nanmax(days_R) < 1
             if (is_after or is_same_day) and f.name not in wanted:
                 continue

@@ -1,4 +1,4 @@
-"""Tells times that belong to an id, such as a customer's first day, from those of a row."""
+"""Distinguishes times of an id, such as a customer's first day, from times of a row."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import is_single_id, value_codes
 
-ROWS_OF_AN_ID = 2  # on average, of which a time may be one for all
-LEAST_APART = 0.95  # of the rows, which no other row of their id has the time of
+ROWS_OF_AN_ID = 2  # on average; with fewer rows an id cannot show that its time is constant
+LEAST_APART = 0.95  # share of rows whose time no other row of their id has
 
 
 def drop_times_of_ids(
     sample: pa.Table, times: Sequence[ColumnStatistics], roles: Mapping[str, Role]
 ) -> list[ColumnStatistics]:
-    """Return the times without those that are one for all rows of an id, beside that of the row.
+    """Return the times without those that are constant for an id, if another time varies.
 
-    As in a table of customers month by month, with the day on which each became one.
+    An example is a monthly table of customers that has the day on which each became one.
 
     Args:
         sample: rows of the table.
@@ -29,7 +29,7 @@ def drop_times_of_ids(
     """
     constant: dict[str, set[str]] = {f.name: set() for f in times}  # time -> ids that have one
     apart: dict[str, set[str]] = {f.name: set() for f in times}  # ids whose rows it tells apart
-    of_another = set()  # such as that of a product's release, of which an order has several
+    of_another = set()  # such as a product's release: an order has several
     ids = [name for name, role in roles.items() if is_single_id(role)] if len(times) > 1 else []
     codes = {f.name: value_codes(sample[f.name]) for f in times} if ids else {}
     for name in ids:

@@ -22,10 +22,10 @@ from runner.data.proposal.features.buckets import standardise
 from runner.data.proposal.features.links import predict_additively, read_features
 from runner.data.proposal.features.times import TRAIN_SHARE, SplitTime, form_settings
 
-# Shares of the rows in the order of their times: a model learns from those before a cut, and is
-# judged by a tenth that begins a tenth later, as the test follows validation; never by test rows.
+# Shares of the rows in order of time: a model learns from the rows before a cut, and is judged on a
+# tenth that begins a tenth later, as the test follows validation, but never on test rows.
 CUTS, LATER, JUDGED = (0.4, 0.5, 0.6, 0.7), 0.1, 0.1
-LAST_ROWS = 0.9  # of the rows to learn from: those behind it tell the level at their end
+LAST_ROWS = 0.9  # of the rows to learn from: the level is the mean of those after it
 LEAST_GAIN = 0.05  # of the squared error
 FEWEST_GAINS = 2  # of the cuts, the last one among them
 
@@ -36,11 +36,11 @@ def propose_trend(
     time: SplitTime | None,
     taken: Collection[str],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose the days of the time by which rows are split, where a label's level goes with them.
+    """Propose the days of the time that splits the rows, where a label's level moves with them.
 
-    Ids and numbers alone predict the mean level of all train rows, such as of prices of ten years,
-    for rows that are later than all of these. Where a straight line goes on, so do the days; where
-    the level of the last rows is nearer, the days end with the train rows (`clip`).
+    Ids and numbers alone predict the mean level of all train rows, such as ten years of prices,
+    for all later rows. If a linear trend predicts best, the days go on; if the level of the last
+    rows does, the days are clipped at the end of the train rows.
 
     Args:
         sample: rows of the table.
@@ -78,9 +78,9 @@ def propose_trend(
 def _judge(
     sample: JudgingSample, roles: Mapping[str, Role], label: str, seconds_R: np.ndarray
 ) -> str:
-    """Return what predicts later rows better than ids and numbers alone: `line`, `level` or ``.
+    """Return what improves the prediction of later rows by ids and numbers: `line`, `level` or ``.
 
-    It is a straight line in the time beside them, or the level of the last rows before a cut.
+    `line` adds a linear term in time, `level` the mean error on the last rows before a cut.
     """
     y_R = read_number_label(sample.table[label], roles[label])
     known_R = np.isfinite(y_R) & np.isfinite(seconds_R)
@@ -90,7 +90,7 @@ def _judge(
     columns, x_KF = read_features(sample, roles, known_R)
     with_time_KF = np.column_stack([x_KF, standardise(seconds_K)])
     is_log = roles[label].settings.get("link") == "log"
-    errors = []  # at each cut: alone, with the level, with the line
+    errors = []  # at each cut: by ids and numbers alone, with the level, with the line
     for cut in CUTS:
         shares = (cut, cut + LATER, cut + LATER + JUDGED)
         start, first, end = np.quantile(seconds_K, shares, method="higher")
@@ -115,7 +115,7 @@ def _judge(
 
 
 def _gains(before: np.ndarray, after: np.ndarray) -> bool:
-    """Tell whether squared errors, one for each cut, fall by enough, and at the last cut, too."""
+    """Tell whether squared errors, one for each cut, fall by enough, also at the last cut."""
     gains = after < before
     is_enough = after.sum() <= (1 - LEAST_GAIN) * before.sum()
     return bool(is_enough and gains[-1] and gains.sum() >= FEWEST_GAINS)

@@ -1,4 +1,4 @@
-"""What the columns of a table are taken for, and the features that are made of them."""
+"""Chooses the use of each column of a table, and the features that are made of columns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NUMBERS = ("labels", "numeric", "weight")  # roles of columns that hold numbers
 
 @dataclass(frozen=True)
 class Uses:
-    """What columns are taken for, and how rows are split; see `SchemaProposal`."""
+    """The roles of columns, and how rows are split; see `SchemaProposal`."""
 
     roles: Mapping[str, Role]
     split: Mapping[str, Any]
@@ -109,7 +109,7 @@ def use_rows(
     """
 
     def take(proposed: tuple[dict[str, Any], list[str]]) -> dict[str, Any]:
-        """Return what is proposed, and keep the notes on it."""
+        """Return the features that are proposed, and add the notes on them."""
         notes.extend(proposed[1])
         return proposed[0]
 
@@ -151,12 +151,12 @@ def use_rows(
 
 
 def is_by_time(split: Mapping[str, Any]) -> bool:
-    """Tell whether rows are split by time; `split` is what a schema says of it."""
+    """Tell whether rows are split by time; `split` is the key of a schema."""
     return "time" in split.get("split", {})
 
 
 def _describe_clips(columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]) -> list[str]:
-    """Return a line on each number of which a few, far from all others, are cut off."""
+    """Return a line on each column of numbers in which a few, far from all others, are cut off."""
     lines = []
     for f in columns:
         clip = roles[f.name].settings.get("clip", ())

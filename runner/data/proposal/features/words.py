@@ -1,4 +1,4 @@
-"""Free texts whose words tell of a label, as lists of these words.
+"""Proposes free texts whose words predict a label as lists of their words.
 
 N words of all texts, one text after the other, of W kinds; K rows with a label.
 """
@@ -19,16 +19,16 @@ from runner.data.proposal.columns.judging_sample import JudgingSample, Rows
 from runner.data.proposal.columns.label_leaks import chance_error, rank_auc
 
 LEAST_GAIN = 0.01  # of AUC, beyond chance
-ERRORS = 4.0  # standard errors of the AUC of words that tell nothing
-PRIOR_ROWS = 20.0  # of the label's rate, beside those with a word
-MIN_COUNT = 5  # a rarer word tells of its own rows alone
+ERRORS = 4.0  # standard errors of the AUC of random words
+PRIOR_ROWS = 20.0  # the weight of the mean label in the effect of a word
+MIN_COUNT = 5  # a rarer word only memorises its own rows
 
 
 def propose_words(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Return roles for texts that are carried, where their words tell of a label.
+    """Return new roles for carried texts whose words predict a label.
 
-    The rows with a word in one half of the sample give its effect; the mean effect of a text's
-    words judges the other half.
+    The effect of a word is fitted to one half of the sample; the mean effect of the words of a
+    text is judged on the other half.
 
     Args:
         sample: rows of the table.
@@ -62,7 +62,7 @@ def _tell_of_label(column: pa.ChunkedArray, sample: JudgingSample) -> bool:
 def _judge(
     row_N: np.ndarray, word_N: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows
 ) -> float:
-    """Return the AUC of the mean effect of words in one half of the rows, learnt from the other."""
+    """Return the AUC of the mean effect of words on one half of the rows, fitted to the other."""
     is_fitted_N = np.isin(np.arange(len(y_K)), fitted)[row_N]
     own_words, num_words = word_N[is_fitted_N], int(word_N.max(initial=-1)) + 1
     counts_W = np.bincount(own_words, minlength=num_words)
