@@ -1,4 +1,4 @@
-"""From a run to its use: its model scores tables here, and elsewhere as a folder of its own.
+"""Uses a trained model: it scores tables here, and elsewhere after an export to a folder.
 
 Public names are listed in `__init__.pyi` and imported at their first use.
 """

@@ -1,7 +1,7 @@
-"""The Python API: compose and train as on the command line, and a trained run as a value.
+"""The Python API: `compose` and `train` as on the command line, and `load` for a trained run.
 
-docs/python.md shows it. Mistakes are exceptions (`runner.errors`), and nothing that a call sets for
-the whole process stays.
+docs/python.md shows it. Mistakes raise exceptions (`runner.errors`), and every call restores the
+settings of the process that it changes.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from runner.serving.predict.model import RunModel
     from runner.serving.rows.encode import EncodedPart
 
-ROWS_AT_ONCE = 1 << 16  # about: encoded and scored together
+ROWS_AT_ONCE = 1 << 16  # about so many rows are encoded and scored together
 
 
 def compose(
     overrides: Sequence[str] = (), *, allow: Sequence[str] = (), config_dirs: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the configuration that words of the command line stand for, resolved and checked.
+    """Compose a configuration from the arguments of a command line; return it resolved and checked.
 
     Args:
         overrides: such as `["model=dcn", "trainer.max_steps=100"]`.
@@ -77,7 +77,7 @@ def _check_texts(**arguments: Collection[str | Path]) -> None:
     """Check that each argument, by its name, is a list of texts.
 
     Raises:
-        ConfigError: for each that is one text, whose letters would count, or holds something else.
+        ConfigError: for a single text, whose letters would be taken one by one, and other values.
     """
     raise_combined(
         f"{name}={given!r}: must be a list of texts, such as {name}=['...']"
@@ -166,7 +166,7 @@ class TrainedRun:
     )
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the result as a table, and the curves."""
+        """Return the HTML that a notebook shows: the result as a table, and the curves."""
         from runner.reporting.report.notebook import render_for_notebook
 
         return render_for_notebook(self.dir)
@@ -227,7 +227,7 @@ class TrainedRun:
         Args:
             table: of pandas, polars or Arrow, with the columns of the training; no labels needed.
             keep: columns to carry over.
-            outputs: what is given beside them; by default the score of each task.
+            outputs: the other columns of the result; by default the score of each task.
             step: `best`, `last`, or the number of a checkpoint.
             overrides: settings that differ from those of the run, such as
                 `["dataset.on_bad_rows=skip"]`, which leaves bad rows without a score.

@@ -34,24 +34,24 @@ from runner.serving.items.item_vectors import with_vectors_of, write_queries
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
 
-_ANEW = ("files", "version", "format_version")  # of a manifest, written again
+_ANEW = ("files", "version", "format_version")  # keys of a manifest that are written anew
 
 
 def apply_deltas(
     model: Path | str, deltas: Sequence[Path | str], out: Path, *, trust_native_code: bool = False
 ) -> Artifact:
-    """Write an artifact with the weights and transforms that deltas bring, in their order.
+    """Write an artifact with the weights and transforms after all deltas, in their order.
 
-    Weights are bit-equal to those of the last delta's checkpoint exported whole.
+    Weights are bit-equal to those of a whole export of the last delta's checkpoint.
 
     Args:
-        model: the whole artifact that the first delta is on.
-        deltas: each on the version of the one before.
+        model: the whole artifact that is the base of the first delta.
+        deltas: the base of each is the version of the one before.
         out: the folder to write, which must not exist.
         trust_native_code: whether machine code may be run, for `example.npz`.
 
     Raises:
-        UserError: for a delta on another version, a folder that is damaged or cannot be written,
+        UserError: for a delta with another base, a folder that is damaged or cannot be written,
             machine code that is not trusted, and what a format cannot hold; nothing is written.
     """
     base = open_artifact(model)
@@ -93,7 +93,7 @@ def apply_deltas(
 
 
 def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:
-    """Copy the schema with its vocabularies from where they changed last, and the rest."""
+    """Copy the schema and vocabularies from the last delta that has them, and `score.py`."""
     source, files = base.path, base.manifest["files"]
     for delta in deltas:
         if SCHEMA in delta.manifest["files"]:
@@ -105,7 +105,7 @@ def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:
 
 
 def _example_inputs(artifact: Artifact) -> dict[str, np.ndarray]:
-    """Return the inputs of the base's example; an id whose row is gone is that of the unknown."""
+    """Return the inputs of the base's example; ids whose row was deleted become unknown ones."""
     with np.load(artifact.path / EXAMPLE, allow_pickle=False) as example:
         return {
             f"{spec.name}/{name}": values
@@ -117,7 +117,7 @@ def _example_inputs(artifact: Artifact) -> dict[str, np.ndarray]:
 
 
 def _last_metrics(base: Artifact, deltas: Sequence[Delta]) -> dict[str, Any]:
-    """Return the metrics that were measured last, with the version that they are of."""
+    """Return the latest metrics, with the version that they were measured on."""
     metrics: dict[str, Any] = json.loads((base.path / METRICS).read_text())
     found = {"measured": {"version": base.version, "step": base.step}, **metrics}
     for delta in deltas:

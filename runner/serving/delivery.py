@@ -1,7 +1,7 @@
-"""Deliveries: a training writes a whole artifact first, then what changed, for those who serve it.
+"""Deliveries: a training writes a whole artifact for servers first, and then deltas.
 
-Each is written from a checkpoint, in the thread that has written it, so that the training waits for
-no more than the copy of its state. A resumed training reads in the folder what was delivered.
+Each is written from a checkpoint, in the thread that has written the checkpoint, so that training
+waits only for the copy of its state. A resumed training reads from the folder what was delivered.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from runner.serving.write_aside import write_aside
 from runner.training.job import Job
 from runner.training.state import EMA_PREFIX, GROWING_PREFIX
 
-FULL = "full"  # the folder of the whole artifact that the deltas are on
-EXPORT_LOG = "export.log"  # in the run directory: what the export of the whole artifact has said
-# what tells a process that it is one of several ranks
+FULL = "full"  # the folder of the whole artifact, which the deltas apply to
+EXPORT_LOG = "export.log"  # in the run directory: the output of the export of the whole artifact
+# by which a process knows that it is one of several ranks
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOG_CHARACTERS = 400
 
@@ -59,22 +59,22 @@ _LOG_CHARACTERS = 400
 class FolderDelivery:
     """Delivers into a folder: `full`, then a `delta-STEP` for every delivery.
 
-    The whole artifact is made by `export` in a process of its own, which checks it against the
-    evaluation. A folder that has one already, of another format or quantised, is gone on with.
+    The whole artifact is made by `export` in a separate process, which checks it against the
+    evaluation. If the folder has one already, in any format, deltas to that one are written.
 
     Args:
         to: the folder.
-        rows_from: labelled rows that the whole artifact is checked against; None: the test split.
+        rows_from: labelled rows to check the whole artifact on; None: the test split.
     """
 
     def __init__(self, *, to: str, rows_from: str | None = None) -> None:
         self.folder, self._rows_from = Path(to), rows_from
         self._export: tuple[int, subprocess.Popen[bytes]] | None = None  # step, process
-        # what was delivered last: None before the first is known
+        # the last delivered version; None before the first
         self._last: tuple[Artifact, dict[str, np.ndarray]] | None = None
 
     def start(self, job: Job) -> None:
-        """Lock the folder, and keep what is needed of the model; its tables are not copied.
+        """Lock the folder, and keep references to the model, whose tables are not copied.
 
         Raises:
             UserError: for a dataset whose raw rows are not known, and a folder that cannot be
@@ -95,7 +95,7 @@ class FolderDelivery:
             self._check_holds_this_model(open_artifact(self.folder / FULL))
 
     def _check_holds_this_model(self, base: Artifact) -> None:
-        """Check that deltas can go on from what the folder holds; say whose it is, if another's.
+        """Check that deltas can continue the folder; show a note if another run has written it.
 
         Raises:
             UserError: if it is of another model.
@@ -115,7 +115,7 @@ class FolderDelivery:
             )
 
     def _is_of_this_run(self, artifact: Artifact) -> bool:
-        """Tell whether this run has delivered it. Runs over streams share signatures."""
+        """Tell whether this run has delivered an artifact. Runs over streams share signatures."""
         found, meta = artifact.manifest["run"], self._run.meta
         name = "id" if found.get("id") else "signature"  # earlier versions wrote no id
         return bool(found[name] == meta["run_id" if name == "id" else name])
@@ -137,7 +137,7 @@ class FolderDelivery:
         return () if self._export is None else (self._export[0],)
 
     def deliver(self, checkpoint: Path) -> None:
-        """Deliver the weights of a checkpoint, or have them exported whole if they are the first.
+        """Deliver the weights of a checkpoint; the first are exported whole.
 
         Raises:
             UserError: if the export has failed, or the delta cannot be written.
@@ -150,7 +150,7 @@ class FolderDelivery:
         self._write_delta(Checkpoint(manifest.step, checkpoint, {}, manifest))
 
     def finish(self, checkpoint: Path | None) -> None:
-        """Deliver the last checkpoint; with None stop an export that is under way.
+        """Deliver the last checkpoint; None stops a running export.
 
         Raises:
             UserError: as `deliver`.
@@ -239,7 +239,7 @@ class FolderDelivery:
         return artifact, weights
 
     def _read_version(self, base: Artifact, saved: Checkpoint) -> ModelVersion:
-        """Read the weights of a checkpoint as the graphs of an artifact have them."""
+        """Read the weights of a checkpoint in the form that the graphs of an artifact have."""
         names = tensor_shapes(saved).keys()
         tables = {n for n in names if n.startswith("tables/") and n.endswith("/weight")}
         averages = {n for n in names if n.startswith(EMA_PREFIX)}
@@ -287,7 +287,7 @@ class FolderDelivery:
 def _in_order_of_ids(
     name: str, weight_RD: torch.Tensor, maps: Mapping[str, tuple[np.ndarray, np.ndarray]]
 ) -> torch.Tensor:
-    """Return the rows of a growing table as a vocabulary of its ids has them; others as they are.
+    """Return the rows of a growing table in the order of its sorted ids; others unchanged.
 
     Args:
         name: `<table>/weight`.

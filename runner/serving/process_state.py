@@ -1,4 +1,4 @@
-"""Leaves a process as it was: what a training or a model sets for the whole process is put back."""
+"""Restores the settings of a process that a training or a model changes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOGGERS = ("runner", "runner.reporting.console", FX_LOGGER)
 
 @contextmanager
 def process_restored() -> Iterator[None]:
-    """Put back, when the block ends, what it sets for the whole process.
+    """Restore the settings of the whole process when the block ends.
 
-    That is the environment, torch's threads, precision and determinism, the random generators of
+    These are the environment, torch's threads, precision and determinism, the random generators of
     torch, NumPy and Python, logging, warnings, Arrow's memory, and what SIGHUP does. Other signal
-    handlers and the working directory are put back by whatever sets them. Of several threads one
-    enters at a time, since all of that is theirs together.
+    handlers and the working directory are restored by the code that sets them. Only one thread
+    enters at a time, since all threads share these settings.
     """
     with _ONE_THREAD:
         yield from _restore_process()

@@ -1,6 +1,6 @@
 """Scores raw rows with an exported model, with numpy, pyarrow and torch or onnxruntime alone.
 
-TorchRec, FBGEMM and Hydra are imported nowhere on this way.
+It never imports TorchRec, FBGEMM or Hydra.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from runner.serving.items.item_vectors import with_vectors_of
 class Scorer:
     """A loaded artifact. It can be used from several threads at once.
 
-    Every answer is that of one version, also while `apply_delta` brings the next. Whoever calls it
-    more than once, or names the version of an answer, does so on a `snapshot`.
+    Each answer comes from one version, also while `apply_delta` replaces it. For several calls on
+    the same version, or to report the version of an answer, use a `snapshot`.
 
     Args:
         artifact: verified by `open_artifact`.
         graphs: by name.
-        index: finds the best items of a retrieval model; None: all items are compared.
+        index: an index of the items of a retrieval model; None: all items are compared.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Scorer:
 
     @property
     def artifact(self) -> Artifact:
-        """The artifact that is served, with the deltas that were applied."""
+        """The artifact that is served, after all applied deltas."""
         return self._now.artifact
 
     @property
     def version(self) -> str:
-        """What answers name as the model's version."""
+        """The model's version, which answers name."""
         return self.artifact.version
 
     def snapshot(self) -> Scorer:
-        """Return a scorer that stays at the present version; it shares all weights."""
+        """Return a scorer that stays at the present version and shares its weights."""
         return self._at(self._now)
 
     @classmethod
@@ -65,19 +65,19 @@ class Scorer:
         return same
 
     def apply_delta(self, path: Path | str) -> None:
-        """Go on to the version of a delta, between two answers.
+        """Switch to the version of a delta, between two answers.
 
-        Answers under way are of the version before. The tables that change are copied, so that
+        Answers in progress use the version before. The tables that change are copied, so that
         they are in memory twice until the last of these answers is given. The items of a retrieval
-        model get their new vectors; an approximate index is of the version before, so that from
-        now on all items are compared.
+        model get new vectors; an approximate index would be outdated, so that from now on all
+        items are compared.
 
         Args:
             path: the folder of the delta; `runner.serving.next_delta` finds it.
 
         Raises:
-            UserError: a ValueError, for a delta on another version than the one that is served,
-                naming both, and for one that is damaged; nothing has changed then.
+            UserError: a ValueError, for a delta whose base is not the version that is served,
+                naming both, and for a damaged one; nothing has changed then.
         """
         with self._delta_lock:
             now, delta = self._now, open_delta(path)
@@ -90,7 +90,7 @@ class Scorer:
             if new.artifact.raw is not now.artifact.raw:
                 check_schema(new.artifact, delta.path)
                 check_graphs(new.artifact, changed, delta.path)
-            if now.index is not None:  # made now, so that no answer waits for it
+            if now.index is not None:  # built now, so that no answer waits for it
                 new.index = self._at(new).index
             self._now = new
 
@@ -104,17 +104,17 @@ class Scorer:
         num_threads: int = 0,
         index: Path | str | None = None,
     ) -> Scorer:
-        """Load an artifact, after its files were checked against the manifest.
+        """Load an artifact, after checking its files against the manifest.
 
-        A `.pt2` and an ONNX file run nothing but their graph, whoever has written them. An
-        AOTInductor package is machine code, which runs with all your rights when it is loaded.
+        A `.pt2` or an ONNX file runs nothing but its graph, whoever has written it. An
+        AOTInductor package is machine code, which runs with all your rights once it is loaded.
 
         Args:
             path: the folder.
             format: one of those in the artifact; None: the first of them.
             trust_native_code: whether an AOTInductor package may be loaded.
             num_threads: of onnxruntime; 0: its default. torch has its own setting.
-            index: a folder of `python -m runner index`, of this very model, for `top_k`.
+            index: a folder of `python -m runner index` for this version of the model.
 
         Raises:
             UserError: for a folder that is damaged or not an artifact, a format that it does not
@@ -207,7 +207,7 @@ class Scorer:
         return one.run(graph, rows)["vectors"]
 
     def top_k(self, rows: Any, top_k: int) -> pa.Table:
-        """Find the best items of each row; those of its history as the model's evaluation does.
+        """Find the best items of each row; items of its history as in the model's evaluation.
 
         Args:
             rows: raw rows with the columns of the query.
@@ -244,7 +244,7 @@ class Scorer:
         """Search as `search` does, for inputs of the graph `query`, whose ids are not checked.
 
         Args:
-            leave_out: raw ids of items that no row gets.
+            leave_out: raw ids of items that are found for no row.
         """
         vectors_RD = self.run_arrays("query", arrays)["vectors"]
         seen = self._seen(arrays)
@@ -272,7 +272,7 @@ class Scorer:
             return one._now.index
 
     def _seen(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the items that a search leaves out, [R, L], and their number, [R]."""
+        """Return the table rows that a search leaves out, [R, L], and their number, [R]."""
         history, query = find_history(self.artifact), require_graph(self.artifact, "query")
         if history is None:
             return None
@@ -311,7 +311,7 @@ class Scorer:
 
 @dataclass
 class _Version:
-    """What a scorer answers with. It stays as it is, but for the index, which is made once."""
+    """One version of the model. It never changes; its index is built when first needed."""
 
     artifact: Artifact
     graphs: Mapping[str, LoadedGraph]

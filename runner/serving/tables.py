@@ -1,4 +1,4 @@
-"""Tables in memory, of pandas, polars or Arrow: to Arrow, and back to the kind that was given."""
+"""Converts tables in memory of pandas, polars or Arrow to Arrow, and results back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def as_arrow(table: Any) -> pa.Table:
             anything else that offers Arrow's C stream.
 
     Raises:
-        DataError: for anything else, for two columns of a name in a DataFrame, and for values of
-            several types.
+        DataError: for any other object, for columns with the same name, and for values of several
+            types.
     """
     kind = type(table)
     is_table = hasattr(table, "__arrow_c_stream__") and kind.__name__ != "Series"  # one column
@@ -39,7 +39,7 @@ def as_arrow(table: Any) -> pa.Table:
 
 
 def like(result: pa.Table, given: Any) -> Any:
-    """Return a result as the kind of table that was given; a DataFrame keeps its index."""
+    """Convert a result to the kind of table that was given; a DataFrame keeps its index."""
     kind = type(given).__module__.partition(".")[0]
     if kind == "pandas":
         frame = result.to_pandas()

@@ -1,4 +1,4 @@
-"""A folder that is written beside its place and appears there whole, or not at all."""
+"""Writes a folder under a temporary name and renames it, so that it is complete or absent."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from runner.errors import UserError
 from runner.rundir.json_files import sync_path
 from runner.rundir.lock import LOCK_FILE, FolderLock, is_locked
 
-LOCKED_WITHIN_S = 3600.0  # of its making a private folder has a lock; clocks of a share may differ
+LOCKED_WITHIN_S = 3600.0  # after its creation a private folder is locked; clocks of shares differ
 
 
 @contextmanager
 def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
-    """Give a temporary folder beside `out`, which becomes `out` if the block succeeds.
+    """Yield a temporary folder next to `out`, which is renamed to `out` if the block succeeds.
 
-    What killed processes left there is removed.
+    Folders that killed processes have left there are removed.
 
     Args:
         out: the new folder.
-        key: what named it, for messages.
+        key: the flag or key that named it, for messages.
 
     Raises:
         UserError: if `out` cannot be written, or exists.
     """
     with private_folder_beside(out, key) as private:
         folder = private / out.name
-        folder.mkdir()  # its mode is by the umask, and that of `private` is not
+        folder.mkdir()  # its mode follows the umask, unlike that of `private`
         yield folder
         for file in folder.rglob("*"):
             sync_path(file)
@@ -45,13 +45,13 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
 
 @contextmanager
 def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
-    """Give a hidden folder beside `out`, which is removed when the block ends.
+    """Yield a hidden folder next to `out`, which is removed when the block ends.
 
-    What killed processes left there is removed.
+    Folders that killed processes have left there are removed.
 
     Args:
-        out: what is to be written.
-        key: what named it, for messages.
+        out: the path to be written.
+        key: the flag or key that named it, for messages.
 
     Raises:
         UserError: if nothing can be written there.
@@ -67,7 +67,7 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
         private = Path(tempfile.mkdtemp(prefix=prefix, dir=out.parent.absolute()))
         lock = FolderLock(private)
     except OSError as error:
-        if private is not None:  # on a full disk; without a lock's text nobody would ever remove it
+        if private is not None:  # on a full disk; without a lock's text it would never be removed
             shutil.rmtree(private, ignore_errors=True)
         raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
     try:
@@ -78,7 +78,7 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
 
 
 def _rename_folder(folder: Path, out: Path) -> bool:
-    """Rename a folder; return False if another process has put something there meanwhile.
+    """Rename a folder; return False if another process has created the target meanwhile.
 
     Raises:
         OSError: for every other reason.
@@ -93,19 +93,19 @@ def _rename_folder(folder: Path, out: Path) -> bool:
 
 
 def _is_abandoned(private: Path, *, is_ours: bool) -> bool:
-    """Return whether its process has ended. The text of a lock is written once it is held.
+    """Return whether the process of a private folder has ended, by the text of its lock.
 
     Args:
         private: a folder that may be of `private_folder_beside`.
-        is_ours: whether its name is that of an earlier attempt at the same place; one for another
-            place must hold nothing but what `write_aside` puts there.
+        is_ours: whether its name is that of an earlier attempt at the same path; a folder for
+            another path must hold nothing but the files of `write_aside`.
     """
     try:
         held, lock = set(os.listdir(private)), private / LOCK_FILE
         if lock.exists() and lock.stat().st_size > 0:
             name = private.name[1:].rpartition(".tmp-")[0]
             return (is_ours or held == {LOCK_FILE, name}) and not is_locked(private)
-        # killed before it held its lock, which takes no time: nothing was written yet
+        # killed before it held its lock, which it takes at once: nothing was written yet
         is_old = time.time() - private.stat().st_mtime > LOCKED_WITHIN_S
         return is_ours and is_old and held <= {LOCK_FILE} and not is_locked(private)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which graphs of an artifact are loaded, and whether they may be. Imports no torch."""
+"""Chooses the format of which graphs are loaded, and checks that it may be. No torch here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.serving.artifact.folder import (
 def check_artifact(
     path: Path | str, format: str | None, trust_native_code: bool
 ) -> tuple[Artifact, str]:
-    """Open an artifact, and choose the format of which its graphs are loaded. Imports no torch.
+    """Open an artifact, and choose the format whose graphs are loaded. Imports no torch.
 
     Args:
         path: the folder.
@@ -26,7 +26,7 @@ def check_artifact(
         trust_native_code: whether an AOTInductor package may be loaded.
 
     Raises:
-        UserError: as `Scorer.load` does, but for what is found while a graph is loaded.
+        UserError: as `Scorer.load`, except for problems found while a graph is loaded.
     """
     artifact = open_artifact(path)
     chosen = artifact.formats[0] if format is None else format
@@ -46,5 +46,5 @@ def check_artifact(
 
 
 def trusted_formats(artifact: Artifact, trust_native_code: bool) -> tuple[str, ...]:
-    """Return the formats of an artifact that may be run: machine code only where it is trusted."""
+    """Return the formats of an artifact that may be run: machine code only if it is trusted."""
     return tuple(name for name in artifact.formats if trust_native_code or name != "aoti")

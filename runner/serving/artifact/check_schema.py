@@ -1,6 +1,6 @@
-"""Holds what `schema.json` says against itself and against the graphs. Imports no torch.
+"""Checks `schema.json` for contradictions, in itself and with the graphs. Imports no torch.
 
-Hashes tell damage, and not that whoever wrote the files wrote what fits together.
+Hashes show damage, but not that the files were consistent when they were written.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def check_schema(artifact: Artifact, path: Path) -> None:
     """Check that the graphs, columns and fitted values of a model fit each other.
 
     Args:
-        artifact: the model, or what a delta makes of it.
-        path: of the folder with its `schema.json`, for messages.
+        artifact: the model, or the model after a delta.
+        path: the folder of its `schema.json`, for messages.
 
     Raises:
         UserError: naming the file, and the column or graph that does not fit.
     """
     try:
         problem = next(_find_problems(artifact), None)
-        if problem is None:  # every transform, on a row of missing values
+        if problem is None:  # run every transform on a row of missing values
             missing = {name: pa.nulls(1) for name in artifact.raw.declared.columns}
             features = graph_features(artifact.graphs)
             encode_rows(artifact.raw, missing, features, skip_bad_rows=True)
-    except Exception as error:  # of any kind: what it says may be anything
+    except Exception as error:  # of any kind: the schema may hold anything
         problem = describe_error(error)
     if problem is not None:
         raise UserError(_contradiction(path, problem))
 
 
 def check_graphs(artifact: Artifact, graphs: Mapping[str, LoadedGraph], path: Path) -> None:
-    """Check that loaded graphs have the tables and take the inputs that the schema says.
+    """Check that loaded graphs have the tables and take the inputs of the schema.
 
     Args:
         artifact: checked by `check_schema`.
@@ -144,7 +144,7 @@ def _find_in_ids(spec: IdSpec, raw: Transforms) -> Iterator[str]:
 
 
 def _find_other_rows(spec: GraphSpec, graph: LoadedGraph, raw: Transforms) -> Iterator[str]:
-    """Yield features whose table in the graph has another number of rows than the schema says."""
+    """Yield features whose table has another number of rows in the graph than in the schema."""
     tables = {one.name: one.table_name for one in raw.declared.ids}
     for *names, features in iterate_stacks(spec):
         stack, first = (name.removeprefix(f"{spec.name}/") for name in names)
@@ -162,7 +162,7 @@ def _find_other_rows(spec: GraphSpec, graph: LoadedGraph, raw: Transforms) -> It
 
 
 def _try_graph(spec: GraphSpec, graph: LoadedGraph, num_tasks: int) -> str | None:
-    """Run a graph on one row of first ids; return what is wrong with its outputs."""
+    """Run a graph on one row of ids 0; return what is wrong with its outputs, or None."""
     inputs: dict[str, Any] = {"dense": np.zeros((1, len(spec.dense)), np.float32)}
     for n, group in enumerate(spec.groups):
         inputs[f"values_{n}"] = np.zeros(len(group.features), np.int64)

@@ -1,4 +1,4 @@
-"""A delta: what changed in a model since a version of it, as a folder beside whole artifacts.
+"""A delta: a folder with the changes of a model since an earlier version of it.
 
 docs/export.md describes the format. Nothing here imports torch.
 """
@@ -31,9 +31,9 @@ from runner.serving.artifact.loaded_graph import read_weights
 KIND = "delta"
 NO_DELTA = "no delta; `python -m runner export DIR --since MODEL --out DELTA` writes one"
 WEIGHTS = "delta.safetensors"
-PREFIX = "delta-"  # of the folders of deltas in a folder of deliveries
-# behind the name of a table: the numbers of the rows that changed or are new; of those that are
-# gone, as the base numbers them; and of those that are new
+PREFIX = "delta-"  # of the names of deltas in a folder of deliveries
+# appended to the name of a table: the numbers of its changed and new rows; of its deleted rows, in
+# the base; and of its new rows
 ROWS, DELETED, INSERTED = "/rows", "/deleted", "/inserted"
 # facts of a whole artifact that become those of the delta
 CARRIED = ("checkpoint", "run", "versions")
@@ -41,24 +41,24 @@ CARRIED = ("checkpoint", "run", "versions")
 
 @dataclass(frozen=True)
 class Delta:
-    """A delta whose files are those of its manifest."""
+    """A delta whose files have been checked against its manifest."""
 
     path: Path
     manifest: Mapping[str, Any]
 
     @property
     def base(self) -> str:
-        """The version that it changes."""
+        """The version that the delta applies to."""
         return str(self.manifest["base"]["version"])
 
     @property
     def version(self) -> str:
-        """The version that it makes of it: the hash of all that its manifest says."""
+        """The version after the delta: the hash of the content of its manifest."""
         return str(self.manifest["version"])
 
     @property
     def step(self) -> int:
-        """The update whose weights it brings."""
+        """The update after which its weights were saved."""
         return int(self.manifest["checkpoint"]["step"])
 
     @cached_property
@@ -67,7 +67,7 @@ class Delta:
         return read_weights(self.path / WEIGHTS)
 
     def check_base(self, artifact: Artifact) -> None:
-        """Check that this delta is one on the artifact's version.
+        """Check that the artifact has the version that this delta applies to.
 
         Raises:
             UserError: naming both versions.
@@ -83,7 +83,7 @@ class Delta:
     def new_weights(
         self, graph: str, weight: Callable[[str], np.ndarray | None]
     ) -> dict[str, np.ndarray]:
-        """Return the weights of a graph that this delta changes, whole.
+        """Return the whole new values of the weights of a graph that this delta changes.
 
         Args:
             graph: its name.
@@ -123,10 +123,10 @@ class Delta:
         return changed
 
     def _new_weight(self, key: str, old: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return a weight with what this delta says of it.
+        """Return the new values of a weight of the base.
 
         Raises:
-            ValueError: for what does not fit the weight of the base; so is IndexError.
+            ValueError: for values that do not fit the weight of the base; or IndexError.
         """
         rows = self.weights.get(key + ROWS)
         if rows is None:
@@ -142,7 +142,7 @@ class Delta:
         return new
 
     def applied_to(self, artifact: Artifact) -> Artifact:
-        """Return the artifact with what its manifest and its transforms say after this delta."""
+        """Return the artifact with its manifest, graphs and transforms after this delta."""
         facts = {name: self.manifest[name] for name in (*CARRIED, "version")}
         manifest = {**artifact.manifest, **facts}
         if SCHEMA not in self.manifest["files"]:
@@ -152,12 +152,12 @@ class Delta:
 
 
 def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> np.ndarray:
-    """Return a copy of stacked tables without the rows that are gone, and with zeros for new ones.
+    """Return a copy of stacked tables without the deleted rows, and with zeros for new rows.
 
     Args:
         old_RD: the rows of the base.
-        deleted: numbers of the rows that are gone, in the base.
-        inserted: numbers of the rows that are new, in the result. The others keep their order.
+        deleted: numbers of the deleted rows, in the base.
+        inserted: numbers of the new rows, in the result. The others keep their order.
     """
     new_RD = np.zeros((len(old_RD) - len(deleted) + len(inserted), *old_RD.shape[1:]), old_RD.dtype)
     is_kept_R = np.ones(len(new_RD), bool)
@@ -167,7 +167,7 @@ def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> 
 
 
 def open_delta(path: Path | str) -> Delta:
-    """Open a delta after every file was checked against its manifest.
+    """Open a delta after checking every file against its manifest.
 
     Raises:
         UserError: for a folder that is no delta, is damaged, or is of a later version.
@@ -191,7 +191,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 class Versioned(Protocol):
-    """What a delta can be for: a `Scorer`."""
+    """An object that deltas can be applied to, such as a `Scorer`."""
 
     @property
     def version(self) -> str:
@@ -199,10 +199,10 @@ class Versioned(Protocol):
 
 
 def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
-    """Return the delta in a folder whose base is what a scorer serves; None: there is none yet.
+    """Return the delta in a folder that applies to a scorer's version; None if there is none yet.
 
     Args:
-        scorer: its version is the base that is looked for.
+        scorer: the delta applies to its version.
         folder: of deliveries; folders not called `delta-*` are passed over, and so is one that is
             being written.
 
@@ -213,7 +213,7 @@ def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
 
 
 class DeltaFolder:
-    """The deltas of a folder, to be taken one after another.
+    """The deltas of a folder, taken one after another.
 
     Args:
         path: the folder.
@@ -225,30 +225,30 @@ class DeltaFolder:
         self._on: dict[str, tuple[Path, int]] = {}
 
     def take(self, base: str) -> Path | None:
-        """Return the delta on a version, of those that were there at one look the last by name.
+        """Return the delta that applies to a version, the last by name if there are several.
 
-        The folder is looked at where none is known, and the next call looks for it anew.
+        The folder is listed if no such delta is known. A delta is returned once per listing.
 
         Raises:
-            UserError: as `next_delta`, unless there is another delta on the version.
+            UserError: as `next_delta`, unless there is another delta for the version.
         """
         if base not in self._on and (problem := self._look()) and base not in self._on:
             raise problem
         return self._on.pop(base, (None, 0))[0]
 
     def find_waiting(self, step: int) -> tuple[Path, int] | None:
-        """Return the first delta on another version of this step or a later one, and its base's.
+        """Return the first delta with a base of this step or a later one, and the step of its base.
 
-        It waits for others, since none is on the version of this step that is there.
+        It waits for deltas that are missing, since none applies to the present version.
 
         Args:
-            step: of a version on which `take` has found no delta.
+            step: of a version for which `take` has found no delta.
         """
         known = [(at, path) for path, at in self._on.values() if at >= step and path.exists()]
         return min(known)[::-1] if known else None
 
     def _look(self) -> UserError | None:
-        """Find all deltas; return what is wrong with the last of those that are damaged."""
+        """List all deltas; return the error of the last damaged one, or None."""
         problem = None
         try:
             found = sorted(self.path.glob(f"{PREFIX}*"))
@@ -264,19 +264,19 @@ class DeltaFolder:
 
 
 def _state(file: Path) -> tuple[int, int, int]:
-    """Return what tells a file from another one under its name."""
+    """Return a state that differs if the file is replaced or changed."""
     try:
         now = file.stat()
-    except OSError:  # whoever reads it says so
+    except OSError:  # reading it raises the error
         return (0, 0, 0)
     return now.st_ino, now.st_size, now.st_mtime_ns
 
 
 @lru_cache(maxsize=1 << 16)
 def _read_base(path: Path, state: tuple[int, int, int]) -> tuple[str, int]:
-    """Return the version that a delta is on, and its step (-1 if that is not known).
+    """Return the version of a delta's base, and the step of the base (-1 if unknown).
 
-    A manifest is read once in each of its states.
+    A manifest is read once per state of its file.
     """
     base = _read_manifest(path)["base"]
     step = base.get("step")

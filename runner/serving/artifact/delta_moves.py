@@ -1,4 +1,4 @@
-"""Which rows of stacked tables are gone, and which are new, between two versions of one model.
+"""Finds the deleted and the new rows of stacked tables between two versions of a model.
 
 R rows of stacked tables, I ids of a vocabulary.
 """
@@ -21,14 +21,14 @@ _TABLE_PARTS = ("weight", "codes", "scale_low")  # of `Rows` and `IntegerRows`
 
 @dataclass(frozen=True)
 class RowMove:
-    """Rows that are gone, numbered as in the base, and new ones; the others keep their order."""
+    """Deleted rows, numbered in the base, and new rows, in the result; others keep their order."""
 
     deleted: np.ndarray
     inserted: np.ndarray
-    starts_changed: bool  # whether a table begins elsewhere in its stack
+    starts_changed: bool  # whether the first row of a table in its stack has changed
 
     def facts(self) -> dict[str, Any]:
-        """Return what the manifest of a delta says."""
+        """Return the facts for the manifest of a delta."""
         counts = {"deleted": len(self.deleted), "inserted": len(self.inserted)}
         return {**counts, "starts_changed": self.starts_changed}
 
@@ -46,19 +46,19 @@ def find_moves(
     base_raw: Transforms,
     new_raw: Transforms,
 ) -> dict[str, RowMove]:
-    """Return how the rows of tables moved; of tables that did not, nothing.
+    """Return table -> deleted and new rows, for the tables that have any.
 
-    A row of a vocabulary stays with its value; rows of other tables stay at their places.
+    In a table with a vocabulary rows are identified by their value, in others by their number.
 
     Args:
-        base: `<graph>/<weight>` -> values; ONNX does not have all.
+        base: `<graph>/<weight>` -> values; some are missing in ONNX.
         new: as `base`, complete.
         graphs: of both.
         base_raw: transforms of the base.
         new_raw: transforms of the new version.
 
     Raises:
-        UserError: for tables that are stacked otherwise than in the base.
+        UserError: for tables that are stacked in another way than in the base.
     """
     moves = {}
     for spec in graphs:
@@ -89,7 +89,7 @@ def find_moves(
 
 
 def iterate_stacks(spec: GraphSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the weights of a graph's tables: names of stack and first rows, and the features."""
+    """Yield for each stack the names of its rows and of its tables' offsets, and its features."""
     for n, group in enumerate(spec.groups):
         for kind in ("pooled", "linear"):
             name = f"{spec.name}/lookup.{kind}.{n}"
@@ -106,7 +106,7 @@ def _table(raw: Transforms, feature: str) -> str:
 def _find_move(
     before: np.ndarray, after: np.ndarray, ids: Sequence[Sequence[np.ndarray | None]]
 ) -> RowMove | None:
-    """Compare tables in a stack.
+    """Compare the tables of a stack; return None if no row was deleted or added.
 
     Args:
         before: rows of each table.
@@ -124,7 +124,7 @@ def _find_move(
 def _kept_rows(
     before: int, after: int, old_I: np.ndarray | None, new_I: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rows of a table stay, in the base and in the new version."""
+    """Return masks of the rows of a table that stay, in the base and in the new version."""
     was_kept_R, is_kept_R = np.zeros(before, bool), np.zeros(after, bool)
     sizes = [FIRST_VALUE_ID + len(ids) for ids in (old_I, new_I) if ids is not None]
     if old_I is None or new_I is None or sizes != [before, after]:

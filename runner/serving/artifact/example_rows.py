@@ -39,7 +39,7 @@ def ids_in_range(
 
     Args:
         spec: the graph.
-        raw: has the rows of the tables.
+        raw: the transforms, which know the sizes of the tables.
         inputs: of the graph, by name.
     """
     rows = {s.name: raw.fitted.num_rows[s.table_name] for s in raw.declared.ids}

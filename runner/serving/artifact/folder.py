@@ -26,19 +26,19 @@ FORMAT_VERSION = 1
 FORMATS = ("pt2", "aoti", "onnx")
 QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
-OWN_HASH = "sha256"  # of a manifest: of all else that it says
+OWN_HASH = "sha256"  # key of a manifest: the hash of its other keys
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
 NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
 EXPORT_AGAIN = "export the run again: `python -m runner export DIR --out MODEL`"
 EXPORT_WHOLE = "export the model whole: `python -m runner export DIR --out MODEL`"
-# what a JSON file raises that is damaged, or nested too deep
+# raised for JSON that is damaged, or nested too deep
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 WRITE_ANEW = "copy the folder again, or write it anew"
 
 
 @dataclass(frozen=True)
 class LookupGroup:
-    """Pooled features whose tables have one width: they are looked up in one stacked table."""
+    """Pooled features whose tables have the same width, and are stacked into one."""
 
     features: tuple[str, ...]
     weighted: bool = False  # whether the ids have weights
@@ -46,7 +46,7 @@ class LookupGroup:
 
 @dataclass(frozen=True)
 class SequenceInput:
-    """A sequence, whose ids are padded with 0 behind the end."""
+    """A sequence of ids, padded with 0 at the end."""
 
     name: str
     max_length: int
@@ -85,12 +85,12 @@ class Task:
 
     name: str
     kind: str
-    one_of: str = ""  # the label of which it is a class
+    one_of: str = ""  # for a class: its label
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """An exported model whose files are those of its manifest."""
+    """An exported model whose files have been checked against its manifest."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Artifact:
 
     @property
     def classes(self) -> Mapping[str, tuple[int, ...]]:
-        """Label of classes -> the columns of its classes among the tasks."""
+        """Label with classes -> the positions of its classes among the tasks."""
         labels = dict.fromkeys(task.one_of for task in self.tasks if task.one_of)
         return {
             label: tuple(t for t, task in enumerate(self.tasks) if task.one_of == label)
@@ -113,15 +113,15 @@ class Artifact:
 
     @property
     def version(self) -> str:
-        """What answers name as the model's version.
+        """The model's version, which answers name.
 
-        It is the hash of all files as they were exported, or the version of the last delta since.
+        It is the hash of all files as exported, or the version of the last delta applied since.
         """
         return str(self.manifest["version"])
 
     @property
     def step(self) -> int | None:
-        """The update whose weights it has, or None if that is not known."""
+        """The update after which the weights were saved, or None if it is unknown."""
         step: int | None = self.manifest.get("checkpoint", {}).get("step")
         return step
 
@@ -146,7 +146,7 @@ def write_schema(
 
 
 def _column_kinds(declared: Declared) -> dict[str, str]:
-    """Return what each raw column holds, for people."""
+    """Return a description of what each raw column holds."""
     kinds = {
         spec.column: f"vector of {spec.size} numbers" if spec.size else spec.input or "number"
         for spec in declared.numbers
@@ -164,7 +164,7 @@ def read_schema(folder: Path) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], 
     """Read `schema.json` and the vocabularies beside it, whose hashes were verified.
 
     Raises:
-        UserError: for a vocabulary that does not lie in the folder, and a file that is damaged.
+        UserError: for a vocabulary outside the folder, and a file that is damaged.
     """
     try:
         return _read_schema(folder)
@@ -214,12 +214,12 @@ def _make_spec(kind: type, values: Mapping[str, Any]) -> Any:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None = None) -> None:
-    """Write `manifest.json` last, with the sha256 of every file that is there.
+    """Write `manifest.json` with the sha256 of every file in the folder; it is written last.
 
     Args:
         folder: the artifact's.
-        facts: what else it says.
-        version: of the last delta that is in it; None: the hash of all files.
+        facts: its other keys.
+        version: of the last delta applied; None: the hash of all files.
     """
     files = hash_files(folder)
     version = version or hash_json(files)
@@ -229,7 +229,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None =
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file in a folder but its manifest, by its path in it."""
+    """Return relative path -> sha256 of every file in a folder except its manifest."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     return {p.relative_to(folder).as_posix(): hash_file(p) for p in paths}
 
@@ -243,7 +243,7 @@ def hash_file(path: Path) -> str:
 def open_artifact(path: Path | str) -> Artifact:
     """Open an exported model after every file has been checked against the manifest's hashes.
 
-    The hashes find damage. They do not say who has written the folder.
+    The hashes reveal damage. They do not prove who has written the folder.
 
     Raises:
         UserError: for a folder that is no artifact, is damaged, or is of a later version.
@@ -267,7 +267,7 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
     """Check files against their sha256.
 
     Raises:
-        UserError: for a file that is missing, damaged, a link, or does not lie in the folder.
+        UserError: for a file that is missing, damaged, a link, or outside the folder.
     """
     for name, digest in files.items():
         file = folder / _checked_name(folder / MANIFEST, name)
@@ -282,8 +282,8 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
 
     Args:
         folder: of an artifact, of a delta, or of an index.
-        nothing: what the folder is if it has no manifest, for the message.
-        again: what to do if it is of another version.
+        nothing: how the message calls a folder without a manifest.
+        again: the remedy if it is of another version.
 
     Raises:
         UserError: if it is missing or damaged, or of another version.
@@ -307,10 +307,10 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
 
 
 def check_own_hash(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Check a manifest against the hash of itself, which those of earlier versions do not have.
+    """Check a manifest against its own hash, which manifests of earlier versions do not have.
 
     Raises:
-        UserError: if it says anything else than was written.
+        UserError: if it was changed.
     """
     if OWN_HASH in manifest and manifest[OWN_HASH] != _hash_said(manifest):
         raise UserError(f"{folder / MANIFEST}: damaged: is not what was written; {WRITE_ANEW}")
@@ -321,10 +321,10 @@ def _hash_said(manifest: Mapping[str, Any]) -> str:
 
 
 def _checked_name(named_by: Path, name: str) -> str:
-    """Return the name of a file if it lies in the folder of the file that names it.
+    """Return the name of a file if it is in the folder of the file that names it.
 
     Raises:
-        UserError: for a path that leads elsewhere.
+        UserError: for a path to another folder.
     """
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name:

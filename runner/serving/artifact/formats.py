@@ -22,11 +22,11 @@ from runner.serving.artifact.loaded_graph import without_tree_warning, write_wei
 from runner.serving.artifact.onnx_weights import read_initializers
 
 ONNX_OPSET = 20
-GRAPH_BYTES = 4_000_000  # at most, beside its weights
+GRAPH_BYTES = 4_000_000  # upper bound of the size of a graph without its weights
 # Machine code that every x86-64 processor since 2013 runs; the default is that of this machine.
 PORTABLE = {"cpp.march": "x86-64-v3", "cpp.simdlen": 256}
-# Weights lie in a file beside the code, also those of few values, which would otherwise stand in
-# the code as numbers: a delta replaces them without compiling again.
+# All weights are in a file beside the code, also small ones, which would otherwise be constants in
+# the code: so a delta can replace them without compiling again.
 WEIGHTS_APART = {
     "always_keep_tensor_constants": True,
     "aot_inductor.package_constants_in_so": False,
@@ -44,7 +44,7 @@ def save_graph(
         spec: names its inputs and outputs.
         path: the new file.
         format_: one of `FORMATS`.
-        portable: of machine code: for any x86-64 processor, not only for this machine's.
+        portable: whether machine code is for any x86-64 processor, not only for this machine's.
 
     Raises:
         UserError: for what the format cannot hold, with the reason.
@@ -70,10 +70,10 @@ def save_graph(
 
 
 def _check_room(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Check that a file has room: PyTorch's writer aborts the process where there is none.
+    """Check that there is room for a file: PyTorch's writer aborts the process if there is none.
 
     Raises:
-        UserError: if it has not, on the disk or within a quota or limit.
+        UserError: if the disk, a quota or a limit leaves too little.
     """
     tensors = [*program.state_dict.values(), *program.constants.values()]
     needed = sum(t.nbytes for t in tensors if torch.is_tensor(t)) + GRAPH_BYTES
@@ -112,8 +112,8 @@ def program_weights(program: torch.export.ExportedProgram) -> dict[str, np.ndarr
 def _save_onnx(program: torch.export.ExportedProgram, spec: GraphSpec, path: Path) -> None:
     """Write an ONNX file whose weights have their names, so that a delta can replace them.
 
-    The optimizer of the exporter computes with small weights in advance, such as those of a batch
-    norm; onnxruntime does that, too, when it loads the file.
+    If the exporter's optimizer folds weights, such as those of a batch norm, the graph is exported
+    again without it; onnxruntime folds them when it loads the file.
 
     Raises:
         ValueError: if the exporter changes a weight in spite of that.
@@ -132,7 +132,7 @@ def _is_same(values: np.ndarray, kept: np.ndarray | None) -> bool:
 
 
 def _trained_weights(program: torch.export.ExportedProgram) -> dict[str, np.ndarray]:
-    """Return the weights that the graph reads and training changes: all but places in tables."""
+    """Return the weights that the graph reads and training changes: all except row offsets."""
     signature, weights = program.graph_signature, program_weights(program)
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     read = {names[node.name] for node in program.graph.nodes if node.users and node.name in names}
@@ -158,7 +158,7 @@ def _convert_to_onnx(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop what the ONNX exporter says about its own progress."""
+    """Suppress the progress messages of the ONNX exporter."""
     with contextlib.ExitStack() as after, contextlib.redirect_stdout(io.StringIO()):
         after.enter_context(warnings.catch_warnings(action="ignore"))
         for logger in map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")):
@@ -170,7 +170,7 @@ def _quiet() -> Iterator[None]:
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write a traced graph and its weights, without its example inputs.
 
-    Loading the inputs is what would unpickle.
+    Example inputs would be unpickled when the file is loaded.
 
     Args:
         program: the graph, whose weights lie on the CPU.
@@ -187,9 +187,9 @@ def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
 
 @contextlib.contextmanager
 def _without_copies() -> Iterator[None]:
-    """Let `torch.export.save` write weights from where they lie.
+    """Let `torch.export.save` write weights from their own memory.
 
-    By itself it makes two copies of each, which a large table has no room for.
+    By default it makes two copies of each, for which a large table leaves no room.
     """
     writer: Any = _package.PT2ArchiveWriter
     usual = getattr(_package, _TO_BYTES), writer.write_bytes

@@ -1,7 +1,7 @@
-"""The graphs of an artifact as they are run, in each format, with the weights they run on.
+"""Loads and runs the graphs of an artifact, in each format, with their weights.
 
 A loaded graph never changes: another version of its weights is another object, so that a request
-is scored to its end with the weights that it began with. It needs only numpy, and torch or
+is scored with the same weights from beginning to end. It needs only numpy, and torch or
 onnxruntime.
 """
 
@@ -38,7 +38,7 @@ class LoadedGraph(Protocol):
         """Return the outputs; inputs and outputs are in the order of the graph's `GraphSpec`."""
 
     def weight(self, name: str) -> np.ndarray | None:
-        """Return a weight, not to be written to; None if the graph does not read it."""
+        """Return a weight, which must not be changed; None if the graph does not read it."""
 
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> LoadedGraph:
         """Return the graph with other values for some of its weights.
@@ -87,7 +87,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Write a safetensors file that those may read who may read its folder.
+    """Write a safetensors file with the read permissions of its folder.
 
     Raises:
         UserError: if it cannot be written.
@@ -97,9 +97,9 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
 
     try:
         save_file(dict(weights), path)
-    except SafetensorError as error:  # it is of the disk, and no OSError
+    except SafetensorError as error:  # an error of the disk that is not an OSError
         raise UserError(f"{path}: cannot be written: {error}") from error
-    # safetensors lets nobody else read it
+    # safetensors makes it readable for its owner only
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
@@ -126,7 +126,7 @@ class TorchGraph:
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> TorchGraph:
         import torch
 
-        # a copy of the code around the weights: none of these is copied
+        # copies the code, but no weights
         memo: dict[int, Any] = {id(weight): weight for weight in self._weights.values()}
         for name, values in changed.items():
             old, new = self._weights[name], torch.from_numpy(values)
@@ -140,8 +140,8 @@ class TorchGraph:
 def _drop_weights(module: Any) -> None:
     """Free the weights of a graph that is no longer used.
 
-    Its module refers to itself, so that they would stay until Python's garbage collector looks at
-    them, which it never does for what was loaded before `end_imports`.
+    Its module refers to itself, so that they would stay until Python's garbage collector runs,
+    which never examines objects that were loaded before `end_imports`.
     """
     for part in module.modules():
         part._parameters.clear()
@@ -150,23 +150,23 @@ def _drop_weights(module: Any) -> None:
 
 @contextlib.contextmanager
 def without_tree_warning() -> Iterator[None]:
-    """Drop the warning of torch 2.13 about the way in which its own graphs are copied."""
+    """Suppress a warning of torch 2.13 about how it copies its own graphs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`isinstance\(treespec", FutureWarning)
         yield
 
 
 class NativePackages:
-    """Loaded copies of one AOTInductor package, each with weights of its own.
+    """Loaded copies of one AOTInductor package, each with its own weights.
 
-    A package whose graph is no longer used serves the next version, whose weights are written into
-    the tensors that the package has: with torch 2.13, unloading a package leaves some of its memory
-    mapped, and giving it new tensors keeps the old ones for ever.
+    A package whose graph is no longer used is reused for the next version, whose weights are copied
+    into its tensors: with torch 2.13, unloading a package leaks some of its memory, and giving it
+    new tensors keeps the old ones for ever.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # of versions that are gone, for the next one: package, tensors that it reads
+        # packages of dropped versions for reuse, each with the tensors that it reads
         self.idle: list[tuple[Any, dict[str, Any]]] = []
 
     def take(self, weights: Mapping[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
@@ -205,7 +205,7 @@ class NativeGraph:
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         import torch
 
-        # not by calling the package, which costs as much as scoring a row
+        # asking the package would take as long as scoring a row
         outputs = self._package.loader.boxed_run([torch.from_numpy(values) for values in inputs])
         return [output.numpy() for output in outputs]
 
@@ -259,8 +259,8 @@ def check_same_shapes(weights: Mapping[str, np.ndarray], changed: Mapping[str, n
     """Check that an ONNX graph can take other weights.
 
     Raises:
-        UserError: for a table with another number of rows: where each table begins is a constant
-            that the ONNX exporter has computed with.
+        UserError: for a table with another number of rows, since the ONNX exporter has folded the
+            offsets of tables into constants.
     """
     for name, values in changed.items():
         if weights[name].shape != values.shape:

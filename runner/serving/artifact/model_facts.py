@@ -1,4 +1,4 @@
-"""What a manifest says about the run and the checkpoint that a model comes from."""
+"""The facts of a manifest about the run and the checkpoint of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.serving.artifact.folder import hash_file
 
 
 def checkpoint_hash(checkpoint: Path) -> str:
-    """Return the hash of a checkpoint, whose manifest has those of its files."""
+    """Return the hash of a checkpoint: that of its manifest, which has the hashes of its files."""
     return hash_file(checkpoint / "manifest.json")
 
 
@@ -28,7 +28,7 @@ def model_facts(
     Args:
         config: of the run.
         meta: of the run.
-        name: of the run; empty: the one in `meta`.
+        name: of the run; if empty, that in `meta`.
         step: of the checkpoint.
         checkpoint: its folder; None if there is none yet.
     """

@@ -37,7 +37,7 @@ def with_initializers(model: bytes | memoryview, changed: Mapping[str, np.ndarra
 
     Args:
         model: the file.
-        changed: name -> values; names that the file does not have are left out.
+        changed: name -> values; names that the file does not have are ignored.
 
     Raises:
         ValueError: for bytes that are no ONNX file.
@@ -63,7 +63,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]
     """Yield the number of each field, all its bytes, and its content.
 
     Raises:
-        ValueError: for a message that is none, or not whole.
+        ValueError: for bytes that are no message, or a truncated one.
     """
     at = 0
     while at < len(message):
@@ -91,7 +91,7 @@ def _read_tensor(message: memoryview) -> tuple[str, np.ndarray] | None:
     name, code, raw = "", 0, None
     for number, _, content in _fields(message):
         if number == _DIMS:
-            at = 0  # packed sizes follow one another, others stand alone
+            at = 0  # sizes may be packed into one field, or be a field each
             while at < len(content):
                 size, at = _read_varint(content, at)
                 shape.append(size)

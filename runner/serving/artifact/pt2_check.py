@@ -1,9 +1,9 @@
-"""What a `.pt2` may hold, so that loading one from a stranger runs nothing but its graph.
+"""Checks a `.pt2` from an unknown source, so that loading it runs nothing but its graph.
 
 `load_pt2` of torch unpickles weights and constants that ask for it, unpickles example inputs,
 evaluates the expressions of dynamic sizes as Python, imports modules that the kinds of nested
-inputs name, and makes code of the names of inputs. All of that is refused here, before.
-`torch.export.load` would go on with an older format, by a reader of its own, where this one fails.
+inputs name, and makes code of the names of inputs. All of that is refused here before loading.
+Where `load_pt2` fails, `torch.export.load` would fall back to the reader of an older format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch._C import PyTorchFileReader
     from torch.export import ExportedProgram
 
-# the graph as JSON, raw tensors, and the tables of contents of these
+# the graph as JSON, raw tensors, and the indexes of these
 _ALLOWED_FILES = re.compile(
     r"(models/model\.json"
     r"|data/(weights|constants)/((weight|tensor)_\d+|model_(weights|constants)_config\.json)"
@@ -46,12 +46,12 @@ def check_pt2(path: Path) -> None:
     """Check that a `.pt2` holds nothing but a graph of torch's own operators and plain tensors.
 
     Raises:
-        UserError: naming the file and what it holds besides.
+        UserError: naming the file and what else it holds.
     """
     from torch._C import PyTorchFileReader
 
     try:
-        # by the reader of `load_pt2`: a zip may have a second table of contents, which another
+        # read as `load_pt2` does: a zip may have a second table of contents, which another
         # reader finds in place of the one that is loaded
         problem = next(_find_problems(PyTorchFileReader(str(path))), None)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -69,7 +69,7 @@ def load_program(path: Path) -> ExportedProgram:
     from torch.export.pt2_archive._package import load_pt2
 
     check_pt2(path)
-    with warnings.catch_warnings():  # torch 2.11 lets tensors lie in what it has read
+    with warnings.catch_warnings():  # torch 2.11 leaves tensors in the buffer of the file
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program: ExportedProgram = load_pt2(str(path)).exported_programs["model"]
     return program
@@ -115,7 +115,7 @@ def _find_in_graph(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _is_text(note: Any) -> bool:
-    """Return whether a note is text, and no tensor or size that a graph has named like one."""
+    """Return whether a note is text, not a tensor or a size with the name of a note."""
     texts = note.values() if isinstance(note, dict) else note
     return isinstance(note, str) or all(isinstance(text, str) for text in texts)
 
@@ -129,7 +129,7 @@ def _is_plain_expression(text: str) -> bool:
 
 
 def _is_plain_tree(tree: Mapping[str, Any]) -> bool:
-    """Return whether nested inputs are tuples, lists and dicts: others import what they name."""
+    """Return whether nested inputs are tuples, lists and dicts; other kinds import modules."""
     context = json.loads(tree["context"] or "null")
     is_plain = context is None or (
         type(context) is list and all(type(k) is str and k.isidentifier() for k in context)

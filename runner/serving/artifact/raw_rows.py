@@ -31,7 +31,7 @@ REQUEST = DataFile("the rows")
 
 @dataclass(frozen=True)
 class RequestRows(RowChunk):
-    """Rows that lie in memory, in no file."""
+    """Rows in memory, which belong to no file."""
 
     def describe_row(self, row: int) -> str:
         return f"row {self.first_row + row}"
@@ -57,7 +57,7 @@ def as_table(
     Args:
         rows: a DataFrame of pandas or polars, an Arrow table or anything else that offers Arrow's C
             stream; column -> values; or a list of rows, column -> value each.
-        declared: the columns that are read; those that a list of rows may lack are added.
+        declared: the columns that are read; optional ones are added to a list of rows.
 
     Raises:
         DataError: for values that make no column, or columns of different lengths.
@@ -93,7 +93,7 @@ def as_table(
 
 
 def _as_array(values: Any, name: str) -> Any:
-    """Return values as an Arrow array; whole numbers from 2^63 on, in lists too, are unsigned.
+    """Return values as an Arrow array; whole numbers of 2^63 and more are unsigned, also in lists.
 
     Raises:
         DataError: naming the first row whose value is of another type than those before it.
@@ -149,7 +149,7 @@ def encode_rows(
 
 
 def select_features(declared: Declared, features: Collection[str]) -> Declared:
-    """Return the declaration of some features alone, and of the ids that matches compare."""
+    """Return the declaration of some features only, and of the ids that matches compare."""
     numeric = tuple(spec for spec in declared.numeric if spec.name in features)
     matched = {column for spec in numeric if spec.of for column in spec.columns}
     ids = tuple(s for s in declared.ids if s.name in features or s.column in matched)
@@ -173,7 +173,7 @@ def encode_chunk_features(
         found = read_ids(spec, table, validator, fitted.id_types)
         num_rows = fitted.num_rows[spec.table_name]
         values = map_to_table_rows(spec, found, num_rows, fitted, validator).astype(np.int64)
-        # what the graph trusts: in stacked tables another id would read another table's row
+        # the graph does not check this: an id too large would read a row of another stacked table
         assert not len(values) or 0 <= int(values.min()) <= int(values.max()) < num_rows, spec.name
         ids[spec.name] = replace(found, values=values)
     return EncodedRows(chunk.num_rows, dense, ids, validator.bad_R, validator.messages)
@@ -183,7 +183,7 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
     """Select the columns that are read, and check their types.
 
     Raises:
-        DataError: for a column that is missing, there twice, or of a type that its role refuses.
+        DataError: for a column that is missing, duplicate, or of a type that its role refuses.
     """
     declared = transforms.declared
     for name in declared.columns:

@@ -13,7 +13,7 @@ from runner.serving.artifact.loaded_graph import check_same_shapes, read_weights
 from runner.serving.artifact.onnx_weights import read_initializers, with_initializers
 from runner.serving.artifact.pt2_check import load_program
 
-_BY_COMPLETENESS = ("pt2", "aoti", "onnx")  # ONNX leaves out where each table begins
+_BY_COMPLETENESS = ("pt2", "aoti", "onnx")  # ONNX lacks the row offsets of tables
 
 
 def read_artifact_weights(artifact: Artifact) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ def write_graph(
 ) -> None:
     """Write one graph of an artifact with other values for some of its weights.
 
-    The code of the graph stays what it was; nothing is compiled.
+    The code of the graph stays the same; nothing is compiled.
 
     Args:
         base: the artifact.
@@ -54,7 +54,7 @@ def write_graph(
         folder: where its files are written.
 
     Raises:
-        UserError: for ONNX and a table with another number of rows.
+        UserError: for a table with another number of rows in ONNX.
     """
     name = graph_file(graph, format_)
     if format_ == "pt2":

@@ -1,6 +1,6 @@
 """Writes deltas: the bitwise difference of the weights of two versions of one model.
 
-It holds under any optimizer, and needs nothing of the training but its weights.
+It works with any optimizer, and needs nothing of the training but its weights.
 R rows of stacked tables, D width.
 """
 
@@ -40,13 +40,13 @@ from runner.serving.export.graphs import TableChoice, build_graphs, without_tabl
 from runner.serving.rows.encode import Transforms
 
 _CHUNK_ROWS = 1 << 16
-# what of a manifest must be the same in two versions of one model
+# keys of a manifest that must be equal in two versions of one model
 SAME_FACTS = ("architecture", "quantise", "weights")
 
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """What a whole artifact would hold, without its graphs."""
+    """The content of a whole artifact except the code of its graphs."""
 
     facts: Mapping[str, Any]  # of its manifest
     graphs: tuple[GraphSpec, ...]  # what its graphs take
@@ -58,9 +58,9 @@ class ModelVersion:
 def graph_weights(
     model: Recommender, schema: Schema, choice: TableChoice
 ) -> tuple[tuple[GraphSpec, ...], dict[str, np.ndarray]]:
-    """Return what the graphs of a model take, and their weights by `<graph>/<weight>`.
+    """Return the specifications of a model's graphs, and their weights by `<graph>/<weight>`.
 
-    They are copies of the model's, which may go on to change; those of `choice` are the caller's.
+    Weights of the model are copied, since training may go on; those of `choice` are not.
     """
     weights = {}
     graphs = build_graphs(model, schema, choice)
@@ -83,7 +83,7 @@ class Difference:
 
 
 def check_same_model(base: Artifact, new: ModelVersion) -> None:
-    """Check that a delta can lead from one version to the other.
+    """Check that the two are versions of one model, so that a delta can be written.
 
     Raises:
         UserError: naming what differs.
@@ -107,15 +107,15 @@ def find_difference(
     new: Mapping[str, np.ndarray],
     moves: Mapping[str, RowMove] | None = None,
 ) -> Difference:
-    """Compare weights bit by bit: rows of tables that changed, and all else whole.
+    """Compare weights bit by bit: tables by row, other weights as a whole.
 
     Args:
-        base: `<graph>/<weight>` -> values; a format may have no use for some.
+        base: `<graph>/<weight>` -> values; a format may lack some.
         new: as `base`, complete.
         moves: by `find_moves`.
 
     Raises:
-        UserError: for a weight whose type or shape changed, other than a table's rows.
+        UserError: for a weight whose type or shape changed, except for a table's number of rows.
     """
     found, anything = Difference(moved=dict(moves or {})), bool(moves)
     for key, values in new.items():
@@ -165,7 +165,7 @@ def _differing(old_RD: np.ndarray, new_RD: np.ndarray) -> np.ndarray:
 
 
 def write_delta(folder: Path, base: Artifact, new: ModelVersion, difference: Difference) -> None:
-    """Write a delta into a folder that is there and empty.
+    """Write a delta into an existing empty folder.
 
     Raises:
         UserError: if the two are not versions of one model.

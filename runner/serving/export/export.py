@@ -1,6 +1,6 @@
 """`export DIR`: writes a trained model as a folder that scores raw rows without this project.
 
-With `--since MODEL` it writes what changed since that artifact of the model.
+With `--since MODEL` it writes a delta: the changes since that artifact of the model.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def export_run(
         config: of `loop=eval` over the run, resolved and checked.
         out: the folder to write, which must not exist.
         settings: what to write.
-        view: where people read how the evaluation goes.
+        view: shows the progress of the evaluation.
         allowed: packages that a `_target_` may name besides ours.
-        say: tells what was measured.
+        say: prints what was measured.
 
     Returns:
         The content of `metrics.json`.
 
     Raises:
         UserError: for a model or dataset that cannot be exported, before anything is written; and
-            for an artifact that is not what was evaluated, which is not kept.
+            for an artifact that scores otherwise than the evaluation, which is deleted.
     """
     source = open_source(config, settings, view=view, allowed=allowed)
     with write_aside(out) as folder:
@@ -109,7 +109,7 @@ def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) 
                     path = folder / graph_file(spec.name, format_)
                     save_graph(program, spec, path, format_, settings.portable)
         del graphs, module, program
-        gc.collect()  # a traced graph holds itself, and may be as large as the tables
+        gc.collect()  # a traced graph refers to itself, and may be as large as the tables
     write_schema(folder, tuple(specs), source.tasks, source.inputs.raw)
     shutil.copyfile(Path(__file__).with_name("score.py"), folder / SCORE)
 
@@ -123,7 +123,7 @@ def _measure(
     arrays: dict[str, np.ndarray] = {}
     for format_ in settings.formats:
         found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
-        gc.collect()  # a loaded graph holds itself, too
+        gc.collect()  # a loaded graph refers to itself, too
         measured["formats"][format_] = found
         arrays |= inputs
     write_example(folder, settings.formats, arrays)
@@ -138,7 +138,7 @@ def _measure_format(
     format_: str,
     rows: EncodedRows,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what was measured of a format, and inputs of its graphs, `<graph>/<input>`."""
+    """Return the measurements of a format, and inputs of its graphs by `<graph>/<input>`."""
     scorer = Scorer.load(folder, format=format_, trust_native_code=True)
     is_first = format_ == settings.formats[0]
     if is_first and (item := find_item_feature(scorer.artifact)) is not None:
@@ -171,10 +171,10 @@ def judge(source: ExportSource, scorer: Scorer, evaluated: Mapping[str, float]) 
 
 
 def raise_problems(measured: Mapping[str, Any]) -> None:
-    """Take the problems out of what was measured.
+    """Remove the problems from the measurements.
 
     Raises:
-        UserError: with all of them, if there are any.
+        UserError: with all problems, if there are any.
     """
     problems = [
         f"{format_}: {problem}"
@@ -197,7 +197,7 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
 
 
 def describe(measured: Mapping[str, Any]) -> list[str]:
-    """Return what people read about an artifact."""
+    """Return the description of an artifact that is printed."""
     evaluated, lines = measured["evaluated"], []
     shown = [n for n in evaluated if n.partition("/")[0] in ("auc", "loss") or "@" in n]
     for format_, found in measured["formats"].items():
@@ -227,13 +227,13 @@ def export_delta(
     allowed: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Write a delta on `settings.since`, and check its result against the run's evaluation.
+    """Write a delta to `settings.since`, and check its result against the run's evaluation.
 
     Arguments and result are those of `export_run`; the formats are those of the base.
 
     Raises:
         UserError: for a base that is not of this model, before anything is written; and for a delta
-            whose result is not what was evaluated, which is not kept.
+            whose result scores otherwise than the evaluation, which is deleted.
     """
     assert settings.since is not None
     base = open_artifact(settings.since)
@@ -262,7 +262,7 @@ def export_delta(
 
 
 def model_version(source: ExportSource, settings: ExportSettings) -> ModelVersion:
-    """Return the weights of a run's model as the graphs of an artifact have them."""
+    """Return the weights of a run's model in the form that the graphs of an artifact have."""
     context, schema = source.job.context, source.job.dataset.schema
     choice = TableChoice(settings.quantise, num_rows=source.table_rows)
     with context.evaluation_weights():

@@ -52,7 +52,7 @@ class _Tables:
         return self._spec_of[feature]
 
     def weight(self, spec: TableSpec) -> Tensor:
-        """Return the rows at their true width, [R, D] float32: those of the model, or a copy."""
+        """Return the rows without padding, [R, D] float32: a view of the model's, or a copy."""
         weight: Tensor = self._state[f"{spec.name}/weight"]
         num_rows = self._num_rows.get(spec.name.removesuffix(LINEAR_SUFFIX))
         return weight.detach()[:num_rows].float().contiguous()
@@ -71,12 +71,12 @@ class _Tables:
 
 
 class PlainLookup(nn.Module):
-    """The first half of a model, with a graph's inputs instead of a batch.
+    """The embedding half of a model, which takes a graph's inputs instead of a batch.
 
     Args:
         lookup: the trained look-up.
         features: those that are pooled, in the order of the embeddings.
-        sequences: names and lengths of the sequences that are looked up id by id.
+        sequences: names and lengths of the sequences whose ids are looked up one by one.
         choice: how the tables are written.
     """
 
@@ -143,7 +143,7 @@ class PlainLookup(nn.Module):
 
 
 class RowsGraph(nn.Module):
-    """A model that scores rows: logits [B, T], then for each task [B] its probability or value."""
+    """A model that scores rows: logits [B, T], and for each task [B] its probability or value."""
 
     def __init__(self, model: Recommender, lookup: PlainLookup, schema: Schema) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class RowsGraph(nn.Module):
         ids_B = torch.zeros(size, dtype=torch.int64)
         batch = Batch(
             dense_BD=dense_BD,
-            sparse=None,  # a dense half reads no ids
+            sparse=None,  # the dense half reads no ids
             sequences=None,
             labels_BT=zeros_BT,
             weights_B=torch.ones(size),
@@ -204,11 +204,11 @@ def build_graphs(
 ) -> list[tuple[GraphSpec, nn.Module]]:
     """Build the graphs of a model: one that scores rows, or query and items.
 
-    That `embed` is the look-up of the tables and nothing else is not known of models of users; what
-    they export is checked against the evaluation.
+    Whether `embed` of a user's model does more than look up tables is not known; the exported model
+    is checked against the evaluation.
 
     Raises:
-        UserError: for a model whose look-ups are not ours to write as plain tables.
+        UserError: for a model whose look-ups cannot be written as plain tables.
     """
     model.eval()
     if isinstance(model, RetrievalModel):
@@ -252,7 +252,7 @@ def _sequence_inputs(lookup: SequenceLookup) -> tuple[SequenceInput, ...]:
 
 @contextmanager
 def without_tables(model: nn.Module) -> Iterator[None]:
-    """Within the block the model holds no trained tables, which a graph has as plain ones."""
+    """Remove the trained tables from the model within the block: a graph has plain copies."""
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
     tables, lookup.tables = lookup.tables, None
     try:
@@ -291,7 +291,7 @@ def export_graph(spec: GraphSpec, module: nn.Module) -> torch.export.ExportedPro
     shapes += [{0: rows} for _ in range(2 * len(spec.sequences))]
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            # the weights of a GRU, which torch lists a second time, and nobody can change that
+            # torch lists the weights of a GRU twice; the warning about it cannot be avoided
             warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights")
             return torch.export.export(
                 module.eval(), example_inputs(spec), dynamic_shapes=(tuple(shapes),)

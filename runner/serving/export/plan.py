@@ -1,4 +1,4 @@
-"""The plan of an export: every mistake of its words is reported here. Imports no torch."""
+"""Plans an export: every mistake in its arguments is reported here. Imports no torch."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class ExportSettings:
 
     Args:
         formats: pt2, aoti, onnx.
-        quantise: store the tables as fp16, int8 or int4; None: as they are.
-        weights: ema or trained; None: those that evaluations take.
+        quantise: store the tables as fp16, int8 or int4; None: in float32.
+        weights: ema or trained; None: those that evaluations use.
         portable: whether machine code is for any x86-64-v3 processor, not only for this machine's.
-        rows_from: labelled files with the columns of the training, which the artifact is held
-            against in place of the run's own test split. A run on a stream has no other; one that
-            held out no rows of its table takes those that it has learnt from.
-        since: the artifact that a delta is written on; None: a whole artifact is written.
+        rows_from: labelled files with the columns of the training, to check the artifact on
+            instead of the run's test split. A run on a stream needs them; a run without held-out
+            rows is otherwise checked on its train rows.
+        since: the artifact that is the base of a delta; None: a whole artifact is written.
         trust_native_code: whether the machine code of `since` may be run.
     """
 
@@ -64,14 +64,14 @@ class ExportSettings:
 
 
 def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) -> ExportSettings:
-    """Return the settings of a delta, which is of the kind that its base is.
+    """Return the settings of a delta, with the formats and the quantisation of its base.
 
     Args:
-        settings: what is asked for.
-        formats: those that were named; None: none were.
+        settings: as given on the command line.
+        formats: those that were named; None if none were.
 
     Raises:
-        UserError: for a base that is none, and a kind that is not the base's.
+        UserError: for a base that is no artifact, and for settings that differ from the base's.
     """
     assert settings.since is not None
     base = open_artifact(settings.since)
@@ -102,7 +102,7 @@ def plan_export(
     overrides: Sequence[str],
     allowed: Sequence[str],
 ) -> ComposedConfig:
-    """Check what is asked for, and compose the evaluation that the artifact is checked against.
+    """Check the arguments, and compose the evaluation that the artifact is checked against.
 
     Args:
         folder: the run; None if none was named.
@@ -161,16 +161,16 @@ def plan_evaluation(
 
 
 def files_in_place_of_split(dataset: Mapping[str, Any]) -> Sequence[str]:
-    """Return the files that an evaluation reads in place of a split of the training's own."""
+    """Return the files that an evaluation reads instead of a split of the run's dataset."""
     test: Sequence[str] | None = dataset.get("test_path")
     return test if test is not None and test == dataset.get("path") else ()
 
 
 def name_rows(measured: Mapping[str, Any]) -> str:
-    """Return the name of the rows that were evaluated: of their files, or of their split.
+    """Return the name of the evaluated rows: the names of their files, or their split.
 
     Args:
-        measured: has `split`, and the names of the files in place of one as `rows_from`.
+        measured: has `split`, or the names of files as `rows_from`.
     """
     names: Sequence[str] = measured["rows_from"]
     if len(names) < 2:
@@ -181,7 +181,7 @@ def name_rows(measured: Mapping[str, Any]) -> str:
 def _rows_without_split(
     composed: ComposedConfig, run: Path, overrides: Sequence[str]
 ) -> Sequence[str]:
-    """Return the paths of the table of a run that has held out none of its rows; else nothing."""
+    """Return the paths of the table of a run without held-out rows; empty for another run."""
     recipe = build_recipe(with_fitted_transforms(composed.config["dataset"], run / "data"))
     if (
         not isinstance(recipe, TableRecipe)
@@ -200,7 +200,7 @@ def _rows_without_split(
 def _compose_with_rows(
     words: Sequence[str], dataset: Mapping[str, Any], rows: Sequence[str]
 ) -> ComposedConfig:
-    """Compose an evaluation on other rows, whose columns are those of the run's schema.
+    """Compose an evaluation on other rows, which have the columns of the run's schema.
 
     Raises:
         UserError: for a run without a schema, and for files of several formats.

@@ -1,4 +1,4 @@
-"""What is served is what was evaluated: an artifact is scored on a split of its own run.
+"""Checks that an artifact scores as its run was evaluated, on a split of the run's dataset.
 
 B batch, T tasks, R rows.
 """
@@ -27,20 +27,20 @@ from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
 from runner.training.update.context import Context
 
-# How far a metric may lie from that of the evaluation. The graph of a .pt2 has the very operators
-# of the model; a compiler or another runtime adds in another order.
+# How far a metric may differ from that of the evaluation. The graph of a .pt2 has the operators of
+# the model; a compiler or another runtime adds in another order.
 BOUNDS: Mapping[str | None, float] = {None: 1e-5, "fp16": 1e-4, "int8": 2e-3, "int4": 2e-2}
 LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
-MOVED_ROWS = 4  # in rankings rounding may swap so many rows
-# of a whole graph, relative to the logit or 1: in metrics a logit this close is the model's own,
-# since rows that are equal for a model are ordered by their rounding
+MOVED_ROWS = 4  # number of rows whose ranks rounding may change
+# of a whole graph, relative to the logit or 1: metrics are computed with the model's logit where it
+# is so close, since rounding would order rows that are equal for the model
 ROUNDING = 1e-5
 LATENCY_ROWS = (1, 64, 1024)
 
 
 @dataclass
 class Comparison:
-    """An artifact beside its evaluation."""
+    """The comparison of an artifact with its evaluation."""
 
     metrics: dict[str, float]
     without_rounding: dict[str, float] | None = None  # the metrics if rounding changed no logit
@@ -58,7 +58,7 @@ def compare(
 
     Args:
         job: with the weights of the artifact.
-        scorer: of the artifact; its own transforms are used.
+        scorer: of the artifact, whose transforms are used.
         inputs: the run's raw rows.
         split: the name of the split.
         evaluated: metrics of `loop=eval` on this split.
@@ -81,7 +81,7 @@ def compare(
             prediction, own_losses = job.task.eval_step(context, batch)
             encoded = rows.take(batch.size)
             scored = _score(scorer, encoded, prediction, batch, model, items_ID)
-            # rows that were skipped as bad have weight 0, and whatever score
+            # rows skipped as bad have weight 0, and any score
             counted_B1 = (batch.weights_B > 0)[:, None]
             difference_BT = (scored.logits_BT - prediction.logits_BT).abs() * counted_B1
             found.largest_difference = max(found.largest_difference, float(difference_BT.max()))
@@ -102,7 +102,7 @@ def compare(
         found.without_rounding, _ = reduce_metrics(rounded, context.ranks)
     if is_amp:
         evaluated, _ = reduce_metrics(of_model, context.ranks)
-    if isinstance(model, RetrievalModel):  # whose losses are of drawn items, which no graph scores
+    if isinstance(model, RetrievalModel):  # losses are of sampled items
         evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
     found.problems = _find_problems(found, evaluated, scorer, job, split)
     return found
@@ -110,7 +110,7 @@ def compare(
 
 @contextmanager
 def without_autocast(context: Context) -> Iterator[None]:
-    """Within the block the model computes in float32."""
+    """Switch autocast off within the block, so that the model computes in float32."""
     dtype, context.amp_dtype = context.amp_dtype, None
     try:
         yield
@@ -126,7 +126,7 @@ def _score(
     model: torch.nn.Module,
     items_ID: torch.Tensor | None,
 ) -> Prediction:
-    """Return the prediction of the model with what the artifact says instead."""
+    """Return the model's prediction with its values replaced by those of the artifact."""
     aux = dict(prediction.aux)
     if isinstance(model, RetrievalModel) and items_ID is not None:
         embeddings = model.embed(batch)
@@ -166,7 +166,7 @@ def _find_problems(
 
 
 class RowQueue:
-    """Encoded rows in the sizes that are asked for."""
+    """A queue of encoded rows, from which any number of rows can be taken."""
 
     def __init__(self, chunks: Iterator[EncodedRows]) -> None:
         self._chunks = chunks
@@ -248,7 +248,7 @@ def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> 
 
 
 def _fastest_us(*calls: Callable[[], object]) -> list[float]:
-    """Time functions in turns for a second; the fastest call of each was not interrupted."""
+    """Time functions in turns for a second; return the fastest call of each, as least disturbed."""
     taken: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()

@@ -81,9 +81,8 @@ CHUNK_ROWS = 1 << 16
 class RunInputs:
     """The raw side of a run's dataset.
 
-    Rows come from the user's own files where the dataset is a table of theirs, and from the
-    prepared files of a known data set, whose columns are then the raw ones. Rows of interactions
-    are made of `events`.
+    If the dataset is a table of the user, rows come from its files; of a known data set, from the
+    prepared files, whose columns count as raw. Rows of interactions are made of `events`.
     """
 
     raw: Transforms
@@ -94,7 +93,7 @@ class RunInputs:
     def encoded_rows(self, split: str) -> Iterator[EncodedRows]:
         """Yield a split's rows in the order of evaluations, encoded from their raw columns.
 
-        Bad rows that the dataset skips have weight 0 in evaluations; they come out harmless.
+        Bad rows that the dataset skips have weight 0 in evaluations, and harmless values here.
         """
         declared, fitted = self.raw.declared, self.raw.fitted
         for chunk, is_wanted_R in self._chunks(split):
@@ -136,7 +135,7 @@ class RunInputs:
         for chunk, masks in iterate_split_chunks(self.table, columns, times):
             mask_R = masks.get(split, np.zeros(chunk.num_rows, bool))
             yield chunk, mask_R[: chunk.num_rows]
-            # the first split of the chunk gets a blank row for each
+            # malformed lines become blank rows of the chunk's first split
             if (blank := len(chunk.malformed_lines)) and next(iter(masks)) == split:
                 yield RowChunk(chunk.file, None, 0, blank, None), np.ones(blank, bool)
 
@@ -184,7 +183,7 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
 
     Args:
         raw: of the run.
-        vocabularies: table -> the ids that have a row, in their ascending order.
+        vocabularies: table -> the ids that have a row, ascending.
     """
     num_rows = {table: FIRST_VALUE_ID + len(ids) for table, ids in vocabularies.items()}
     declared, fitted = raw.declared, raw.fitted
@@ -205,7 +204,7 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:
-    """Make rows of zeros that stand for rows which could not be read."""
+    """Make rows of zeros in place of rows that could not be read."""
     zeros, offsets = np.zeros(num_rows, np.int64), np.zeros(num_rows + 1, np.int64)
     nothing, none = np.zeros(0, np.int64), np.zeros(0, bool)
     ids = {}

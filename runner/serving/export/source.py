@@ -32,7 +32,7 @@ class ExportSource:
     job: Job  # of `loop=eval`
     inputs: RunInputs  # its raw rows
     split: str  # what it is evaluated on
-    facts: dict[str, Any]  # what the manifest says about it
+    facts: dict[str, Any]  # its facts for the manifest
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -42,12 +42,12 @@ class ExportSource:
 
     @property
     def rows_from(self) -> Sequence[str]:
-        """The files that it is evaluated on in place of a split of the training's own."""
+        """The files that it is evaluated on instead of a split of the run's dataset."""
         return files_in_place_of_split(self.job.config["dataset"])
 
     @property
     def table_rows(self) -> Mapping[str, int]:
-        """The rows of tables that are not written whole: growing ones, where ids have a row."""
+        """The rows that are written of growing tables: those that belong to an id."""
         return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
 
     def evaluate(self, view: View) -> dict[str, float]:
@@ -60,7 +60,7 @@ class ExportSource:
     def facts_of_measurement(
         self, evaluated: Mapping[str, float], settings: ExportSettings
     ) -> dict[str, Any]:
-        """Return `metrics.json` before anything of the artifact is measured."""
+        """Return the content of `metrics.json` as known before the artifact is measured."""
         return {
             "split": self.split,
             "rows_from": [Path(path).name for path in self.rows_from],
@@ -81,11 +81,11 @@ def open_source(
     Args:
         config: of `loop=eval` over the run, resolved and checked.
         settings: what is to be written.
-        view: where people read how it goes.
+        view: shows the progress.
         allowed: packages that a `_target_` may name besides ours.
 
     Raises:
-        UserError: for a dataset whose raw rows are not known, and for averages that there are not.
+        UserError: for a dataset whose raw rows are not known, and for averages that do not exist.
     """
     job = build_job(config, None, view=view, allowed=allowed)
     assert job.source_checkpoint is not None
@@ -113,9 +113,9 @@ def open_source(
 
 
 def _warn_of_memory(source: ExportSource, settings: ExportSettings, view: View) -> None:
-    """Warn if the system may end the process: beside the model it holds what it reads.
+    """Warn if memory may not suffice for the model and the artifact that is read back.
 
-    Of ONNX and of compiled code that is the tensors and their bytes in the file.
+    ONNX and compiled code take the memory of the tensors and of the bytes of the file.
     """
     lookups = [m for m in source.job.context.model.modules() if isinstance(m, TableLookup)]
     num_values = sum(spec.num_rows * spec.dim for lookup in lookups for spec in lookup.specs)

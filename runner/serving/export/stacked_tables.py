@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BLOCK_ROWS = 1 << 18  # that are quantised at once
+BLOCK_ROWS = 1 << 18  # rows quantised at once
 
 
 class Rows(nn.Module):
-    """A weight whose rows are looked up, [R, D]. In bytes a row: FP32 4 D, FP16 2 D."""
+    """A weight whose rows are looked up, [R, D]. A row takes 4 D bytes in FP32, 2 D in FP16."""
 
     def __init__(self, weight_RD: Tensor) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class IntegerRows(nn.Module):
     def __init__(self, weight_RD: Tensor, bits: int, *, for_onnx: bool = False) -> None:
         super().__init__()
         self.dim, self.bits, self.for_onnx = weight_RD.shape[1], bits, for_onnx
-        # by blocks, since floats of all rows would take several times the table's memory
+        # in blocks: float32 of all rows would take several times the table's memory
         parts = [_round_rows(block, bits) for block in torch.split(weight_RD, BLOCK_ROWS)]
         self.register_buffer("codes", torch.cat([codes for codes, _ in parts]))
         self.register_buffer("scale_low", torch.cat([scale_low for _, scale_low in parts]))
@@ -77,7 +77,7 @@ def make_rows(weight_RD: Tensor, quantise: str | None, *, for_onnx: bool = False
 
 
 def _join_rows(parts: Sequence[Tensor]) -> Tensor:
-    """Return the rows of all parts, [R, D], without a copy if they lie one behind the other."""
+    """Return the rows of all parts, [R, D], without a copy if they are contiguous in memory."""
     first, storage = parts[0], parts[0].untyped_storage().data_ptr()
     starts = [part.data_ptr() for part in parts]
     ends = [part.data_ptr() + part.nbytes for part in parts]
@@ -90,7 +90,7 @@ def _join_rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 class StackedTables(nn.Module):
-    """Pooled look-ups in tables of one width, which lie one behind the other in one weight.
+    """Pooled look-ups in tables of one width, which are stacked in one weight.
 
     Args:
         weights: [R, D] of each table.

@@ -1,4 +1,4 @@
-"""`index MODEL`: makes an index of a model's items, and measures what it finds.
+"""`index MODEL`: builds an index of a model's items, and measures its recall and speed.
 
 I items, Q queries, K best items, D width.
 """
@@ -44,7 +44,7 @@ from runner.serving.write_aside import write_aside
 EXACT_UP_TO = 1_000_000  # items; the default for more is hnsw
 NEIGHBOURS, EF_CONSTRUCTION = 32, 200  # of HNSW
 MAX_EF_SEARCH = 4096
-ITEMS_A_LIST = 39  # at least, of IVF: faiss asks for so many to learn a list's centre
+ITEMS_A_LIST = 39  # at least, in IVF: faiss asks for so many to learn the centre of a list
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class IndexSettings:
     """What index to make.
 
     Args:
-        kind: exact, hnsw or ivf; None: exact up to a million items, and for more hnsw unless it
-            finds less than `recall` or is no faster than an exact search.
-        recall: the share of the exact best items that an approximate index is to find.
-        top_k: how many best items.
+        kind: exact, hnsw or ivf; None: exact up to a million items; for more items hnsw, unless
+            its recall is below `recall` or it is no faster than an exact search.
+        recall: the share of the exact best items that an approximate index must find.
+        top_k: the number of best items.
     """
 
     kind: str | None = None
@@ -63,12 +63,12 @@ class IndexSettings:
     top_k: int = 100
 
 
-# what an index's rankings are, beside those of an evaluation
+# how rankings through an index compare with those of an evaluation
 Evaluate = Callable[[ItemIndex], dict[str, Any]]
 
 
 def check_index_settings(out: Path, settings: IndexSettings) -> None:
-    """Check what is asked for.
+    """Check the settings.
 
     Raises:
         UserError: with every mistake.
@@ -133,21 +133,21 @@ def make_index(
 
 @dataclass(frozen=True)
 class _Built:
-    """An index that can be written."""
+    """An index that was built and measured."""
 
     kind: str  # exact, hnsw or ivf
     search: Search  # its search
     index: Any = None  # of faiss; None: it is exact
     parameters: Mapping[str, int] = field(default_factory=dict)  # of faiss
     measured: Mapping[str, Any] = field(default_factory=dict)  # by `measure`
-    # what was measured of an approximate index that it is better than
+    # measurements of an approximate index that was discarded for it
     instead_of: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _approximate(
     kind: str, items: ItemTable, exact: _Built, query_QD: np.ndarray, settings: IndexSettings
 ) -> _Built:
-    """Build an approximate index, choose its effort by half of the queries, measure the others."""
+    """Build an approximate index, tune its effort on half of the queries, measure on the rest."""
     started, top_k = time.perf_counter(), min(settings.top_k, len(items.ids))
     index, parameters = _build(kind, items)
     built_s = time.perf_counter() - started
@@ -162,7 +162,7 @@ def _approximate(
 
 
 def why_exact(built: _Built, recall: float) -> str | None:
-    """Return why an exact search is better than an approximate index; None if it is not."""
+    """Return why an exact search is better than an approximate index, or None."""
     measured = built.measured
     if built.index is None:
         return None
@@ -221,7 +221,7 @@ def _build(kind: str, items: ItemTable) -> tuple[Any, dict[str, int]]:
 def _tune(
     index: Any, kind: str, exact: Search, query_QD: np.ndarray, top_k: int, recall: float
 ) -> dict[str, int]:
-    """Return the least effort, of powers of two, that finds enough; else the greatest."""
+    """Return the least power of two as effort that reaches the recall, or the greatest effort."""
     name = "ef_search" if kind == "hnsw" else "num_probes"
     largest = MAX_EF_SEARCH if kind == "hnsw" else index.nlist
     effort = 16 if kind == "hnsw" else 1
@@ -235,7 +235,7 @@ def _tune(
 
 
 def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
-    """Return what people read about an index."""
+    """Return the description of an index that is printed."""
     measured = facts["measured"]
     effort = ", ".join(f"{name} {value}" for name, value in facts["parameters"].items())
     recalls = _recalls(measured)

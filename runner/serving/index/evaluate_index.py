@@ -31,7 +31,7 @@ from runner.training.loops.evaluate_split import evaluate_split, select_splits
 from runner.training.loops.recorder import reduce_metrics
 from runner.training.state import restore_weights
 
-MRR_DEPTH = 100  # items that are searched for mrr, which has no cutoff; later ranks count as none
+MRR_DEPTH = 100  # items searched for mrr, which has no cutoff; later ranks count 0
 
 
 def evaluate_index(
@@ -47,8 +47,8 @@ def evaluate_index(
         allowed: packages that a `_target_` may name besides ours.
 
     Returns:
-        `split`, `rows_from`, and `evaluated` and `through_index`: ranking metric -> value. A row's
-        item that the index does not find has no rank.
+        `split`, `rows_from`, and `evaluated` and `through_index`: ranking metric -> value. An item
+        that the index does not find has an infinite rank.
 
     Raises:
         UserError: if the run is not the one that was exported.
@@ -80,7 +80,7 @@ def evaluate_index(
 
 
 def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) -> dict[str, float]:
-    """Return the metrics of a split whose ranks are the places in what the index finds."""
+    """Return the metrics of a split with ranks taken from the results of the index."""
     assert job.source_checkpoint is not None
     run_dir = job.source_checkpoint.path.parent.parent
     inputs = find_run_inputs(job.config, job.dataset, run_dir)
@@ -99,9 +99,9 @@ def _evaluate_through(job: Job, scorer: Scorer, index: ItemIndex, split: str) ->
 
 
 def find_ranks(scorer: Scorer, index: ItemIndex, rows: EncodedRows, depth: int) -> np.ndarray:
-    """Return the rank of each row's item among those that are found, [B], infinite for none.
+    """Return the rank of each row's item among the items found, [B]; infinite if it is not found.
 
-    Equal scores count against the item, as in an evaluation.
+    Ties count against the item, as in an evaluation.
     """
     item = find_item_feature(scorer.artifact)
     assert item is not None

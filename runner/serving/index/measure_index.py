@@ -1,4 +1,4 @@
-"""What an index finds, and how long it takes.
+"""Measures the recall and the speed of an index.
 
 Q queries, K best items, D width.
 """
@@ -13,28 +13,28 @@ import numpy as np
 
 from runner.serving.items.item_index import Search
 
-SINGLE_QUERIES = 100  # that are timed one by one
+SINGLE_QUERIES = 100  # queries timed one by one
 TIMES = ("ms_a_query", "ms_a_query_in_batches")
 
 
 def lower_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
-    """Return the share that other queries are likely to find: two standard errors less."""
+    """Return a lower bound of the recall on other queries: the mean less two standard errors."""
     recall_Q = _recalls(found_QK, expected_QK)
     return float(recall_Q.mean() - 2 * recall_Q.std() / len(recall_Q) ** 0.5)
 
 
 def _recalls(found_QK: np.ndarray, expected_QK: np.ndarray) -> np.ndarray:
-    """Return the share of the expected positions that was found, for each query."""
+    """Return the recall of each query: the share of the expected positions that was found."""
     hits = [np.isin(expected, found).mean() for found, expected in zip(found_QK, expected_QK)]
     return np.array(hits)
 
 
 def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> dict[str, Any]:
-    """Measure what a search finds and how long it takes.
+    """Measure the recall and the time of a search.
 
     Returns:
-        `queries`, their number; `recall@10` and `recall@K`, the shares of the exact best items that
-        are found; `ms_a_query` of queries one by one (the median), and `ms_a_query_in_batches`.
+        `queries`, their number; `recall@10` and `recall@K`; `ms_a_query`, the median of queries one
+        by one, and `ms_a_query_in_batches`.
     """
     found, _ = search(query_QD, top_k)
     expected, _ = exact(query_QD, top_k)

@@ -1,6 +1,6 @@
 """Finds the items with the best scores for a query: exactly, or by an approximate index of faiss.
 
-It works on Arrow and NumPy alone, so that a scorer can use it. I items, R rows, K best items,
+It needs only Arrow and NumPy, so that a scorer can use it. I items, R rows, K best items,
 L length of the history, D width.
 """
 
@@ -25,8 +25,8 @@ from runner.serving.rows.outputs import TOP_ITEMS, TOP_SCORES
 
 KINDS = ("exact", "hnsw", "ivf")
 FAISS_FILE = "index.faiss"
-MAX_SCORES = 1 << 24  # of queries with items, in memory at once
-ROWS_AT_ONCE = 2048  # whose histories are compared with what was found
+MAX_SCORES = 1 << 24  # scores of queries and items in memory at once
+ROWS_AT_ONCE = 2048  # rows whose histories are compared with the results at once
 NO_INDEX = "no index; `python -m runner index MODEL` makes one"
 
 # queries [R, D] and a number of items -> positions [R, n], -1 for none, and scores [R, n]
@@ -39,7 +39,7 @@ class ItemIndex:
 
     ids: pa.Array  # [I] raw ids, int64 or string
     rows_I: np.ndarray  # the items' rows in their table
-    search: Search  # finds the positions of the best items
+    search: Search  # returns the positions of the best items
     # of the index; empty for one that was never written
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class ItemIndex:
         Args:
             query_RD: float32.
             top_k: K.
-            seen: rows of the table that are left out, [R, L], and how many of them count, [R].
+            seen: rows of the table that are left out, [R, L], and their number, [R].
 
         Returns:
             Positions [R, K], -1 where there are no more items, and their scores [R, K].
@@ -72,7 +72,7 @@ class ItemIndex:
         return np.concatenate(positions), np.concatenate(scores)
 
     def table_rows(self, items: Sequence[int | str]) -> list[int]:
-        """Return the rows of the table of raw ids; ids that the index does not know have none."""
+        """Return the table rows of raw ids, without those of ids that the index does not know."""
         if not items:
             return []
         positions = pc.index_in(pa.array(items, self.ids.type), self.ids).drop_null()
@@ -135,7 +135,7 @@ def item_columns(
 def search_exactly(
     vectors_ID: np.ndarray, query_RD: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions and scores of the best items, best first; of equal ones the first."""
+    """Return the positions and scores of the best items, best first; ties go to the first."""
     step = max(1, MAX_SCORES // max(1, len(vectors_ID)))
     positions, scores = [], []
     for start in range(0, max(1, len(query_RD)), step):
@@ -151,11 +151,11 @@ def search_exactly(
 
 
 def _best_positions(scores_RI: np.ndarray, count: int) -> np.ndarray:
-    """Return the positions of the best items in ascending order; of equal ones the first."""
+    """Return the positions of the best items, ascending; ties go to the first."""
     worst = scores_RI.shape[1] - count
     best_RK = np.sort(np.argpartition(scores_RI, worst, axis=1)[:, worst:], axis=1)
     least_R1 = np.take_along_axis(scores_RI, best_RK, 1).min(axis=1, keepdims=True)
-    # which of the equal ones at the boundary are among them is chance
+    # which of the tied items at the boundary are included is arbitrary
     for row in np.flatnonzero((scores_RI >= least_R1).sum(axis=1) > count):
         above = np.flatnonzero(scores_RI[row] > least_R1[row])
         equal = np.flatnonzero(scores_RI[row] == least_R1[row])
@@ -164,11 +164,11 @@ def _best_positions(scores_RI: np.ndarray, count: int) -> np.ndarray:
 
 
 def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
-    """Open an index after its files were checked against their hashes.
+    """Open an index after checking its files against their hashes.
 
     Args:
         path: the folder.
-        model: what it must have been made of: keys of `manifest["model"]` and their values.
+        model: the model it must be of: keys of `manifest["model"]` and their values.
 
     Raises:
         UserError: for a folder that is no index, is damaged, or is of another model.
@@ -188,7 +188,7 @@ def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
 
 
 def read_index_manifest(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Read and check what an index says of itself, as `open_index` does. Imports no faiss.
+    """Read and check the manifest of an index, as `open_index` does. Imports no faiss.
 
     Raises:
         UserError: as `open_index`, and for a package that is missing.
@@ -215,7 +215,7 @@ def search_by_faiss(index: Any, parameters: Mapping[str, int]) -> Search:
     """Return the search of a faiss index.
 
     Args:
-        index: its positions are those of the items.
+        index: of faiss, with the positions of the items.
         parameters: `ef_search` of HNSW, or `num_probes` of IVF.
     """
     if "ef_search" in parameters:
@@ -234,7 +234,7 @@ def check_faiss(kind: str) -> None:
     """Check that faiss is installed.
 
     Raises:
-        UserError: with the words that install it.
+        UserError: with the command that installs it.
     """
     for missing in missing_extra(f"an index of kind {kind}", "ann", "faiss"):
         raise UserError(f"{missing}; --kind exact needs nothing")

@@ -21,12 +21,12 @@ from runner.errors import UserError, first_line
 from runner.serving.artifact.folder import EXPORT_AGAIN, MANIFEST, Artifact, require_graph
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
-QUERY_ROWS = "query_rows.parquet"  # the raw rows that the queries are of
+QUERY_ROWS = "query_rows.parquet"  # the raw rows of the queries
 
 
 @dataclass(frozen=True)
 class ItemTable:
-    """The items that can be found. Rows of unknown and missing values are not among them."""
+    """The items that can be found, without the table rows of unknown and missing values."""
 
     ids: pa.Array  # [I] raw ids, int64, uint64 or string
     rows_I: np.ndarray  # int64: the items' rows in their table, ascending
@@ -34,16 +34,16 @@ class ItemTable:
 
 
 def find_item_feature(artifact: Artifact) -> IdSpec | None:
-    """Return the feature whose ids are the items; None if a vector is not made of an id alone."""
+    """Return the feature with the ids of items; None if an item's vector depends on more."""
     graphs = [graph for graph in artifact.graphs if graph.name == "items"]
     names = [name for graph in graphs for group in graph.groups for name in group.features]
     return _id_spec(artifact.raw.declared.ids, names[0]) if len(names) == 1 else None
 
 
 def find_history(artifact: Artifact) -> str | None:
-    """Return the name of the sequence of the same items, which a search leaves out.
+    """Return the name of the sequence of items that a search leaves out, the history.
 
-    None if there is none, or the model's evaluation does not leave it out.
+    None if there is none, or if the model's evaluation does not leave it out.
     """
     item, ids = find_item_feature(artifact), artifact.raw.declared.ids
     if item is None or not artifact.manifest.get("leave_history_out"):
@@ -61,10 +61,10 @@ def _id_spec(ids: Sequence[IdSpec], name: str) -> IdSpec:
 def item_ids(
     ids: Sequence[IdSpec], fitted: FittedTransforms, feature: str
 ) -> tuple[np.ndarray, int]:
-    """Return the raw id [I] of each row of a feature's table, and how many rows stand for no item.
+    """Return the raw id [I] of each row of a feature's table, and how many rows have no item.
 
-    Ids that were hashed cannot be told from their row, so the row's number stands for them; texts
-    of a vocabulary are known by their hash.
+    If ids were hashed to rows, the number of the row stands for them; texts of a vocabulary are
+    represented by their hash.
     """
     spec = _id_spec(ids, feature)
     ids_I = np.arange(fitted.num_rows[spec.table_name])
@@ -76,7 +76,7 @@ def item_ids(
 
 
 def name_items(ids_I: np.ndarray, texts: Mapping[int, str] | None) -> pa.Array:
-    """Return items by the texts of their hashes, where these are known, or by their raw ids."""
+    """Return items with the texts of their hashes as ids, if these are known."""
     return pa.array([texts.get(h, str(h)) for h in ids_I.tolist()] if texts else ids_I)
 
 
@@ -90,7 +90,7 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     """Read the items of an artifact.
 
     Raises:
-        UserError: for a model without them, with the reason.
+        UserError: for a model without items, with the reason.
     """
     if (why := why_no_items(artifact)) is not None:
         raise UserError(f"{artifact.path}: {why}")
@@ -101,7 +101,7 @@ def read_items(file: Path, again: str) -> ItemTable:
     """Read the items of a model or an index, whose hash was verified.
 
     Raises:
-        UserError: for other columns, with what to do again.
+        UserError: for other columns, with the command to run again.
     """
     table = read_parquet(file)
     try:
@@ -153,7 +153,7 @@ def _read_listed(artifact: Artifact, name: str) -> pa.Table:
 
 
 def vectors_as_lists(vectors_RD: np.ndarray, bad_R: np.ndarray | None = None) -> pa.Array:
-    """Return a column of vectors, as lists of one length; null for bad rows."""
+    """Return a column of vectors as lists of equal length; null for bad rows."""
     flat = pa.array(np.ascontiguousarray(vectors_RD, np.float32).reshape(-1))
     mask = None if bad_R is None else pa.array(bad_R)
     return pa.FixedSizeListArray.from_arrays(flat, vectors_RD.shape[1], mask=mask)

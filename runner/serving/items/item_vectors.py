@@ -1,4 +1,4 @@
-"""The vectors of all items and of some queries, by the graphs of an exported retrieval model.
+"""Computes the vectors of all items and some queries with the graphs of an exported model.
 
 I items, R rows, D width.
 """
@@ -49,7 +49,7 @@ class GraphRunner(Protocol):
 
 
 def make_item_table(scorer: GraphRunner, texts: Mapping[int, str] | None = None) -> ItemTable:
-    """Return the items of a model with the vectors that its graph gives.
+    """Return the items of a model with the vectors computed by its graph.
 
     Args:
         scorer: of a retrieval model whose items have no feature but their id.
@@ -64,10 +64,10 @@ def make_item_table(scorer: GraphRunner, texts: Mapping[int, str] | None = None)
 
 
 def with_vectors_of(items: ItemTable, scorer: GraphRunner) -> ItemTable:
-    """Return the items of an older version with the vectors and the rows that a model has now.
+    """Return the items of an older version with the vectors and rows of the present one.
 
     Args:
-        items: they tell the texts of hashes; a text that is not among them is its hash.
+        items: the source of the texts of hashes; other hashes stay as ids.
         scorer: of the newer version.
     """
     texts = None
@@ -95,11 +95,11 @@ def query_columns(artifact: Artifact) -> tuple[str, ...]:
 
 
 def write_queries(folder: Path, scorer: GraphRunner, rows: pa.Table) -> None:
-    """Write the vectors of some rows, by which an index is measured, and the rows themselves.
+    """Write query vectors of some rows, on which an index is measured, and the rows themselves.
 
     Args:
         folder: of the artifact.
-        scorer: of the model as it is now.
+        scorer: of the present version.
         rows: with the raw columns of the query. Those that cannot be read are left out.
     """
     features = graph_features([require_graph(scorer.artifact, "query")])

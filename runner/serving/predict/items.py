@@ -1,4 +1,4 @@
-"""The best items of the rows that a prediction scores: over all items, or in an index.
+"""Finds the best items of the rows of a prediction: among all items, or with an index.
 
 B rows of a batch, I items, K best items, L sequence length, D width.
 """
@@ -51,15 +51,15 @@ class IndexSearch:
 class ExactSearch:
     """A search over all items, on the model's device.
 
-    Left out are the rows of a vocabulary's unknown and missing values, and with
-    `leave_history_out` the items of the row's history, as in the rankings of evaluations.
+    As in the rankings of evaluations, it leaves out the rows of unknown and missing values and,
+    with `leave_history_out`, the items of the row's history.
 
     Args:
         model: whose items are searched.
         transforms: of the run.
         top_k: K.
         leave_history_out: see above.
-        training: the table of the training, which tells the texts of items; None: there is none.
+        training: the table of the training, to find the texts of items; None: there is none.
     """
 
     def __init__(

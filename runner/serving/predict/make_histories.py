@@ -1,4 +1,4 @@
-"""Makes a row for each user of some events, with the history by which their next items are found.
+"""Makes a row with the history of each user of some events, to predict their next items.
 
 R rows of a chunk.
 """
@@ -65,12 +65,12 @@ def write_histories(
 ) -> int:
     """Write a row for each user of some events, with the columns that `predict` reads.
 
-    Histories are those of the run: the newest `max_length` events that count as positive, of the
-    last session if there are sessions, of items that the run knows. Other columns are those of the
-    user's last event; the item is empty, since it is what is sought.
+    As in the run, a history is the newest `max_length` positive events with known items, of the
+    last session if there are sessions. Other columns are those of the user's last event; the item
+    is empty, since it is to be predicted.
 
     Args:
-        run: a run on interactions; a folder stands for the run that `find_run` finds.
+        run: a run on interactions, or a folder in which `find_run` finds one.
         inputs: files, folders, globs or URLs of events with the columns of the training.
         out: the new Parquet file.
         overrides: settings that differ from the run's, such as `dataset.on_bad_rows=skip`.
@@ -109,7 +109,7 @@ def write_histories(
 
 
 def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:
-    """Write blocks of rows to a file that appears whole; return how many rows it has."""
+    """Write blocks of rows to a file, which appears when complete; return its number of rows."""
     path, writer, num_rows = scratch / "rows.parquet", None, 0
     for block in blocks:
         writer = writer or pq.ParquetWriter(path, block.schema)
@@ -180,8 +180,8 @@ def _write_events(
     """Write the events of a chunk with their raw columns to the partitions of their users.
 
     Returns:
-        How many are left out, since the run does not know their items; and the users of all good
-        rows, each once.
+        The number of events left out since the run does not know their items, and the distinct
+        users of all good rows.
     """
     assert chunk.table is not None
     settings, features = table.events, table.features

@@ -1,4 +1,4 @@
-"""The model of a run as evaluations use it: it scores encoded parts.
+"""Loads the model of a run as evaluations use it, and scores encoded parts.
 
 B rows of a batch, R rows of a part, T tasks, K best items, D width.
 """
@@ -68,7 +68,7 @@ class RunModel:
 
     Args:
         config: of the run, resolved and checked.
-        checkpoint: whose weights are taken.
+        checkpoint: its weights are loaded.
         transforms: of the run.
         allowed: packages that a `_target_` may name besides ours.
 
@@ -100,7 +100,7 @@ class RunModel:
         self.schema = dataset.schema
         self.transforms, self.checkpoint = transforms, checkpoint
         self.columns: Columns = transforms.columns
-        # that of an evaluation in one process: rounding may depend on the size of a batch
+        # as an evaluation in one process has: rounding may depend on the size of a batch
         self.batch_size = trainer.batch_size * trainer.num_processes
         self._config = config
 
@@ -109,10 +109,10 @@ class RunModel:
         return self.context.model
 
     def check_outputs(self, outputs: Outputs) -> None:
-        """Check that the model can give what is to be written.
+        """Check that the model has the requested outputs.
 
         Raises:
-            ConfigError: for vectors of a model that does not retrieve, and more items than exist.
+            ConfigError: for vectors of a model without retrieval, and for more items than exist.
         """
         if not outputs.needs_retrieval:
             return
@@ -138,10 +138,10 @@ class RunModel:
     ) -> Callable[[EncodedPart], pa.Table]:
         """Return the function that scores a part: kept columns, then those of `outputs`.
 
-        Bad rows have no values but those of kept columns that could be read.
+        Bad rows have null values, except in kept columns that could be read.
 
         Args:
-            training: the table of the training, which tells the texts of the best items.
+            training: the table of the training, to find the texts of the best items.
 
         Raises:
             ConfigError: for outputs that the model cannot give.
@@ -224,7 +224,7 @@ class RunModel:
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities in float64, which keep apart whatever logits in float32 do."""
+    """Return probabilities in float64, so that distinct float32 logits stay distinct."""
     with np.errstate(over="ignore"):
         probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
     return probabilities

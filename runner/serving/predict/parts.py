@@ -1,7 +1,7 @@
 """The folder of a prediction: its manifest, its parts, and whether it is complete. No torch here.
 
-A part that exists is whole: it is written aside, synced, and renamed. So a prediction may be killed
-at any instant, and goes on with the parts that are missing.
+A part that exists is complete: it is written under another name, synced, and renamed. So a killed
+prediction continues with the missing parts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from runner.rundir.lock import LOCK_FILE, FolderLock, LockedError, describe_hold
 from runner.serving.artifact.folder import hash_file
 
 FORMAT = 1
-OPENING_S = 600  # within which the ranks of a launcher have all started
-# readers of a folder of Parquet files pass over names that begin with an underscore
+OPENING_S = 600  # within which all ranks of a launcher must have started
+# readers of a folder of Parquet files ignore names that begin with an underscore
 MANIFEST_FILE, SUMMARY_FILE = "_manifest.json", "_result.json"
 BAD_ROWS_KEY = b"bad_rows"  # in the metadata of a part: their number and the first of them
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Return where a part lies, or will lie."""
+    """Return the path of a part, which need not exist."""
     return folder / f"part-{number:06d}.parquet"
 
 
@@ -42,19 +42,19 @@ def input_fingerprint(files: Sequence[DataFile], partitions: Mapping[str, Any]) 
     """Return the hash of the names, sizes and contents of the files, in their order.
 
     Args:
-        partitions: the values of their folders that are read, if any are.
+        partitions: values read from the names of their folders, if any are.
     """
     text = json.dumps([*(file.fingerprint() for file in files), *([partitions] * bool(partitions))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:
-    """Return eight digits that tell one prediction from another."""
+    """Return a hash of eight digits that identifies a prediction."""
     return hashlib.sha256(dumps(manifest).encode()).hexdigest()[:8]
 
 
 def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a folder holds this prediction; otherwise it may begin there.
+    """Return whether a folder holds this prediction; if not, it is free for it.
 
     Raises:
         UserError: if it holds another prediction, or anything else.
@@ -81,17 +81,17 @@ def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
 
 
 def open_output(folder: Path, manifest: Mapping[str, Any]) -> FolderLock:
-    """Make and lock the folder of a prediction, or the one that holds it already.
+    """Make and lock the folder of a prediction, or lock the existing one.
 
     Raises:
         UserError: if another process writes there, and as `check_output`; nothing was changed then.
     """
-    check_output(folder, manifest)  # before there is a lock in the folder of somebody else
+    check_output(folder, manifest)  # before a lock is put into a folder with other content
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         try:
-            # again, as another prediction may have begun and ended before this one had the lock
+            # once more: another prediction may have run before this one had the lock
             if not check_output(folder, manifest):
                 write_json(folder / MANIFEST_FILE, manifest)
         except BaseException:
@@ -108,7 +108,7 @@ def open_output(folder: Path, manifest: Mapping[str, Any]) -> FolderLock:
 
 
 def remove_unbegun(folder: Path, *, with_folder: bool) -> None:
-    """Remove what `open_output` has written, if no part has been written since.
+    """Undo `open_output`, if no part has been written since.
 
     Args:
         folder: of a prediction that was refused, still locked.
@@ -127,7 +127,7 @@ def await_output(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Wait until rank 0 has opened the folder of a prediction.
 
     Raises:
-        UserError: if it does not, and as `check_output`.
+        UserError: if it is not opened in time, and as `check_output`.
     """
     deadline = time.monotonic() + OPENING_S
     while not check_output(folder, manifest):
@@ -154,7 +154,7 @@ def check_writable(rows: pa.Table) -> None:
 def write_part(
     folder: Path, number: int, rows: pa.Table, num_bad_rows: int, messages: Sequence[str]
 ) -> None:
-    """Write a part, whose bytes depend on nothing but these arguments.
+    """Write a part; its bytes depend on these arguments only.
 
     Raises:
         OSError: if it cannot be written, such as on a full disk; nothing of it is left then.
@@ -162,9 +162,9 @@ def write_part(
     facts = json.dumps({"count": num_bad_rows, "examples": list(messages)})
     rows = rows.replace_schema_metadata({BAD_ROWS_KEY: facts})
     path = part_path(folder, number)
-    # a part is one rank's, so that nobody else writes under this name
+    # a part belongs to one rank, so that no other process writes under this name
     temporary = path.with_name(f".{path.name}.tmp")
-    # scores and vectors hardly repeat: to look for dictionaries would be most of the work
+    # scores and vectors hardly repeat: building dictionaries would take most of the time
     repeating = [_leaf(column) for column in rows.schema if not _holds_floats(column.type)]
     try:
         with temporary.open("wb") as file:
@@ -179,7 +179,7 @@ def write_part(
             os.fsync(file.fileno())
         temporary.rename(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk has no room for half a part
+        temporary.unlink(missing_ok=True)  # do not leave half a part on a full disk
         raise
     sync_path(folder)
 
@@ -193,13 +193,13 @@ def _holds_floats(type_: pa.DataType) -> bool:
 
 
 def _leaf(column: pa.Field) -> str:
-    """Return what Parquet calls the values of a column."""
+    """Return the name that Parquet gives to the values of a column."""
     return f"{column.name}.list.element" if _is_list(column.type) else str(column.name)
 
 
 @dataclass
 class PartsSummary:
-    """The rows of the parts that are there."""
+    """The counts of rows in the existing parts."""
 
     num_parts: int = 0
     num_rows: int = 0
@@ -216,7 +216,7 @@ def summarize_parts(folder: Path) -> PartsSummary:
     """
     summary = PartsSummary()
     for path in sorted(folder.glob("part-*.parquet")):
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # opening a pipe would block
             raise UserError(_not_what_was_written(path, "it is no file"))
         try:
             with pq.ParquetFile(path) as part:
@@ -232,19 +232,19 @@ def summarize_parts(folder: Path) -> PartsSummary:
 
 
 def write_summary(folder: Path, summary: PartsSummary) -> None:
-    """Write `_result.json`: the prediction is complete, and each part has this hash."""
+    """Write `_result.json`, which marks the prediction as complete, with the hash of each part."""
     hashes = {path.name: hash_file(path) for path in sorted(folder.glob("part-*.parquet"))}
     result = {"status": "completed", **vars(summary), "sha256": hashes}
     write_json(folder / SUMMARY_FILE, result)
 
 
 def check_parts(folder: Path) -> None:
-    """Check that the parts of a prediction that was complete are as they were then.
+    """Check that the parts of a complete prediction have not changed.
 
-    If one is gone, `_result.json` goes, too, since what it says is no longer so.
+    If one is missing, `_result.json` is removed, since the prediction is no longer complete.
 
     Raises:
-        UserError: for one that is not, or a `_result.json` that is damaged.
+        UserError: for a changed part, or a `_result.json` that is damaged.
     """
     if not (folder / SUMMARY_FILE).exists():
         return

@@ -1,4 +1,4 @@
-"""The plan of a prediction: everything that can be wrong is checked here. Imports no torch."""
+"""Plans a prediction, and checks everything that can be wrong. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from runner.serving.rows.input import InputTable, check_kept_columns, find_forma
 from runner.serving.rows.outputs import Outputs
 from runner.serving.rows.transforms import find_training_table, read_transforms
 
-PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
+PART_ROWS = 1 << 16  # about so many: parts hold whole batches, so that none is cut by a boundary
 _NOT_MADE = ("callbacks", "delivery", "launcher", "remote", "search", "tracker")
-OWN_KEYS = ("run", "loop", "hydra.run.dir")  # settings that a prediction has words for
+OWN_KEYS = ("run", "loop", "hydra.run.dir")  # settings that flags of a prediction replace
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def make_plan(
     overrides: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> PredictionPlan:
-    """Check everything, and find out what is to be done. Writes nothing.
+    """Check all arguments, and plan the prediction. Writes nothing.
 
     Args:
         run: a run directory, or a folder whose newest run is meant.
@@ -85,7 +85,7 @@ def make_plan(
             finds again.
         keep: columns of the input to carry over.
         rows: rows of a part; by default about 65,536.
-        outputs: what is written beside the kept columns.
+        outputs: the columns that are written in addition to the kept ones.
         overrides: settings that differ from those of the run.
         allow: packages of yours whose code the configuration may name.
 
@@ -150,12 +150,12 @@ def make_plan(
 
 
 def _written_names(transforms: Transforms, outputs: Outputs, *, has_labels: bool) -> list[str]:
-    """Return the columns that are written beside the kept ones."""
+    """Return the names of the columns that are written in addition to the kept ones."""
     labels = transforms.columns.labels
     written = outputs.column_names(labels)
     if has_labels:
         written += [f"label_{label.name}" for label in labels]
-        if transforms.declared.weight not in (None, "weight"):  # which is kept, under that name
+        if transforms.declared.weight not in (None, "weight"):  # it is kept, under that name
             written.append("weight")
     return written
 
@@ -185,7 +185,7 @@ def _open_table(
 def _describe_settings(
     config: Mapping[str, Any], table: InputTable, batch_size: int
 ) -> dict[str, Any]:
-    """Return the settings on which scores depend, to the last digit, and those of the reading."""
+    """Return the settings that scores depend on bit for bit, and those of reading."""
     trainer = config["trainer"]
     return {
         "batch_size": batch_size,
@@ -201,7 +201,7 @@ def _describe_settings(
 def _describe_outputs(
     outputs: Outputs, config: Mapping[str, Any], checkpoint: Checkpoint
 ) -> dict[str, Any]:
-    """Return what tells outputs from others; an index by its hash, wherever it lies.
+    """Return the identity of outputs for the manifest; an index counts by its hash, not its path.
 
     Raises:
         UserError: for an index of another model.
@@ -214,7 +214,7 @@ def _describe_outputs(
 
 
 def index_model(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what an index must have been made of, to be searched with a run's queries."""
+    """Return the facts that an index must have in its manifest to be used with a run."""
     return {
         "checkpoint": checkpoint_hash(checkpoint.path),
         "weights": "ema" if uses_average(config["trainer"]) else "trained",
@@ -233,13 +233,13 @@ def compose_for_prediction(
 
     Raises:
         ConfigError: with every mistake.
-        UserError: for a setting that says what the run is.
+        UserError: for a setting that an argument of `predict` replaces.
     """
     for word in overrides:
         if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
             raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
     composed = with_kept_schema(compose(overrides, from_run=run))
-    # what these groups read of the environment goes nowhere, since a prediction makes none of them
+    # what these groups read of the environment is not sent: a prediction makes none of their parts
     reads = [read for read in composed.sent_reads if read[0].split(".")[0] not in _NOT_MADE]
     composed = replace(composed, sent_reads=tuple(reads), has_begun=True)
     check_composed(composed, allowed, has_loss=False)
@@ -260,14 +260,14 @@ def _input_table(
 
 
 def describe_unread(inputs: Sequence[str], format_: str) -> list[str]:
-    """Return a warning of each folder with files whose format is another one."""
+    """Return a warning for each folder that has files of another format."""
     return [f"warning: {n}" for path in inputs for n in describe_other_formats(path, format_)]
 
 
 def text_settings(
     dataset: Mapping[str, Any], places: Mapping[str, Any], inputs: Sequence[str]
 ) -> dict[str, Any]:
-    """Return how an input is read: as the run's own data where both have the same format.
+    """Return the settings for reading an input: the run's own, if both have the same format.
 
     Args:
         dataset: of the run.
@@ -280,7 +280,7 @@ def text_settings(
     own_format = dataset.get("format", "parquet")
     format_ = find_format(inputs, own_format)
     names = ("delimiter", "quote", "decimal", "column_names") if format_ == own_format else ()
-    # of the schema, such as its delimiter, unless the run has set one; the usual quote is not set
+    # of the schema, such as its delimiter, unless the run has set it; a default quote is not set
     usual = (None, TextFormat.quote)
     said = {**places, **{n: v for n, v in dataset.items() if v not in usual}}
     known = (*names, "on_bad_rows", "max_bad_rows")

@@ -1,7 +1,7 @@
 """Scores the rows of files with the model of a run, in parts that survive a kill.
 
-Everything that can be wrong is checked before torch is imported. Each rank has the whole model and
-scores parts of its own; ranks never wait for each other, so their number changes no bit.
+Arguments are checked before torch is imported. Each rank has the whole model and scores its own
+parts. Ranks never wait for each other, and their number changes no bit of the output.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PARTS_AHEAD = 2  # encoded by a thread while the model scores
 
 @dataclass(frozen=True)
 class PredictedFiles:
-    """The folder of a prediction that is complete, and what lies in it."""
+    """The folder of a complete prediction, and a summary of its content."""
 
     folder: Path
     parts: PartsSummary
@@ -90,7 +90,7 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
 
 
 def _predict(plan: PredictionPlan) -> PredictedFiles | None:
-    """Score the parts that are missing in a folder that is open."""
+    """Score the missing parts of an open folder."""
     for note in [*changed_code_note(read_meta(plan.run)), *plan.notes]:
         print_status(note)
     if plan.lacks_texts:
@@ -113,7 +113,7 @@ def _predict(plan: PredictionPlan) -> PredictedFiles | None:
 
 
 def _work(plan: PredictionPlan, threads: int) -> ProcessResult:
-    """Score the parts of this rank; return how that ended, with the input's rows as message."""
+    """Score the parts of this rank; return its outcome, with the count of input rows as message."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         return score_missing_parts(plan, rank, size, threads)
@@ -124,7 +124,7 @@ def _work(plan: PredictionPlan, threads: int) -> ProcessResult:
 def score_missing_parts(
     plan: PredictionPlan, rank: int, num_ranks: int, threads: int
 ) -> ProcessResult:
-    """Write every part that is missing and this rank's, and count the rows of the input."""
+    """Write the missing parts of this rank, and count the rows of the input."""
     table = plan.table
     num_rows = [0]
 
@@ -156,11 +156,11 @@ def _score_parts(
     rank: int,
     num_ranks: int,
 ) -> float:
-    """Load the model, and score and write parts, one after another; return the seconds of that."""
+    """Load the model, then score and write parts, one after another; return the seconds it took."""
     from runner.serving.predict.model import RunModel  # torch enters here
 
     config = plan.config
-    if num_ranks > 1:  # each has its share of the cores; one alone has the threads of an evaluation
+    if num_ranks > 1:  # ranks share the cores; a single rank has the threads of an evaluation
         config = {**config, "trainer": {**config["trainer"], "num_threads": threads}}
     model = RunModel(config, plan.checkpoint, plan.transforms, plan.allowed)
     table = plan.table
@@ -193,7 +193,7 @@ def _score_parts(
 
 
 def _raise_failure(result: ProcessResult) -> None:
-    """Raise what has ended a rank.
+    """Raise the error that ended a rank.
 
     Raises:
         UserError: for a mistake of the user.
@@ -203,7 +203,7 @@ def _raise_failure(result: ProcessResult) -> None:
     if result.status == "refused":
         raise UserError(result.message)
     if result.code == 143:
-        os.kill(os.getpid(), signal.SIGTERM)  # ends this process as it has ended the ranks
+        os.kill(os.getpid(), signal.SIGTERM)  # end this process in the same way as the ranks
     if result.status == "interrupted":
         raise KeyboardInterrupt
     if not result.is_ok:
@@ -213,7 +213,7 @@ def _raise_failure(result: ProcessResult) -> None:
 def _finish(
     plan: PredictionPlan, before: PartsSummary, num_rows: int, seconds: float
 ) -> PredictedFiles | None:
-    """Say that the prediction is complete; None if other ranks are still at work.
+    """Mark the prediction as complete, and return its result; None if other ranks still work.
 
     Raises:
         UserError: if the input was changed while it was read.
@@ -245,14 +245,14 @@ def _finish(
     return PredictedFiles(plan.folder, parts)
 
 
-LEAST_VALUES, LEAST_SHARE = 100, 0.9  # of a column that is told
+LEAST_VALUES, LEAST_SHARE = 100, 0.9  # in columns that a note names
 
 
 class UnknownIds:
-    """Counts the values of each column that are not in its vocabulary.
+    """Counts the values of each column that are missing in its vocabulary.
 
     Args:
-        features: the columns that are scored.
+        features: the columns that the model reads.
     """
 
     def __init__(self, features: Declared) -> None:
@@ -260,7 +260,7 @@ class UnknownIds:
         self._counts = {name: np.zeros(2, np.int64) for name in self._names}  # unknown, all
 
     def add(self, rows: pa.Table, bad_R: np.ndarray) -> None:
-        """Count encoded rows, but for bad ones; missing values do not count."""
+        """Count the values of encoded rows, without bad rows and missing values."""
         if bad_R.any():
             rows = rows.filter(pa.array(~bad_R))
         for name in self._names:
@@ -270,7 +270,7 @@ class UnknownIds:
             self._counts[name] += (int((ids_V == UNKNOWN_ID).sum()), num_known)
 
     def notes(self) -> Iterator[str]:
-        """Yield a sentence on each column of which the model knows few values."""
+        """Yield a sentence on each column of whose values the model knows few."""
         for name, (unknown, count) in self._counts.items():
             if count >= LEAST_VALUES and unknown >= LEAST_SHARE * count:
                 yield (

@@ -1,4 +1,4 @@
-"""The rows of a run's own split as the input of a prediction, with their labels. No torch here."""
+"""Reads a split of a run's own data, with labels, as input of a prediction. No torch here."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from runner.serving.rows.input import InputTable, LocatedChunk, find_format
 
 @dataclass(frozen=True)
 class SplitTable(InputTable):
-    """The table that a run has learnt from, of which one split is scored."""
+    """The table of a run's training, of which one split is scored."""
 
     wanted: str = "test"  # the split
-    # where the splits of a split by time begin, as the training has found it
+    # where the splits begin in time, as determined by the training
     times: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -55,19 +55,19 @@ class SplitTable(InputTable):
 
 @dataclass(frozen=True)
 class SelectedRows(RowChunk):
-    """Some rows of a chunk, which know their places in it."""
+    """Some rows of a chunk, with their positions in it."""
 
     chunk: RowChunk | None = None
     rows_R: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def describe_row(self, row: int) -> str:
         assert self.chunk is not None
-        # a slice of these rows begins at a later one
+        # `first_row` is above 0 in a slice of these rows
         return self.chunk.describe_row(int(self.rows_R[self.first_row + row]))
 
 
 def _select_rows(chunk: RowChunk, mask_R: np.ndarray, *, gets_lines: bool) -> Iterator[RowChunk]:
-    """Yield the rows of a mask, then a row for each malformed line if they are this split's."""
+    """Yield the rows of a mask, then a row for each malformed line that belongs to this split."""
     mask_R = mask_R[: chunk.num_rows]
     if mask_R.any():
         rows_R, mask = np.flatnonzero(mask_R), pa.array(mask_R)
@@ -99,8 +99,8 @@ def open_split(
         keep: columns that are carried into the output.
 
     Raises:
-        UserError: for a split that there is not, a dataset whose rows are in no table, and files
-            that are gone.
+        UserError: for a split that does not exist, a dataset without a table, and files that are
+            missing.
     """
     recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
     declared, fitted = transforms.declared, transforms.fitted
@@ -124,7 +124,7 @@ def open_split(
         known = set(prepared.splits)
         files = [str(folder / name) for name in prepared.splits.get(split, ())]
         format_ = find_format(files, "parquet")
-        # the files of one split, all of whose rows are wanted
+        # the split has its own files: all rows are wanted
         table = SplitTable(format_, files, None, wanted="train", **common)
     if split not in known:
         raise UserError(unknown_choice("--split", split, [s for s in SPLITS if s in known]))

@@ -1,4 +1,4 @@
-"""Raw rows become the inputs of a run's model, by the transforms of its training. No torch here.
+"""Encodes raw rows as inputs of a run's model, with the transforms of its training. No torch here.
 
 R rows of a part.
 """
@@ -45,11 +45,11 @@ BOOLEAN_WORDS = (("true", "false"), ("True", "False"), ("TRUE", "FALSE"), ("t", 
 
 @dataclass(frozen=True)
 class Transforms:
-    """What a run's training has declared, and fitted, of the columns that it read."""
+    """The columns that a run's training declared, and what it fitted to them."""
 
     declared: Declared  # all columns, labels included
     fitted: FittedTransforms  # vocabularies, statistics, sizes of tables, and the types of ids
-    decimal: str = "."  # before the fractions of numbers in the training's texts
+    decimal: str = "."  # the decimal separator in the training's texts
 
     @property
     def features(self) -> Declared:
@@ -66,7 +66,7 @@ def load_transforms(declared: Declared, run: Path) -> Transforms:
     """Read the transforms that a run directory keeps.
 
     Raises:
-        DataError: if they are damaged, or are not those of the declared columns.
+        DataError: if they are damaged, or do not fit the declared columns.
     """
     folder = run / "data"
     fitted = FittedTransforms()
@@ -130,16 +130,16 @@ def plain_transforms(columns: Columns) -> Transforms:
 
 
 def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
-    """Give columns the types of their roles where their own do not tell what was learnt.
+    """Convert columns whose type differs from that of the training although their values may not.
 
-    They are those without any value, of which Arrow knows no type, and pandas says NaN, and
-    booleans and UUIDs that the training's files had as texts, such as `True` in CSV: they become
-    the texts in its vocabulary. Texts of UUIDs become bytes where it has these, and texts of
-    several numbers get decimal points where the training's had commas.
+    A column without values, of Arrow's type null or NaN in pandas, gets the type of its role.
+    Booleans and UUIDs that were texts in training, such as `True` in CSV, become the texts of its
+    vocabulary. Texts of UUIDs become bytes if it has these, and texts of several numbers get
+    decimal points if the training's had commas.
 
     Args:
         transforms: of the run.
-        table: columns, of which only those of the model's inputs change.
+        table: the columns; only inputs of the model change.
     """
     features = transforms.features
     numbers = {spec.column for spec in features.numbers}
@@ -165,7 +165,7 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
             continue
         elif name in texts and (uuids := read_uuids(table, name)) is not None:
             texts_R = pa.array([value and str(value) for value in uuids], pa.string())
-            # files with a type of UUIDs are learnt by their bytes
+            # UUIDs of files with a type for them are learnt as bytes
             if _knows(transforms, name, texts_R):
                 table = table.set_column(index, name, texts_R)
             continue
@@ -182,17 +182,17 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
 
 
 def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
-    """Return the words for true and false in the vocabulary of a column of ids; None: it has none.
+    """Return the words for true and false in the vocabulary of a column of ids, or None.
 
-    Where several are known, none is taken, since nobody knows which is meant.
+    If it has several pairs of words, the result is None, since any of them may be meant.
     """
     found = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
     return found[0] if len(found) == 1 else None
 
 
 def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
-    """Return texts with UUIDs as their sixteen bytes, as Parquet has them; None if none is one."""
-    # the lengths of most ids tell it, in a fraction of the time of the expression
+    """Return texts with UUIDs as sixteen bytes, as Parquet has them; None without any UUID."""
+    # most ids are too short, which is found much faster than by the expression
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < _UUID_LENGTH:
         return None
     are_uuids = pc.match_substring_regex(texts, _UUID_TEXT)
@@ -204,7 +204,7 @@ def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
 
 
 def _knows(transforms: Transforms, column: str, texts: pa.Array) -> bool:
-    """Tell whether any of some texts is in a vocabulary of a column of ids."""
+    """Tell whether any of the texts is in a vocabulary of a column of ids."""
     hashes = hash_texts(texts.drop_null())
     return any(
         bool(np.isin(hashes, transforms.fitted.vocabularies[spec.table_name]).any())
@@ -220,13 +220,13 @@ def check_input_types(
 
     Args:
         transforms: of the run.
-        input_schema: the types of the columns as they are read.
+        input_schema: the types of the columns as read.
         path: of the input, for messages.
         same_format: whether the input has the format of the run's data.
 
     Raises:
-        DataError: for a type that an input of the model cannot take, and for a column of which it
-            is not known whether its ids were texts or numbers.
+        DataError: for a type that an input of the model cannot have, and for a column whose ids
+            may have been texts or numbers in training.
     """
     features, known = transforms.features, transforms.fitted.id_types
     check_column_types(features, input_schema, path, is_input=True)
@@ -246,7 +246,7 @@ def check_input_types(
 
 @dataclass(frozen=True)
 class EncodedPart:
-    """A part whose rows the model can take; bad ones have harmless values and weight 0."""
+    """An encoded part; bad rows have harmless values and weight 0."""
 
     number: int
     first_row: int
@@ -263,9 +263,9 @@ class PartEncoder:
         transforms: of the run.
         keep: columns that are carried into the output.
         empty_rows: the columns that are read, without a row.
-        skip_bad_rows: bad rows are marked; otherwise the first is an error.
-        with_labels: rows have labels, which are checked as in training, and kept as `label_TASK`;
-            so is the `weight` of the rows, if the training has declared one.
+        skip_bad_rows: whether bad rows are marked; otherwise the first is an error.
+        with_labels: whether rows have labels, which are checked as in training and kept as
+            `label_TASK`, and so is the `weight`, if the training has declared one.
     """
 
     def __init__(
@@ -316,9 +316,9 @@ class PartEncoder:
         )
 
     def _encode_whole(self, part: InputPart) -> EncodedPart | None:
-        """Encode all pieces at once, which for small ones is much faster, if every row is good.
+        """Encode all pieces at once, which is much faster for small ones; None if a row is bad.
 
-        Otherwise return None: the slower way then reports a bad row with its place in its file.
+        Encoding them one by one then reports the bad row with its place in its file.
         """
         tables = [piece.table for piece in part.pieces if piece.table is not None]
         invalid = any(piece.invalid_values for piece in part.pieces)
@@ -357,7 +357,7 @@ class PartEncoder:
         return EncodedPart(part.number, part.first_row, rows, kept, bad_R, shown)
 
     def _with_unread_columns(self, rows: pa.Table, bad_R: np.ndarray) -> pa.Table:
-        """Add the columns that a batch has and a prediction does not read: labels and groups."""
+        """Add the columns of a batch that a prediction does not read: labels and groups."""
         zeros_R = pa.array(np.zeros(len(bad_R), np.int8))
         labels = [label.name for label in self._declared.labels]
         for name in [*labels, *(GROUP_PREFIX + name for name in self._declared.groups)]:

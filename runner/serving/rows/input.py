@@ -1,6 +1,6 @@
-"""The rows that a prediction reads, cut into parts of a fixed number of rows. Imports no torch.
+"""Reads the rows of a prediction, and cuts them into parts of a fixed size. Imports no torch.
 
-A part is scored and written whole, by any rank, so its rows depend on the input alone.
+A part is scored and written by a single rank, and its rows depend on the input only.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from runner.data.files.text_blocks import find_binary_format
 from runner.data.tabular.table_files import TableFiles
 from runner.errors import DataError, UserError
 
-MEMORY = DataFile("the table")  # the name of a table that lies in no file
-LocatedChunk = tuple[int, RowChunk]  # the number in the input of a chunk's first row, and the chunk
+MEMORY = DataFile("the table")  # names a table in memory in messages
+LocatedChunk = tuple[int, RowChunk]  # the number of a chunk's first row in the input, and the chunk
 
 
 @dataclass(frozen=True)
 class InputTable(TableFiles):
-    """Files to score, read as the training reads its own. `path` is a list, in the order of rows.
+    """Files to score, read as the files of a training. `path` is a list in the order of rows.
 
     Args:
         features: the columns of the model's inputs, without labels, weights and groups.
         keep: columns that are carried into the output. Those of text files stay texts, unless the
             model reads them as numbers.
-        id_types: column of ids -> what it held in training, as far as that is known.
+        id_types: column of ids -> its type in training, if known.
     """
 
     features: Declared = field(default_factory=lambda: Declared(labels=()))
@@ -81,18 +81,18 @@ class InputTable(TableFiles):
 
     @property
     def partition_texts(self) -> Collection[str]:
-        """Ids, unless they were numbers in training: a few folders do not tell what they are."""
+        """Columns of folders that are read as texts: ids, unless they were numbers in training."""
         types = text_column_types(self.features, Split("whole"))
         numbers = {name for name, held in self.id_types.items() if held == "integer"}
         return [n for n, type_ in types.items() if type_ == pa.string() and n not in numbers]
 
     @property
     def first_schema(self) -> tuple[str, pa.Schema]:
-        """The first file, and the types of its columns as they are read."""
+        """The first file, and the types of its columns as read."""
         return next(iter(self.schemas.items()))
 
     def num_rows(self, counted: int) -> int:
-        """Return the number of rows; `counted` are those that were yielded, or passed over."""
+        """Return the number of rows; `counted` is the number of those yielded or skipped."""
         return self.num_rows_estimate() if self.format == "parquet" else counted
 
     def empty_rows(self) -> pa.Table:
@@ -105,8 +105,8 @@ class InputTable(TableFiles):
         """Yield the rows in order.
 
         Args:
-            is_wanted: of a first row and the row after the last one; row groups of Parquet files
-                of which no row is wanted are not read.
+            is_wanted: takes a first row and the row after the last one; row groups of Parquet
+                files for which it is false are not read.
         """
         start = 0
         for file in self.files["train"]:
@@ -129,7 +129,7 @@ class InputTable(TableFiles):
 
 @dataclass(frozen=True)
 class InputPart:
-    """Part `number` of the input: its rows in order, as pieces of the files' chunks."""
+    """Part `number` of the input: its rows in order, as slices of the files' chunks."""
 
     number: int
     first_row: int
@@ -145,12 +145,12 @@ def cut_into_parts(
 ) -> Iterator[InputPart]:
     """Cut rows into parts of `part_rows` rows, of which the last one may be shorter.
 
-    Memory: a part and a chunk.
+    It holds a part and a chunk in memory.
 
     Args:
-        chunks: in the order of their rows; rows of parts that are not wanted may be left out.
+        chunks: in the order of their rows; rows of parts that are not wanted may be missing.
         part_rows: rows of a part.
-        is_wanted: whether the part of a number is yielded.
+        is_wanted: takes the number of a part, and returns whether it is yielded.
     """
     pieces: list[RowChunk] = []
     current = -1
@@ -171,7 +171,7 @@ def cut_into_parts(
 
 
 def slice_chunk(chunk: RowChunk, start: int, stop: int) -> RowChunk:
-    """Return rows [start, stop) of a chunk, which still know their place."""
+    """Return rows [start, stop) of a chunk, with their positions in the file."""
     if start == 0 and stop == chunk.num_rows:
         return chunk
     return replace(
@@ -189,9 +189,9 @@ def _find_lines(chunk: RowChunk, start: int, stop: int) -> Sequence[int]:
 
 
 def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
-    """Yield a chunk's rows, and in its place a row for each malformed line, without a table."""
+    """Yield a chunk's rows, with a row without a table in the place of each malformed line."""
     lines, done = (_find_lines(chunk, 0, chunk.num_rows) if chunk.malformed_lines else ()), 0
-    plain = replace(chunk, malformed_lines=())  # whose lines the chunk finds once
+    plain = replace(chunk, malformed_lines=())  # the chunk finds the lines once
     for line, text in chunk.malformed_lines:
         before = bisect_left(lines, line)
         if before > done:
@@ -232,11 +232,11 @@ class MemoryTable:
 
 
 def find_format(paths: Sequence[str], preferred: str) -> str:
-    """Return the format of the input's files, by their endings or their first bytes.
+    """Return the format of the input's files, by their endings or first bytes.
 
     Args:
         paths: files, folders, globs or URLs.
-        preferred: the format of the run's own data, where endings do not decide.
+        preferred: the format of the run's own data, used if endings do not decide.
 
     Raises:
         UserError: for files of several formats.
@@ -266,7 +266,7 @@ def _formats_of(path: str) -> set[str]:
 
 
 def check_kept_columns(keep: Sequence[str], written: Sequence[str]) -> None:
-    """Check that no kept column has the name of one that is written.
+    """Check that no kept column has the name of an output column.
 
     Raises:
         DataError: naming the column.

@@ -1,4 +1,4 @@
-"""What a prediction writes beside the kept columns. Imports no torch."""
+"""The output columns of a prediction in addition to the kept ones. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOP_ITEMS, TOP_SCORES = "top_items", "top_scores"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What is written for each row.
+    """The outputs that are written for each row.
 
     Args:
-        logits: the model's logits in place of probabilities; regressions have no logits.
+        logits: whether logits are written instead of probabilities; regressions have none.
         embeddings: names of `EMBEDDINGS` whose vectors are written as well.
         top_k: how many of the best items are written as well; 0 for none.
         index: a folder of `python -m runner index`, in which they are searched; None: all items
@@ -43,7 +43,7 @@ class Outputs:
 
     @property
     def needs_retrieval(self) -> bool:
-        """Whether only a model that multiplies a user's vector with an item's can give them."""
+        """Whether they need a retrieval model, which multiplies a user's and an item's vector."""
         return bool(self.top_k) or bool({"user", "item"} & set(self.embeddings))
 
     def score_name(self, label: LabelColumn) -> str:
@@ -51,7 +51,7 @@ class Outputs:
         return f"{'logit' if self.logits and label.kind == 'binary' else 'score'}_{label.name}"
 
     def column_names(self, labels: Sequence[LabelColumn]) -> list[str]:
-        """Return the names of all columns that are written beside the kept ones."""
+        """Return the names of all columns that are written in addition to the kept ones."""
         names = [self.score_name(label) for label in labels]
         names += [f"class_{name}" for name in dict.fromkeys(c.one_of for c in labels) if name]
         names += [f"embedding_{name}" for name in self.embeddings]

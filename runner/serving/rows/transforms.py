@@ -1,6 +1,6 @@
-"""Finds the transforms of a run, in its own directory where it keeps them. Imports no torch.
+"""Finds the transforms of a run, which it keeps in its directory. Imports no torch.
 
-The texts of ids, of which a vocabulary keeps the hashes, are in the files of its training.
+A vocabulary keeps hashes of texts; the texts themselves are in the files of the training.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
         run: its directory.
 
     Returns:
-        Those of the schema, as the training has read it unless `dataset` names another, for data
-        whose columns a user has declared; otherwise those of the prepared columns of a known data
-        set, whose ids are rows of tables already.
+        For columns declared by the user, the transforms of the schema that the training has read,
+        unless `dataset` names another; for a known data set, those of its prepared columns, whose
+        ids are rows of tables already.
 
     Raises:
         ConfigError: for a dataset that declares no columns.
         UserError: if the run's copy of the schema is damaged.
     """
-    # of a table that data servers have read
+    # of a table that was read by data servers
     dataset = {**dataset, **read_optional_json(run / "data" / TABLE_FILE)}
     if dataset.get("schema") is not None:
         fields = {k: v for k, v in dataset.items() if k in TableRecipe.__dataclass_fields__}
@@ -70,10 +70,10 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
 
 
 def with_id_types(fitted: FittedTransforms, recipe: TableRecipe) -> FittedTransforms:
-    """Return a run's transforms with the types of its ids, from its files if it kept none.
+    """Return a run's transforms with the types of its ids, read from its files if it kept none.
 
-    Earlier versions kept none. The types stay unknown if the files are gone, but for those of text
-    files, which their schema declares.
+    Earlier versions kept none. If the files are missing, the types stay unknown, except for text
+    files, whose schema declares them.
     """
     if fitted.id_types:
         return fitted
@@ -100,7 +100,7 @@ def read_texts(table: TableRecipe, fitted: FittedTransforms, spec: IdSpec) -> di
 
 
 def find_training_table(dataset: Mapping[str, Any], run: Path) -> TableRecipe | None:
-    """Return the table that a run has learnt from; None if it is no table, or its files are gone.
+    """Return the table of a run's training; None for other datasets, or if its files are missing.
 
     Args:
         dataset: the group of the run's configuration.

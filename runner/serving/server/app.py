@@ -33,7 +33,7 @@ from runner.serving.server.tensors import HEADER_LENGTH, parse_request, write_an
 
 LOG = logging.getLogger(__name__)
 VERSION_HEADER = "model-version"
-BODY_TIMEOUT_S = 30.0  # for a client to send its request
+BODY_TIMEOUT_S = 30.0  # within which a client must send its request
 RETRY_AFTER_S = 1
 # A larger body is parsed in a thread, so that meanwhile others are answered.
 _LARGE_BODY = 1 << 17
@@ -41,7 +41,7 @@ _LARGE_BODY = 1 << 17
 
 @dataclass
 class Service:
-    """What the addresses of one worker share."""
+    """The state that the addresses of one worker share."""
 
     settings: ServeSettings
     batcher: Batcher
@@ -186,7 +186,7 @@ async def _example(request: Request) -> Response:
 
 
 async def _infer(request: Request) -> Response:
-    """Answer an inference, and count it, whatever comes of it."""
+    """Answer an inference, and count it whatever its outcome."""
     service, started = _service(request), time.perf_counter()
     answer = await _answer(service, request)
     assert answer.status_code in CODES, answer.status_code
@@ -252,7 +252,7 @@ async def _score(service: Service, request: Request) -> Response:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a body, and no more of it than is allowed.
+    """Read a body up to the size that is allowed.
 
     Raises:
         HTTPException: 413 if it is too large, 408 if it does not arrive in time.

@@ -1,4 +1,4 @@
-"""Scores the requests that wait together, in one thread, while others are read and answered."""
+"""Scores waiting requests together in one thread, while others are read and answered."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Batcher:
     """A queue of requests, and the thread that scores them.
 
     Args:
-        scorer: the model; deltas may be applied to it meanwhile.
-        batch_rows: rows up to which requests are scored together.
+        scorer: the model; deltas may be applied to it at any time.
+        batch_rows: the most rows that requests are scored together with.
         wait_s: how long the first request of a batch waits for others.
         counters: of this worker.
     """
@@ -83,13 +83,13 @@ class Batcher:
             self._thread.shutdown(wait=True)
 
     def _score(self, works: list[Work]) -> tuple[str, str, list[Outputs | Exception]]:
-        one = self.scorer.snapshot()  # a delta may come meanwhile
+        one = self.scorer.snapshot()  # a delta may be applied meanwhile
         answers = score_batch(one, works)
         searched = any(w.top_k and not isinstance(a, Exception) for w, a in zip(works, answers))
         return one.version, one.index.kind if searched else "", answers
 
     async def _next_batch(self) -> list[_Waiting]:
-        """Take the first request, and those behind it that fit and come in time."""
+        """Take the first request, and the following ones that fit and arrive in time."""
         loop = asyncio.get_running_loop()
         batch = [self._held or await self._queue.get()]
         self._held = None

@@ -1,4 +1,4 @@
-"""Raw columns as tensors: which a model reads, and how those of a request become a table.
+"""The raw columns that a model reads, and the table made of a request's tensors.
 
 Shape legend: R rows, V values of a list column, L length of lists that are equally long.
 """
@@ -20,7 +20,7 @@ from runner.serving.artifact.raw_rows import graph_features, select_features
 from runner.serving.rows.encode import Transforms
 from runner.serving.server.tensors import Tensor
 
-LENGTHS, VALID = ".lengths", ".valid"  # behind a column's name: tensors that belong to it
+LENGTHS, VALID = ".lengths", ".valid"  # appended to a column's name: other tensors of the column
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ServedColumn:
     """A raw column that a graph reads."""
 
     name: str
-    datatype: str  # of its tensor, as the columns of the training had it
+    datatype: str  # of its tensor, by the type of the column in training
     is_list: bool = False  # whether a row holds a list
 
 
@@ -43,7 +43,7 @@ def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[Served
         datatype = "BYTES" if number.separator or number.input else "FP64"
         is_list = number.size > 0 and not number.separator
         found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
-    # a cross reads whatever type its columns have, so their own features come first
+    # a cross reads any type, so that the columns' own features decide
     for spec in sorted(declared.ids, key=lambda spec: bool(spec.cross)):
         is_list = spec.is_list and not spec.separator
         for column in spec.cross or (spec.column,):
@@ -75,7 +75,7 @@ def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]
 
 
 def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, object]:
-    """Return a request of one row, which is scored: times are times, and known integers ids."""
+    """Return a request of one row that can be scored, with valid times and known integer ids."""
     inputs, time_forms = [], raw.declared.time_forms
     for column in served_columns(raw, graphs):
         value: object = {"INT64": 0, "UINT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
@@ -105,7 +105,7 @@ def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, o
 
 
 def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -> pa.Table:
-    """Make a table of a request's tensors; those of other columns are not looked at.
+    """Make a table of a request's tensors; tensors of other columns are ignored.
 
     Raises:
         DataError: naming the column that is missing, of another length, or not written as its
@@ -167,7 +167,7 @@ def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
             )
     elif len(tensor.shape) == 2:
         lengths_R = np.full(tensor.shape[0], tensor.shape[1])
-    elif tensor.values.null_count == len(tensor.values):  # lists of JSON that are all missing
+    elif tensor.values.null_count == len(tensor.values):  # JSON lists, all of them missing
         return pa.nulls(len(tensor.values), pa.list_(tensor.values.type))
     elif pa.types.is_string(tensor.values.type):
         return tensor.values  # JSON, as in files

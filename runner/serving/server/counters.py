@@ -1,4 +1,4 @@
-"""Counts of what was served, over all workers, in Prometheus' text format."""
+"""Counts answers over all workers, for `/metrics` in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-CODES = (200, 400, 404, 408, 413, 415, 500, 503)  # all that an inference is answered with
+CODES = (200, 400, 404, 408, 413, 415, 500, 503)  # the codes of all answers to inferences
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _VERSION_BYTES = 64
 _NUMBERS = (
@@ -40,14 +40,14 @@ class Counters:
         self._num_workers = num_workers
 
     def row(self, worker: int, version: str) -> WorkerCounters:
-        """Return a worker's row, for the one process that is this worker now."""
+        """Return the row of a worker, for the process that is this worker at present."""
         own = WorkerCounters(self._table[worker], self._version_table[worker : worker + 1])
         own.set("in_flight", 0)
         own.set_version(version)
         return own
 
     def is_up(self, worker: int) -> bool:
-        """Return whether a worker answers, or did until it ended."""
+        """Return whether a worker answers; it stays true after its end until `set_down`."""
         return bool(self._table[worker, _PLACES["up"]])
 
     def set_down(self, worker: int) -> None:

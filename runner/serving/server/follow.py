@@ -1,4 +1,4 @@
-"""Brings the deltas of a folder into a scorer that serves meanwhile."""
+"""Applies the deltas of a folder to a scorer while it serves."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ POLL_S = 1.0
 
 
 async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None:
-    """Apply every delta on the version that is served, until this task is cancelled.
+    """Apply each delta for the version that is served, until this task is cancelled.
 
-    Each is read and prepared in a thread, and then replaces the version between two batches. One
-    that cannot be applied is reported once; the version before is served on.
+    A delta is read and prepared in a thread, and applied between two batches. One that cannot be
+    applied is reported once, and the present version stays in service.
     """
     told, deltas = "", DeltaFolder(folder)
     while True:
@@ -44,7 +44,7 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
 def _apply_next(scorer: Scorer, deltas: DeltaFolder) -> Path | None:
     if not deltas.path.is_dir():
         raise UserError(f"{deltas.path}: no such folder")
-    # the second look finds a delta that came, during the first, before one that this has seen
+    # the second listing finds a delta that came during the first, before one found there
     path = deltas.take(scorer.version) or deltas.take(scorer.version)
     if path is not None:
         scorer.apply_delta(path)

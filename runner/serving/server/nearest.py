@@ -1,4 +1,4 @@
-"""The nearest items of a request's rows, as tensors.
+"""Finds the nearest items of a request's rows, as tensors.
 
 R rows, K items that are asked for.
 """
@@ -21,23 +21,23 @@ from runner.serving.items.item_table import ITEMS, find_history, why_no_items
 from runner.serving.rows.outputs import TOP_ITEMS, TOP_SCORES
 from runner.serving.scorer import Scorer
 
-TOP_K = "top_k"  # the parameter of a request that says how many items it wants for a row
-LEAVE_OUT = "leave_out"  # the parameter with raw ids that none of its rows is to get
+TOP_K = "top_k"  # the parameter of a request for the number of items of a row
+LEAVE_OUT = "leave_out"  # the parameter for raw ids of items to leave out
 MAX_LEFT_OUT = 4096
 TOP_COUNT = "top_count"
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # which JSON can say and no text can hold
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can express it, but no text can hold it
 NEAREST = (TOP_ITEMS, TOP_SCORES, TOP_COUNT)
 
 
 def read_top_k(
     artifact: Artifact, parameters: Mapping[str, Any], outputs: Sequence[str], max_top_k: int
 ) -> int:
-    """Return how many items a request wants for each row; 0: it wants none.
+    """Return the number of items that a request wants for each row; 0 for none.
 
     Args:
         artifact: the model.
         parameters: of the request.
-        outputs: names of the tensors that it asks for; none: it leaves the choice.
+        outputs: names of the tensors that it asks for; empty: the default ones.
         max_top_k: the limit.
 
     Raises:
@@ -62,8 +62,8 @@ def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[in
     """Return the raw ids that a request's search leaves out, of the type of the model's items.
 
     Raises:
-        DataError: for what is no list of such ids, a list that is too long, and a request that
-            asks for no items.
+        DataError: for a value that is no list of such ids, a list that is too long, and a request
+            without `top_k`.
     """
     given, about = parameters.get(LEAVE_OUT), f"parameters.{LEAVE_OUT}"
     if given is None:
@@ -93,11 +93,11 @@ def nearest_items(
         scorer: at one version.
         arrays: inputs of the graph `query`.
         top_k: K.
-        leave_out: raw ids of items that no row gets; those that the model does not know are none.
+        leave_out: raw ids of items to leave out; ids that the model does not know are ignored.
 
     Returns:
         `top_items` [R, K] int64, uint64 or texts, `top_scores` [R, K] float32, best first, and
-        `top_count` [R]: how many there are. Behind these ids are 0 or "", and scores are NaN.
+        `top_count` [R], the number of items. Beyond it, ids are 0 or "", and scores are NaN.
     """
     index = scorer.index
     positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k, leave_out)
@@ -113,7 +113,7 @@ def nearest_items(
 
 
 def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
-    """Return the output tensors, as metadata list them."""
+    """Return the descriptions of the output tensors for metadata."""
     kind = _item_type(artifact)
     whole = "UINT64" if pa.types.is_uint64(kind) else "INT64"
     datatypes = ("BYTES" if pa.types.is_string(kind) else whole, "FP32", "INT64")
@@ -130,11 +130,11 @@ def _item_type(artifact: Artifact) -> pa.DataType:
 
 @lru_cache(maxsize=16)
 def _read_item_type(artifact: Path, version: str) -> pa.DataType:
-    """Read it once for each version, and not for each request."""
+    """Return the type of item ids, read once per version instead of per request."""
     return pq.read_schema(artifact / ITEMS).field("id").type
 
 
 def left_out(artifact: Artifact) -> dict[str, str]:
-    """Return what an answer says about items that it leaves out on purpose: the history's name."""
+    """Return the parameter of answers that names the history whose items are left out."""
     history = find_history(artifact)
     return {} if history is None else {"leaves_out": history}

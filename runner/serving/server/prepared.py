@@ -1,4 +1,4 @@
-"""Prepared ids: the inputs of a graph as tensors, checked and joined.
+"""Reads prepared ids: the inputs of a graph as tensors, checked and concatenated.
 
 Shape legend: R rows, F features of a group, V values, L sequence length.
 """
@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def describe_inputs(spec: GraphSpec) -> list[dict[str, object]]:
-    """Return the inputs of a graph as tensors, as metadata list them."""
+    """Return the descriptions of a graph's input tensors for metadata."""
     shapes: dict[str, list[int]] = {"dense": [-1, len(spec.dense)]}
     for n, group in enumerate(spec.groups):
         shapes[f"lengths_{n}"] = [len(group.features), -1]
@@ -39,7 +39,7 @@ def _datatype(name: str) -> str:
 def read_arrays(
     spec: GraphSpec, tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Read the inputs of a graph; `check_ids` checks what is in them.
+    """Read the inputs of a graph; `check_ids` checks their values.
 
     Returns:
         Name -> array, and the number of rows.
@@ -137,7 +137,7 @@ def _split(values: np.ndarray, lengths_FR: np.ndarray) -> list[np.ndarray]:
 
 
 def join(spec: GraphSpec, requests: Sequence[Arrays]) -> list[np.ndarray]:
-    """Join the inputs of several requests along their rows, in the order of the graph's inputs."""
+    """Concatenate the inputs of several requests by row, in the order of the graph's inputs."""
     if len(requests) == 1:
         return [requests[0][name] for name in spec.inputs]
     joined: dict[str, np.ndarray] = {}
@@ -152,7 +152,7 @@ def join(spec: GraphSpec, requests: Sequence[Arrays]) -> list[np.ndarray]:
 def _join_group(
     n: int, group: LookupGroup, requests: Sequence[Arrays]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the joined tensors of a group, whose values are ordered by feature first."""
+    """Yield the concatenated tensors of a group, whose values are feature-major."""
     lengths = [request[f"lengths_{n}"] for request in requests]
     yield f"lengths_{n}", np.concatenate(lengths, axis=1)
     for kind in ("values", "weights") if group.weighted else ("values",):
@@ -161,6 +161,6 @@ def _join_group(
 
 
 def row_slices(num_rows: Sequence[int]) -> list[slice]:
-    """Return where the rows of each request lie in the joined ones."""
+    """Return the slice of the concatenated rows that belongs to each request."""
     ends = list(accumulate(num_rows))
     return [slice(end - size, end) for end, size in zip(ends, num_rows)]

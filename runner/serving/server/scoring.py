@@ -26,10 +26,10 @@ from runner.serving.server.nearest import (
 from runner.serving.server.prepared import check_ids, join, read_arrays, row_slices
 from runner.serving.server.tensors import InferRequest
 
-LOGIT, VECTORS = ".logit", ".vectors"  # behind a task's and a graph's name
+LOGIT, VECTORS = ".logit", ".vectors"  # appended to the name of a task and of a graph
 GRAPH = "graph"  # the parameter of a request that holds prepared ids
 PARAMETERS = (GRAPH, TOP_K, LEAVE_OUT, "binary_data_output")
-# What clients of Triton send by themselves; "timeout" is no misspelt "leave_out".
+# Parameters that clients of Triton add; "timeout" is not a misspelt "leave_out".
 OF_CLIENTS = ("timeout", "priority", "sequence_id", "sequence_start", "sequence_end")
 
 
@@ -37,16 +37,16 @@ OF_CLIENTS = ("timeout", "priority", "sequence_id", "sequence_start", "sequence_
 class Work:
     """A request whose form has been checked, ready to be scored."""
 
-    graphs: tuple[str, ...]  # names of those that its outputs need
+    graphs: tuple[str, ...]  # names of the graphs that its outputs need
     rows: pa.Table | Mapping[str, np.ndarray]  # raw columns; or the inputs of the one graph
     num_rows: int
     outputs: Mapping[str, bool]  # names of the tensors to answer, and whether in binary
     top_k: int = 0  # how many items to find for each row; 0: none
-    leave_out: tuple[int | str, ...] = ()  # raw ids of items that no row gets
+    leave_out: tuple[int | str, ...] = ()  # raw ids of items to leave out
 
     @property
     def key(self) -> Hashable:
-        """What works must have in common to be scored together."""
+        """The key that requests must share to be scored together."""
         schema = getattr(self.rows, "schema", None)  # of a table
         return self.graphs, schema, self.top_k, self.leave_out
 
@@ -59,7 +59,7 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
 
     Args:
         artifact: the model.
-        graph: of a request with prepared ids; None: of raw columns.
+        graph: the graph of prepared ids; None for raw columns.
     """
     names = tuple(spec.name for spec in artifact.graphs)
     found: dict[str, tuple[str, ...]] = {}
@@ -77,7 +77,7 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
 def make_work(
     artifact: Artifact, request: InferRequest, max_rows: int, max_top_k: int = 1000
 ) -> Work:
-    """Check a request and make the work of it.
+    """Check a request, and make a `Work` of it.
 
     Raises:
         DataError: naming what is wrong.
@@ -131,10 +131,10 @@ def _default_outputs(artifact: Artifact, known: Mapping[str, Any]) -> list[str]:
 
 
 def score_batch(scorer: Scorer, batch: Sequence[Work]) -> list[Outputs | Exception]:
-    """Score requests; those of one form together.
+    """Score requests; those with the same `key` together.
 
     Returns:
-        For each the tensors that it asked for, or what is wrong with its rows.
+        For each the tensors that it asked for, or the error of its rows.
     """
     answers: list[Outputs | Exception] = [{}] * len(batch)
     groups: dict[Hashable, list[int]] = {}
@@ -187,7 +187,7 @@ def _score_raw(
 
 
 def _score_prepared(scorer: Scorer, spec: GraphSpec, works: Sequence[Work]) -> Outputs:
-    for work in works:  # against the tables of the version that scores them
+    for work in works:  # checked against the tables of the version that scores them
         check_ids(spec, scorer.artifact.raw, work.rows)
     arrays, like = join(spec, [work.rows for work in works]), works[0]
     if scorer.is_retrieval:

@@ -1,4 +1,4 @@
-"""The settings of a server, and their mistakes that can be found before torch is imported."""
+"""The settings of a server, checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.errors import raise_combined, system_errors
 from runner.machine.cores import usable_cores
 from runner.machine.imports import missing_extra
 
-WORKERS_PER_CORE = 16  # more only take memory, and a slip of the finger would take all of it
+WORKERS_PER_CORE = 16  # more are useless, and with a typing error would take all memory
 _PACKAGES = ("starlette", "uvicorn")
 # What stands between slashes of an address without being escaped
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -36,9 +36,9 @@ class ServeSettings:
     max_top_k: int = 1000  # best items of a row
     max_body_mb: int = 16  # size of one request, in 2^20 bytes
     queue: int = 64  # requests of one worker that wait or are scored; more are answered with 503
-    # rows that waiting requests are scored together up to; 1: each by itself
+    # the most rows scored together; 1: each request alone
     batch_rows: int = 1024
-    batch_wait_ms: float = 0.0  # how long a request waits for others to be scored with
+    batch_wait_ms: float = 0.0  # how long a request waits for others to be batched with
 
     @property
     def model_name(self) -> str:
@@ -94,7 +94,7 @@ def bind(settings: ServeSettings) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # An answer's head and body are two writes: the second must not wait 40 ms for a delayed
+        # An answer's head and body are two writes: the body must not wait 40 ms for a delayed
         # acknowledgement of the first. Connections inherit it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)

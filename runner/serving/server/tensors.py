@@ -55,21 +55,21 @@ class Tensor:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request as it stands in a body."""
+    """A parsed request."""
 
     id: str
     parameters: Mapping[str, Any]
     inputs: Mapping[str, Tensor]
-    # names of the tensors that are asked for, and whether in binary; none: all
+    # names of the requested tensors, and whether in binary; empty: all
     outputs: Mapping[str, bool]
-    binary: bool  # whether tensors that are not named are wanted in binary
+    binary: bool  # whether tensors without a name in `outputs` are wanted in binary
 
 
 def parse_request(body: bytes, header_length: str | None) -> InferRequest:
     """Parse the body of a request.
 
     Args:
-        header_length: of the JSON, in bytes; None: there are no binary tensors behind it.
+        header_length: of the JSON, in bytes; None: no binary tensors follow it.
 
     Raises:
         DataError: naming the field or the tensor that is wrong.
@@ -136,7 +136,7 @@ def _name(spec: Mapping[str, Any], key: str) -> str:
 
 
 def _parse_tensor(name: str, spec: Mapping[str, Any], content: Any) -> Tensor:
-    """Parse a tensor whose elements are `content`, bytes; or None, if they stand in its JSON.
+    """Parse a tensor with the bytes of its elements; None: the elements are in its JSON.
 
     Raises:
         DataError: for fields that do not fit each other.
@@ -208,7 +208,7 @@ def _fails(values: Sequence[Any], kinds: Sequence[pa.DataType]) -> bool:
 
 
 def _check_types(name: str, datatype: str, elements: Sequence[Any]) -> None:
-    """Refuse what Arrow would convert without a word, such as 1.5 to 1.
+    """Refuse elements that Arrow would convert silently, such as 1.5 to 1.
 
     Raises:
         DataError: naming the first such element.
@@ -231,10 +231,10 @@ def _from_bytes(name: str, datatype: str, content: bytes) -> pa.Array:
 
 
 def _split_texts(name: str, content: bytes) -> pa.Array:
-    """Split texts, each behind its length in 4 bytes.
+    """Split texts, each preceded by its length in 4 bytes.
 
     Raises:
-        DataError: for a length that does not fit, and what is not UTF-8.
+        DataError: for a length that does not fit, and text that is not UTF-8.
     """
     texts: list[bytes] = []
     at = 0
@@ -256,9 +256,9 @@ def write_answer(
     """Write the body of an answer.
 
     Args:
-        head: the fields beside the tensors.
+        head: the other fields.
         outputs: name -> float32, int64, uint64, or texts as objects.
-        binary: which of them are written behind the JSON.
+        binary: the outputs that are written after the JSON.
 
     Returns:
         The body, and the length of its JSON if binary tensors follow.
@@ -280,14 +280,14 @@ def write_answer(
 
 
 def _as_bytes(values: np.ndarray, datatype: str) -> bytes:
-    if datatype == "BYTES":  # each text behind its length
+    if datatype == "BYTES":  # each text preceded by its length
         texts = [text.encode() for text in values.ravel()]
         return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     return np.ascontiguousarray(values, "<f4" if datatype == "FP32" else "<i8").tobytes()
 
 
 def _finite_or_none(values: np.ndarray) -> Sequence[float | None]:
-    """Return numbers that JSON can hold; the nearest float32 of each is the number itself."""
+    """Return numbers for JSON, None for non-finite ones; as float32 they are exact."""
     found: list[float | None] = values.tolist()
     if np.isfinite(values).all():
         return found

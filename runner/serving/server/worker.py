@@ -20,13 +20,13 @@ from runner.serving.server.batcher import Batcher
 from runner.serving.server.counters import Counters
 from runner.serving.server.settings import ServeSettings, describe_address
 
-DRAIN_S = 30  # for answers whose clients read slowly; what waits is scored in any case
+DRAIN_S = 30  # for clients that read slowly; waiting requests are scored in any case
 # A parent that is killed ends thread by thread, and the kernel signals its children each time.
 SAME_SIGNAL_S = 0.5
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that answers what it has taken before it ends; a second signal ends it at once."""
+    """A server that first answers what it has accepted; a second signal ends it at once."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -35,7 +35,7 @@ class DrainingServer(uvicorn.Server):
         self._signalled_s = 0.0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take no more requests from here on; end at once if a signal has come before."""
+        """Accept no more requests; end at once on a second signal."""
         now = time.monotonic()
         if self.signal is None:
             self.signal, self._signalled_s = sig, now
@@ -45,18 +45,18 @@ class DrainingServer(uvicorn.Server):
         self._service.is_draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and print the address."""
         await super().startup(sockets)
         self._service.counters.set("up", 1)
         model, address = self._service.settings.model_name, describe_address((sockets or [])[0])
         text = f"serving {model}, version {self._service.batcher.version}, at {address}\n"
-        if self._service.settings.workers == 1:  # several would say it several times
+        if self._service.settings.workers == 1:  # several workers would print it several times
             place = f"{address}/v2/models/{quote(model)}"
             text += f"try it: curl -s {place}/example | curl -s {place}/infer -d @-\n"
         print(text, end="", file=sys.stderr, flush=True)
 
     async def on_tick(self, counter: int) -> bool:
-        """Stop listening once nothing waits any more."""
+        """Stop listening once no request is waiting."""
         if self._service.is_draining and self._service.is_idle:
             self.should_exit = True
         return await super().on_tick(counter)
@@ -72,7 +72,7 @@ def serve(
         listener: bound, and not yet listening.
         counters: of all workers.
         worker: number of this one.
-        threads: of one run of the model.
+        threads: for one run of the model.
 
     Returns:
         The exit code: 128 and the number of the signal.

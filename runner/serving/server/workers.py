@@ -19,12 +19,12 @@ from runner.machine.imports import postpone_full_collections
 from runner.serving.server.counters import Counters
 from runner.serving.server.settings import ServeSettings
 
-RESTART_AFTER_S = 1.0  # so that workers which keep dying take no whole core
+RESTART_AFTER_S = 1.0  # so that workers that keep dying do not use a whole core
 
 
 @dataclass
 class _Workers:
-    """The processes by their number, and the signal that ends them."""
+    """The worker processes by number, and the signal that ends them."""
 
     settings: ServeSettings
     listener: socket.socket
@@ -32,7 +32,7 @@ class _Workers:
     threads: int
     processes: dict[int, BaseProcess] = field(default_factory=dict)
     signal: int | None = None
-    is_starting: bool = False  # a process, which gets the listener
+    is_starting: bool = False  # whether a process is being started, which gets the listener
 
     def start(self, number: int) -> None:
         """Start a process, unless a signal has come."""
@@ -54,7 +54,7 @@ class _Workers:
             process.terminate()
 
     def stop(self, number: int, frame: FrameType | None = None) -> None:
-        """Forward a signal to all, and listen no more, so that nobody waits for their exit."""
+        """Forward a signal to all workers, and stop listening, so that no client waits."""
         self.signal = self.signal or number
         for process in self.processes.values():
             process.terminate()
@@ -63,7 +63,7 @@ class _Workers:
 
 
 def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads: int) -> int:
-    """Serve with several processes until a signal, which all of them get.
+    """Serve with several processes until a signal, which is forwarded to all.
 
     Args:
         settings: checked by `check_settings`.
@@ -91,7 +91,7 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
             if workers.signal is not None:
                 continue
             others_serve = any(map(workers.counters.is_up, workers.processes))
-            # a replacement that cannot load, as while the model is moved, may do so later on
+            # a replacement may fail to load while the model is moved, and succeed later
             if not was_up and not (worker in have_served and others_serve):
                 failed = failed or process.exitcode or 1
                 workers.stop(signal.SIGTERM)
@@ -111,7 +111,7 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
 def _run_worker(parent: int, *arguments: Any) -> None:
     """Serve as `serve` does, in a process that ends with its parent."""
     postpone_full_collections()
-    os.setpgid(0, 0)  # it gets the terminal's Ctrl-C once, through the parent
+    os.setpgid(0, 0)  # the parent forwards the terminal's Ctrl-C, so that it arrives once
     die_with_parent(parent, signal.SIGTERM)
     from runner.serving.server.worker import serve
 
